@@ -1,0 +1,3 @@
+"""qkv: the Transformer as one piece of software."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,45 @@
+"""All commands, by group; one file beside this one holds each group.
+
+In: arguments without `--lang`. Out: the exit code. Nothing heavy is imported here: a command imports what it needs.
+"""
+
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from qkv.cli import tokenizer
+from qkv.errors import QkvError
+from qkv.language import say
+
+app = typer.Typer(
+    name="qkv",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=say(
+        "The Transformer, from raw text to output text. --lang en|zh chooses the language of the messages.",
+        "Transformer：从原始文本到输出文本。--lang en|zh 选择提示语言。",
+    ),
+)
+app.add_typer(tokenizer.app, name="tokenizer")
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and give its exit code."""
+    command = get_command(app)
+    try:
+        result: Any = command.main(arguments, prog_name="qkv", standalone_mode=False)
+    except Exception as error:
+        raise _as_one_line(error) from error
+    return result if isinstance(result, int) else 0
+
+
+def _as_one_line(error: Exception) -> Exception:
+    """Typer's complaint about an argument as our one line; anything else stays what it is."""
+    if not hasattr(error, "format_message"):
+        return error
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "qkv"
+    return QkvError(where, error.format_message().rstrip(".").replace("\n", " "), say("see --help", "请看 --help"))
