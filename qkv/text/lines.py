@@ -1,0 +1,101 @@
+"""Text files, line by line.
+
+In: a path (UTF-8, plain or gzip). Out: its lines as strings, one at a time, however large the file.
+Told in docs/tokenizers.md, "Reading text".
+"""
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from qkv.errors import QkvError
+from qkv.language import say
+
+_BOM = b"\xef\xbb\xbf"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# A surrogate written as if it were a character: never part of valid UTF-8, and as long as U+FFFD's own three bytes.
+_SURROGATE_BYTES = re.compile(b"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def read_lines(path: str | Path, errors: str = "strict") -> Iterator[str]:
+    """The lines of a text file, without their ends; what is wrong with the file is said before the first line.
+
+    `errors="replace"` turns bytes that are not UTF-8 into U+FFFD instead of stopping at them.
+    """
+    return lines_of(_open(Path(path)), str(path), errors)
+
+
+def lines_of(reader: io.BufferedReader, name: str, errors: str = "strict") -> Iterator[str]:
+    """The lines of an open binary stream, such as standard input; `name` is what messages call it."""
+    assert errors in ("strict", "replace"), errors
+    start = _peek(reader, name)
+    if not start.removeprefix(_BOM):
+        raise QkvError(name, say("empty file", "文件是空的"), say("give a text file with at least one line",
+                                                              "请给出至少有一行的文本文件"))
+    if b"\0" in start:
+        raise QkvError(name, say("a binary file, not text", "这是二进制文件，不是文本"),
+                       say("give plain text in UTF-8", "请给出 UTF-8 纯文本"))
+    return _decoded(reader, name, errors)
+
+
+def mend_surrogates(text: str) -> str:
+    """Half a UTF-16 pair is no character and has no UTF-8 form; each becomes U+FFFD."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def _open(path: Path) -> io.BufferedReader:
+    """The file's bytes, unpacked if its name or its first two bytes say gzip."""
+    try:
+        raw = path.open("rb")
+        packed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
+    except FileNotFoundError:
+        raise QkvError(path, say("no such file", "没有这个文件"), say("check the path", "请检查路径")) from None
+    except IsADirectoryError:
+        raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"),
+                       say("name the files in it", "请写出其中的文件名")) from None
+    except OSError as error:
+        raise QkvError(path, say("cannot be read", "无法读取"), str(error.strerror)) from None
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+def _peek(reader: io.BufferedReader, name: str) -> bytes:
+    """The first few kilobytes, which stay to be read again."""
+    try:
+        return reader.peek(8192)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise _damaged_gzip(name) from None
+
+
+def _decoded(reader: io.BufferedReader, name: str, errors: str) -> Iterator[str]:
+    """Only "\\n" ends a line: other separators (U+2028, form feed) are characters of the text."""
+    with reader:
+        try:
+            for number, line in enumerate(reader, start=1):
+                raw = line.removesuffix(b"\n").removesuffix(b"\r")
+                skipped = len(_BOM) if number == 1 and raw.startswith(_BOM) else 0
+                try:
+                    yield raw[skipped:].decode()
+                except UnicodeDecodeError:
+                    yield _mended(raw, f"{name}, {say('line', '第')} {number}", errors)[bool(skipped):]
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise _damaged_gzip(name) from None
+
+
+def _mended(raw: bytes, where: str, errors: str) -> str:
+    """The line with surrogates as U+FFFD; other foreign bytes as well, or an error that names the first."""
+    try:
+        return _SURROGATE_BYTES.sub("\ufffd".encode(), raw).decode(errors=errors)
+    except UnicodeDecodeError as error:
+        raise QkvError(
+            say(f"{where}, byte {error.start + 1}", f"{where} 行第 {error.start + 1} 字节"),
+            say(f"0x{raw[error.start]:02x} is not UTF-8", f"0x{raw[error.start]:02x} 不是 UTF-8"),
+            say("convert the file to UTF-8 or use --errors replace", "请把文件转成 UTF-8，或使用 --errors replace"),
+        ) from None
+
+
+def _damaged_gzip(name: str) -> QkvError:
+    return QkvError(name, say("damaged gzip file", "gzip 文件已损坏"),
+                    say("is the download complete?", "下载完整吗？"))
