@@ -1,0 +1,112 @@
+"""Attention: queries, keys and values in, mixtures of values out.
+
+From one head to many, self and cross, as in section 3.2 of "Attention is all you need" (2017).
+The story is told in docs, "attention"; the fast form is qkv/model/attention.py.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def softmax(scores: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Shares that sum to one over what is visible: softmax(x)_i = e^x_i / sum_j e^x_j.
+
+    A row that may see nothing gives zeros.
+
+    >>> softmax(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([0.0900, 0.2447, 0.6652])
+    >>> softmax(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, True, False]))
+    tensor([0.2689, 0.7311, 0.0000])
+    """
+    if visible is None:
+        visible = torch.ones_like(scores, dtype=torch.bool)
+    # The lowest number, not -inf: in a row of nothing but -inf, (-inf) - (-inf) would be NaN.
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    highest = scores.amax(dim=-1, keepdim=True)             # e^-highest cancels in the fraction and avoids overflow
+    exponentials = torch.exp(scores - highest) * visible
+    total = exponentials.sum(dim=-1, keepdim=True)          # at least e^0 = 1, or 0 where nothing is visible
+    return exponentials / total.clamp(min=1)
+
+
+def scaled_dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mixed values and the weights of the mixture: softmax(Q K^T / sqrt(d_k)) V, equation 1 of the paper.
+
+    Without the root, q . k has variance d_k, the softmax hardens as heads get wider, and gradients vanish.
+    """
+    d_k = k.shape[-1]
+    scores = q @ k.transpose(-2, -1) / math.sqrt(d_k)       # (..., query, key)
+    weights = softmax(scores, visible)                      # (..., query, key), rows sum to one
+    return weights @ v, weights                             # (..., query, d_v)
+
+
+class SingleHeadAttention(nn.Module):
+    """One head as wide as the stream: every token asks (q), is asked (k) and answers (v)."""
+
+    def __init__(self, d_model: int, bias: bool = True):
+        super().__init__()
+        self.q_proj = nn.Linear(d_model, d_model, bias)
+        self.k_proj = nn.Linear(d_model, d_model, bias)
+        self.v_proj = nn.Linear(d_model, d_model, bias)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
+        """Self-attention, or cross-attention when there is a memory to ask; visible is (batch, query, key)."""
+        source = x if memory is None else memory            # (batch, key, d_model)
+        q, k, v = self.q_proj(x), self.k_proj(source), self.v_proj(source)
+        mixed, _ = scaled_dot_product_attention(q, k, v, visible)
+        return mixed                                        # (batch, query, d_model)
+
+
+class MultiHeadAttention(nn.Module):
+    """Several narrow heads side by side: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
+
+    n_kv_heads < n_heads lets groups of query heads share keys and values (GQA; with a single one, MQA).
+    `rotate` turns queries and keys by their places, when positions are rotary.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        bias: bool = True,
+        rotate: Callable[[Tensor], Tensor] | None = None,
+    ):
+        super().__init__()
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads or n_heads
+        self.d_head = d_model // n_heads
+        self.rotate = rotate
+        self.q_proj = nn.Linear(d_model, self.n_heads * self.d_head, bias)
+        self.k_proj = nn.Linear(d_model, self.n_kv_heads * self.d_head, bias)
+        self.v_proj = nn.Linear(d_model, self.n_kv_heads * self.d_head, bias)
+        self.o_proj = nn.Linear(self.n_heads * self.d_head, d_model, bias)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, visible: Tensor | None = None) -> Tensor:
+        """Self-attention, or cross-attention when there is a memory to ask; visible is (batch, 1, query, key)."""
+        source = x if memory is None else memory            # (batch, key, d_model)
+        q = split_heads(self.q_proj(x), self.n_heads)       # (batch, heads, query, d_head)
+        k = split_heads(self.k_proj(source), self.n_kv_heads)
+        v = split_heads(self.v_proj(source), self.n_kv_heads)
+        if self.rotate is not None:
+            q, k = self.rotate(q), self.rotate(k)
+        group = self.n_heads // self.n_kv_heads             # so many neighbouring query heads share one key head
+        k = k.repeat_interleave(group, dim=1)               # (batch, heads, key, d_head)
+        v = v.repeat_interleave(group, dim=1)               # (batch, heads, key, d_head)
+        mixed, _ = scaled_dot_product_attention(q, k, v, visible)
+        return self.o_proj(join_heads(mixed))               # (batch, query, d_model)
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """The last axis cut into heads, which then stand beside the batch."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, n_heads, width // n_heads).transpose(1, 2)  # (batch, heads, length, d_head)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """Concat(head_1, ..., head_h), the inverse of split_heads."""
+    batch, n_heads, length, d_head = x.shape
+    return x.transpose(1, 2).reshape(batch, length, n_heads * d_head)           # (batch, length, heads * d_head)

@@ -1,0 +1,68 @@
+"""The decoder-only model of today, whole: ids in, logits of the next token at every place out.
+
+RMSNorm before each sublayer, rotary positions, grouped attention, SwiGLU, and no bias anywhere: the Llama family.
+The story is told in docs, "decoder-only"; the same weights run in qkv/model/transformer.py.
+"""
+
+from torch import Tensor, nn
+
+from qkv.textbook.attention import MultiHeadAttention
+from qkv.textbook.feed_forward import GatedFeedForward
+from qkv.textbook.masks import look_ahead_mask
+from qkv.textbook.norms import RMSNorm
+from qkv.textbook.positions import rotate_halves
+
+
+class PreNorm(nn.Module):
+    """The residual around every sublayer: x + branch(norm(x)); the stream itself is never normalised."""
+
+    def __init__(self, branch: nn.Module, d_model: int):
+        super().__init__()
+        self.norm = RMSNorm(d_model)
+        self.branch = branch
+
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+        return x + self.branch(self.norm(x), *context)      # (batch, length, d_model)
+
+
+class Layer(nn.Module):
+    """Every token looks at its past, then thinks by itself."""
+
+    def __init__(self, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int):
+        super().__init__()
+        attention = MultiHeadAttention(d_model, n_heads, n_kv_heads, bias=False, rotate=rotate_halves)
+        self.attn = PreNorm(attention, d_model)
+        self.ffn = PreNorm(GatedFeedForward(d_model, d_ff), d_model)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        x = self.attn(x, None, visible)
+        return self.ffn(x)
+
+
+class Decoder(nn.Module):
+    """N layers, one after another, and the last norm."""
+
+    def __init__(self, layers: list[Layer], d_model: int):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = RMSNorm(d_model)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, visible)
+        return self.norm(x)                                 # (batch, length, d_model)
+
+
+class DecoderOnly(nn.Module):
+    """Embedding, decoder, and a head that gives each token of the vocabulary its logit."""
+
+    def __init__(self, vocab_size: int, d_model: int, n_layers: int, n_heads: int, n_kv_heads: int, d_ff: int):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, d_model)
+        self.decoder = Decoder([Layer(d_model, n_heads, n_kv_heads, d_ff) for _ in range(n_layers)], d_model)
+        self.lm_head = nn.Linear(d_model, vocab_size, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        visible = look_ahead_mask(ids.shape[1]).to(ids.device)  # (query, key)
+        x = self.decoder(self.embed(ids), visible)          # (batch, length, d_model)
+        return self.lm_head(x)                              # (batch, length, vocab_size)

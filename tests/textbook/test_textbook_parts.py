@@ -1,0 +1,177 @@
+"""The textbook's norms, activations, feed-forwards and positions against torch's own."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from qkv.textbook import feed_forward
+from qkv.textbook.feed_forward import FeedForward, GatedFeedForward, MixtureOfExperts, load_balancing_loss
+from qkv.textbook.norms import BatchNorm, LayerNorm, RMSNorm
+from qkv.textbook.positions import (
+    LearnedPositions,
+    pairs_to_halves,
+    rotate_halves,
+    rotate_pairs,
+    shift_matrix,
+    sinusoidal,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(2)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def assert_close(ours, theirs, atol=1e-12):
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)])
+def test_norms_equal_torchs_and_so_do_their_gradients(ours, theirs):
+    ours, theirs = ours(8, eps=1e-4).double(), theirs(8, eps=1e-4).double()
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter)
+    theirs.load_state_dict(ours.state_dict())
+    x = (randn(3, 5, 8) * 4 + 1).requires_grad_()
+    assert_close(ours(x), theirs(x))
+    assert_close(torch.autograd.grad(ours(x).sin().sum(), x)[0], torch.autograd.grad(theirs(x).sin().sum(), x)[0])
+
+
+def test_batch_norm_equals_torchs_on_the_real_tokens_in_training_and_after():
+    ours, theirs = BatchNorm(6).double(), nn.BatchNorm1d(6).double()
+    padding = torch.arange(5)[None] < torch.tensor([[5], [3], [1]])
+    for _ in range(3):
+        x = randn(3, 5, 6) * 3 + 2
+        assert_close(ours(x, padding)[padding], theirs(x[padding]))
+    assert_close(ours.mean, theirs.running_mean)
+    assert_close(ours.variance, theirs.running_var)
+    assert_close(ours.eval()(x)[padding], theirs.eval()(x[padding]))
+
+
+def test_layer_norm_looks_at_rows_and_batch_norm_at_columns():
+    x = randn(32, 512) * 5 + 3
+    by_row, by_column = LayerNorm(512, eps=0).double()(x), BatchNorm(512, eps=0).double()(x)
+    for y, axis in ((by_row, 1), (by_column, 0)):
+        assert_close(y.mean(dim=axis), torch.zeros(y.shape[1 - axis], dtype=torch.float64))
+        assert_close(y.var(dim=axis, correction=0), torch.ones(y.shape[1 - axis], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("name", "theirs"), [
+    ("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu),
+    ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")), ("relu_squared", lambda x: F.relu(x).square()),
+])
+def test_activations_equal_torchs(name, theirs):
+    x = torch.cat([randn(1000) * 3, torch.tensor([0.0, -50.0, 50.0, -200.0, 200.0], dtype=torch.float64)])
+    assert_close(getattr(feed_forward, name)(x), theirs(x))
+
+
+def test_feed_forwards_are_their_formulas_in_plain_matrices():
+    x, dense, gated = randn(2, 3, 4), FeedForward(4, 9).double(), GatedFeedForward(4, 9).double()
+    (w1, b1), (w2, b2) = dense.up_proj.parameters(), dense.down_proj.parameters()
+    assert_close(dense(x), torch.relu(x @ w1.T + b1) @ w2.T + b2)
+    gate, up, down = gated.gate_proj.weight, gated.up_proj.weight, gated.down_proj.weight
+    assert_close(gated(x), (F.silu(x @ gate.T) * (x @ up.T)) @ down.T)
+
+
+def test_one_active_expert_is_that_expert_and_all_active_are_weighted_by_the_router():
+    x, one, every = randn(3, 4), MixtureOfExperts(4, 6, 3, 1).double(), MixtureOfExperts(4, 6, 3, 3, 1).double()
+    best = one.router(x).argmax(dim=-1).tolist()
+    assert_close(one(x), torch.stack([one.experts[e](token) for e, token in zip(best, x, strict=True)]))
+    weights = torch.softmax(every.router(x), dim=-1)
+    answers = torch.stack([expert(x) for expert in every.experts], dim=-1)
+    assert_close(every(x), (answers * weights[:, None]).sum(dim=-1) + every.shared[0](x))
+
+
+def test_experts_equal_mixtrals():
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    theirs = MixtralSparseMoeBlock(MixtralConfig(
+        hidden_size=8, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, experts_implementation="eager",
+    )).double()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter)
+    ours, names = MixtureOfExperts(8, 12, 4, 2).double(), theirs.state_dict()
+    ours.router.weight.data = names["gate.weight"]
+    for e, expert in enumerate(ours.experts):
+        expert.gate_proj.weight.data, expert.up_proj.weight.data = names["experts.gate_up_proj"][e].chunk(2)
+        expert.down_proj.weight.data = names["experts.down_proj"][e]
+    x = randn(2, 5, 8)
+    answer = theirs(x)
+    # The routing weights of the other side pass through float32, hence the tolerance.
+    torch.testing.assert_close(ours(x), answer[0] if isinstance(answer, tuple) else answer, rtol=1e-5, atol=1e-5)
+
+
+def test_load_balancing_loss_is_one_when_even_and_n_when_one_expert_gets_all():
+    even = torch.eye(4, dtype=torch.float64).repeat(3, 1) * 50
+    assert load_balancing_loss(even, 1).item() == pytest.approx(1)
+    lonely = torch.tensor([[50.0, 0, 0, 0]], dtype=torch.float64).repeat(12, 1)
+    assert load_balancing_loss(lonely, 1).item() == pytest.approx(4)
+    router = randn(12, 4).requires_grad_()
+    load_balancing_loss(router, 2).backward()
+    assert router.grad is not None and router.grad.abs().sum() > 0
+
+
+def test_sinusoidal_positions_are_the_papers_formula_entry_by_entry():
+    table = sinusoidal(9, 6)
+    for pos in range(9):
+        for i in range(3):
+            angle = pos / 10000 ** (2 * i / 6)
+            assert table[pos, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-15)
+            assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-15)
+
+
+def test_one_matrix_shifts_every_sinusoidal_position():
+    table = sinusoidal(40, 16)
+    for distance in (1, 3, 17):
+        assert_close(table[:-distance] @ shift_matrix(distance, 16).T, table[distance:])
+
+
+def test_sinusoidal_dot_products_depend_on_the_distance_only():
+    products = sinusoidal(30, 16) @ sinusoidal(30, 16).T
+    for distance in range(30):
+        along = products.diagonal(distance)
+        assert_close(along, along[:1].expand_as(along))
+
+
+def test_learned_positions_are_the_first_rows_of_a_table():
+    positions = LearnedPositions(10, 4)
+    assert positions(3).equal(positions.weight[:3])
+
+
+@pytest.mark.parametrize("rotate", [rotate_pairs, rotate_halves])
+def test_rotated_scores_depend_on_the_distance_only(rotate):
+    q, k = randn(1, 8), randn(1, 8)
+
+    def score(m: int, n: int) -> torch.Tensor:
+        return (rotate(q, torch.tensor([m])) * rotate(k, torch.tensor([n]))).sum()
+
+    for distance in (0, 1, 7):
+        assert_close(score(5 + distance, 5), score(1000 + distance, 1000))
+    assert (score(5, 5) - score(6, 5)).abs() > 1e-6
+
+
+@pytest.mark.parametrize("rotate", [rotate_pairs, rotate_halves])
+def test_rotation_keeps_lengths_and_leaves_place_zero_alone(rotate):
+    x = randn(2, 3, 7, 8)
+    assert_close(rotate(x).norm(dim=-1), x.norm(dim=-1))
+    assert_close(rotate(x)[..., 0, :], x[..., 0, :])
+
+
+def test_rotating_pairs_is_multiplying_complex_numbers():
+    x = randn(7, 8)
+    angles = torch.outer(torch.arange(7, dtype=torch.float64), 10000 ** (-torch.arange(4, dtype=torch.float64) / 4))
+    turned = torch.view_as_complex(x.reshape(7, 4, 2)) * torch.polar(torch.ones_like(angles), angles)
+    assert_close(rotate_pairs(x), torch.view_as_real(turned).flatten(1))
+
+
+def test_halves_are_pairs_in_another_order():
+    x, order = randn(2, 3, 7, 8), pairs_to_halves(8)
+    assert_close(rotate_halves(x[..., order]), rotate_pairs(x)[..., order])
