@@ -1,0 +1,1 @@
+"""Files -> batches: corpus reads, store keeps ids on disk, batches orders them."""

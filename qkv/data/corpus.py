@@ -1,0 +1,194 @@
+"""Sentence pairs and documents, read from files one at a time.
+
+In: two aligned files, a TSV or a JSONL, or plain texts and folders, plain or gzip. Out: streams of pairs, of documents.
+Told in docs/data.md, "Your own files".
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.lines import mend_surrogates, read_lines
+
+DOCUMENT_ENDS = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
+_PIECE = 1 << 20  # characters of a document held at once
+
+Pair = tuple[str, str]
+
+
+class Pairs:
+    """Sentence pairs, read lazily and as often as they are asked for: Pairs("a.zh", "a.en"), Pairs("a.tsv").
+
+    A pair with one side empty teaches nothing: it is left out, and `dropped` counts those of the last full reading.
+    """
+
+    def __init__(self, *paths: str | Path, errors: str = "strict"):
+        if len(paths) not in (1, 2):
+            raise QkvError(", ".join(map(str, paths)), say(f"{len(paths)} files", f"{len(paths)} 个文件"),
+                           say("give two aligned files, or one TSV or JSONL",
+                               "请给出两个对齐的文件，或一个 TSV 或 JSONL"))
+        self.paths, self.errors, self.dropped = tuple(map(Path, paths)), errors, 0
+
+    def __iter__(self) -> Iterator[Pair]:
+        kept = dropped = 0
+        filled = [False, False]  # has either side any text at all?
+        for source, target in self._all():
+            source, target = source.strip(), target.strip()
+            filled = [filled[0] or bool(source), filled[1] or bool(target)]
+            if source and target:
+                kept += 1
+                yield source, target
+            else:
+                dropped += 1
+        self.dropped = dropped
+        if not kept:
+            raise self._nothing(filled)
+
+    def fingerprint(self) -> str:
+        """What tells whether the files are still the same: a SHA-256 of their contents."""
+        return fingerprint_of(self.paths)
+
+    def _all(self) -> Iterator[Pair]:
+        if len(self.paths) == 2:
+            return _aligned(*self.paths, self.errors)
+        return (_jsonl if _is_jsonl(self.paths[0]) else _tsv)(self.paths[0], self.errors)
+
+    def _nothing(self, filled: Sequence[bool]) -> QkvError:
+        """Not one pair is left: name the side, and in two files the file, that is empty."""
+        empty = [i for i in (0, 1) if not filled[i]]
+        if len(self.paths) == 2 and len(empty) == 1:
+            where = str(self.paths[empty[0]])
+        else:
+            where = ", ".join(map(str, self.paths))
+        return QkvError(where, say("an empty side: no pair has text on both sides",
+                                   "有一侧是空的：没有一对句子两侧都有文字"),
+                        say("give a sentence and its translation on each line", "每行请给出一句话和它的译文"))
+
+
+def read_documents(paths: Iterable[str | Path], errors: str = "strict") -> Iterator[str]:
+    """Whole documents: each text file is one, each line {"text": ...} of a JSONL is one; folders give all below."""
+    pieces = []
+    for piece, ends in read_pieces(paths, errors):
+        pieces.append(piece)
+        if ends:
+            yield "".join(pieces)
+            pieces = []
+
+
+def read_pieces(paths: Iterable[str | Path], errors: str = "strict") -> Iterator[tuple[str, bool]]:
+    """Documents in pieces of about a megabyte, cut at line ends, each with whether its document ends there.
+
+    So a file of any size passes through little memory. Each line of a text file ends in "\\n" here, the last one too.
+    """
+    for path in document_files(paths):
+        if _is_jsonl(path):
+            for number, line in _filled_lines(path, errors):
+                yield _fields(path, number, line, ("text",))[0], True
+        else:
+            yield from _pieces_of_text(path, errors)
+
+
+def document_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files meant: a file is itself, a folder all its .txt, .md and .jsonl, sorted by path."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            files.append(path)
+            continue
+        below = sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS))
+        if not below:
+            raise QkvError(path, say("no text below this folder", "此文件夹下没有文本"),
+                           say("put .txt, .md or .jsonl files there", "请放入 .txt、.md 或 .jsonl 文件"))
+        files += below
+    return files
+
+
+def fingerprint_of(paths: Iterable[str | Path]) -> str:
+    """A SHA-256 of the contents of files, in this order; their names and dates do not matter."""
+    whole = hashlib.sha256()
+    for path in paths:
+        try:
+            with Path(path).open("rb") as file:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise QkvError(path, say("cannot be read", "无法读取"), error.strerror or str(error)) from None
+    return whole.hexdigest()
+
+
+def _aligned(source: Path, target: Path, errors: str) -> Iterator[Pair]:
+    """Line n of one file with line n of the other; a file that ends early is noticed at its end."""
+    sources, targets = read_lines(source, errors), read_lines(target, errors)
+    for number, (left, right) in enumerate(zip_longest(sources, targets)):
+        if left is None or right is None:
+            longer = number + 1 + sum(1 for _ in (sources if right is None else targets))
+            counts = (number, longer) if left is None else (longer, number)
+            raise QkvError(f"{source}, {target}", say(f"{counts[0]:,} lines against {counts[1]:,}",
+                                                      f"前者 {counts[0]:,} 行，后者 {counts[1]:,} 行"),
+                           say("line n of one must translate line n of the other", "两个文件的同一行必须互为译文"))
+        yield left, right
+
+
+def _tsv(path: Path, errors: str) -> Iterator[Pair]:
+    """The first two columns; further ones (credits, scores) are left aside. A blank line is an empty pair."""
+    for number, line in enumerate(read_lines(path, errors), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2 and line.strip():
+            raise QkvError(_line(path, number), say("no second column", "没有第二列"),
+                           say("write source<TAB>target", "请写成 原文<TAB>译文"))
+        yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
+
+
+def _jsonl(path: Path, errors: str) -> Iterator[Pair]:
+    for number, line in _filled_lines(path, errors):
+        source, target = _fields(path, number, line, ("source", "target"))
+        yield source, target
+
+
+def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str]:
+    """The texts under these keys of one JSON line, or what is wrong with that line."""
+    example = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
+    right = say(f"write {example}", f"请写成 {example}")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise QkvError(_line(path, number), say("not JSON", "不是 JSON"), right) from None
+    if not isinstance(record, dict):
+        raise QkvError(_line(path, number), say("not a JSON object", "不是 JSON 对象"), right)
+    missing = [f"'{key}'" for key in keys if key not in record]
+    if missing:
+        names = ", ".join(missing)
+        raise QkvError(_line(path, number), say(f"no {names}", f"没有 {names}"), right)
+    strange = [f"'{key}'" for key in keys if not isinstance(record[key], str)]
+    if strange:
+        names = ", ".join(strange)
+        raise QkvError(_line(path, number), say(f"{names} is not text", f"{names} 不是文本"), right)
+    return [mend_surrogates(record[key]) for key in keys]
+
+
+def _pieces_of_text(path: Path, errors: str) -> Iterator[tuple[str, bool]]:
+    held: list[str] = []
+    size = 0
+    for line in read_lines(path, errors):
+        if size >= _PIECE:
+            yield "".join(held), False
+            held, size = [], 0
+        held += [line, "\n"]
+        size += len(line) + 1
+    yield "".join(held), True
+
+
+def _filled_lines(path: Path, errors: str) -> Iterator[tuple[int, str]]:
+    """The lines of a JSONL that hold something, with their numbers: a blank one there is only layout."""
+    return ((n, line) for n, line in enumerate(read_lines(path, errors), start=1) if line.strip())
+
+
+def _is_jsonl(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def _line(path: Path, number: int) -> str:
+    return say(f"{path}, line {number}", f"{path} 第 {number} 行")

@@ -1,0 +1,53 @@
+"""A pair corpus on disk: the texts as they were read, the ids as they were encoded.
+
+In: pairs and tokenizers. Out: four stores, written once and reused as long as files and tokenizers stay the same.
+Told in docs/data.md, "The store".
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from qkv.data.corpus import Pairs
+from qkv.data.store import Store, StoreWriter, TextStore, reusable, write_store
+
+
+class Encoder(Protocol):
+    """What is needed of a tokenizer here."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def encode_batch(self, texts: Sequence[str], dropout: float = 0.0) -> list[list[int]]: ...
+
+
+def keep_pairs(folder: str | Path, pairs: Pairs) -> tuple[TextStore, TextStore]:
+    """Both sides as text stores, in `folder`/source and /target; read again only when the files have changed."""
+    folders = Path(folder) / "source", Path(folder) / "target"
+    fingerprint = {"files": pairs.fingerprint(), "errors": pairs.errors}
+    stored = [reusable(side, fingerprint) for side in folders]
+    if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
+        with StoreWriter(folders[0], 256, fingerprint) as source, StoreWriter(folders[1], 256, fingerprint) as target:
+            for left, right in pairs:
+                source.add_text(left)
+                target.add_text(right)
+            source.dropped = target.dropped = pairs.dropped
+    return TextStore.open(folders[0]), TextStore.open(folders[1])
+
+
+def keep_ids(folder: str | Path, texts: TextStore, tokenizer: Encoder) -> Store:
+    """The ids of a text store, without special tokens; encoded again only when text or tokenizer have changed."""
+    fingerprint = texts.rows.fingerprint | {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint}
+    stored = reusable(folder, fingerprint)
+    if stored is None:
+        stored = write_store(folder, _encoded(texts, tokenizer), tokenizer.vocab_size, fingerprint)
+    return stored
+
+
+def _encoded(texts: Iterable[str], tokenizer: Encoder) -> Iterator[list[int]]:
+    """Row by row, a few thousand lines encoded at once: the tokenizer is fast in batches."""
+    lines = iter(texts)
+    while some := list(islice(lines, 4096)):
+        yield from tokenizer.encode_batch(some)
