@@ -197,7 +197,8 @@ class _Part:
     """
 
     def __init__(self, path: Path):
-        self.path, self.temporary = path, path.with_name(f"{path.name}.{os.getpid()}.part")
+        self.path, self.temporary = path, path.with_name(f"{path.name}.part")
+        self.temporary.unlink(missing_ok=True)  # what a killed writer left would stay for ever
         self.file: BinaryIO = self.temporary.open("wb")
         self.crc = self.n_bytes = 0
 

@@ -119,6 +119,8 @@ def test_a_half_written_store_is_refused(tmp_path):
         Store.open(tmp_path)
     assert str(refusal.value) == (f"{tmp_path}: no whole store: store.json is missing; "
                                   "delete the folder, it is made anew from the text")
+    small_store(tmp_path)  # the next writer tidies up
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ids.bin", "offsets.bin", "store.json"]
 
 
 def test_files_of_another_store_under_a_header_are_refused(tmp_path):
