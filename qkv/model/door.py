@@ -1,0 +1,121 @@
+"""The door of the model: JSON in, a checked Spec out, or one line that says what is wrong and what would be right.
+
+In: the text of model.json, or a Spec made in Python. Out: the same tree, proven possible.
+Told in docs/model.md, "What can be wrong".
+"""
+
+import json
+import re
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any
+
+from qkv.errors import QkvError, near_miss
+from qkv.language import say
+from qkv.model import spec as s
+from qkv.model.possible import Problem, problems_of
+
+
+def to_json(spec: s.Spec) -> str:
+    """The tree as text; from_json(to_json(spec)) == spec."""
+    return json.dumps(asdict(spec), indent=2) + "\n"
+
+
+def from_json(text: str, where: str = "model.json") -> s.Spec:
+    """The tree that `text` tells; all unknown, missing or impossible fields are named in one message."""
+    from pydantic import ValidationError
+
+    try:
+        spec = _reader().validate_json(text, strict=True)
+    except ValidationError as error:
+        raise _complaint(where, _explain_all(error.errors(), text)) from None
+    check(spec, where)
+    return spec
+
+
+def check(spec: s.Spec, where: str = "spec") -> None:
+    """Raise one message with every impossible value, its path and the remedy."""
+    problems = problems_of(spec)
+    if problems:
+        raise _complaint(where, problems)
+
+
+@cache
+def _reader() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(s.Spec)
+
+
+def _complaint(where: str, problems: list[Problem]) -> QkvError:
+    first, *rest = problems
+    more = "".join(f" | {path}: {wrong}; {right}" for path, wrong, right in rest)
+    return QkvError(f"{where}, {first[0]}" if first[0] else where, first[1], first[2] + more)
+
+
+def _explain_all(errors: list[Any], text: str) -> list[Problem]:
+    """Pydantic's findings in our words; of a union only the member whose kind the file names has a say."""
+    if errors[0]["type"] == "json_invalid":
+        return [("", say("is not JSON", "不是 JSON"), str(errors[0]["ctx"]["error"]))]
+    tree = json.loads(text)
+    unknown_kinds: dict[str, list[str]] = {}
+    for error in errors:
+        if error["loc"][-1] == "kind" and error["type"] == "literal_error":
+            unknown_kinds.setdefault(_path(error["loc"][:-1]), []).append(error["ctx"]["expected"].strip("'"))
+    told = [_explain(error) for error in errors if _concerns(error["loc"], tree)]
+    return told or [
+        (path, say("no such kind", "没有这个种类"), near_miss(str(_at(tree, path)), kinds))
+        for path, kinds in unknown_kinds.items()
+    ]
+
+
+def _explain(error: Any) -> Problem:
+    """One of pydantic's findings in our words."""
+    kind, name, path = error["type"], str(error["loc"][-1]) if error["loc"] else "", _path(error["loc"])
+    if kind == "unexpected_keyword_argument":
+        wrong = say(f"no field '{name}'", f"没有字段 '{name}'")
+        return _path(error["loc"][:-1]), wrong, near_miss(name, _field_names())
+    if kind in ("missing", "missing_argument"):
+        return path, say("is missing", "缺少该字段"), say("write it down", "请写上")
+    wrong = say(f"cannot be {error['input']!r}", f"不能是 {error['input']!r}")
+    if kind == "literal_error":
+        return path, wrong, near_miss(str(error["input"]), re.findall(r"'(\w+)'", error["ctx"]["expected"]))
+    return path, wrong, error["msg"]
+
+
+def _path(location: tuple[Any, ...]) -> str:
+    """Where a person finds it in the file: decoder.0.mixer; the types that pydantic tried are left out."""
+    return ".".join(str(part) for part in location if part not in _KIND_OF and part != "layers")
+
+
+def _concerns(location: tuple[Any, ...], tree: Any) -> bool:
+    """Whether the types tried on the way are those that the file names by their kind."""
+    for part in location:
+        if part in _KIND_OF and isinstance(tree, dict) and part not in tree:
+            if _KIND_OF[part] not in (None, tree.get("kind", _KIND_OF[part])):
+                return False
+        elif isinstance(tree, list):
+            tree = tree[part] if part < len(tree) else None
+        else:
+            tree = tree.get(part) if isinstance(tree, dict) else None
+    return True
+
+
+def _at(tree: Any, path: str) -> Any:
+    """The kind that the file names at a path."""
+    for part in path.split("."):
+        tree = tree["layers"][int(part)] if part.isdigit() else tree[part]
+    return tree["kind"]
+
+
+_TYPES = (
+    s.Sinusoidal, s.Learned, s.LinearScaling, s.LlamaScaling, s.YarnScaling, s.Rotary, s.NoPositions, s.Heads, s.Latent,
+    s.Recurrent, s.Convolution, s.TokenMlp, s.Pooling, s.Dense, s.Gated, s.Experts, s.Norm, s.Layer, s.Stack, s.LmHead,
+    s.MaskedHead, s.Pooler, s.Spec,
+)  # fmt: skip
+# pydantic writes the types it tried into the path; a person looks for the path in the file.
+_KIND_OF = {t.__name__: getattr(t, "kind", None) if t is not s.Norm else None for t in _TYPES}
+
+
+def _field_names() -> list[str]:
+    return sorted({field.name for t in _TYPES for field in fields(t)})
