@@ -1,0 +1,300 @@
+"""What a run tells while it goes and after it: a live line, metrics.jsonl, curves.png and a model card.
+
+In: each step's loss, tokens and learning rate, each validation's figures. Out: lines for people, a file for programs.
+Told in docs/training.md, "Watching a run".
+"""
+
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from qkv.errors import QkvError
+from qkv.language import say
+
+METRICS, CURVES = "metrics.jsonl", "curves.png"
+TIMES = ("seconds", "tokens_per_second")  # all that differs between the files of two equal runs
+NEW_RUN = {"step": 0, "seconds": 0.0, "loss_sum": 0.0, "tokens": 0, "all_tokens": 0, "skipped": 0}
+Clock = Callable[[], float]
+
+
+class Pace:
+    """How fast a run goes, by the clock it is given; pauses (validation, saving) do not count as slow training."""
+
+    def __init__(self, clock: Clock = time.monotonic, recent: int = 50):
+        self.clock, self.began, self.idle, self.steps = clock, clock(), 0.0, 0
+        self.marks = deque([(0.0, 0)], maxlen=recent + 1)  # (working seconds, tokens) after each recent step
+
+    @property
+    def seconds(self) -> float:
+        return self.clock() - self.began
+
+    def step(self, tokens: int) -> None:
+        self.steps += 1
+        self.marks.append((self.seconds - self.idle, self.marks[-1][1] + tokens))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        start = self.clock()
+        yield
+        self.idle += self.clock() - start
+
+    @property
+    def tokens_per_second(self) -> float:
+        (start, before), (end, after) = self.marks[0], self.marks[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+    def seconds_left(self, steps: int) -> float:
+        """The time `steps` more will take at the pace so far, pauses included: they will come again."""
+        return steps * self.seconds / self.steps if self.steps else math.inf
+
+
+class PlainLine:
+    """Where nobody watches (a log file): a new line every few seconds."""
+
+    def __init__(self, stream: TextIO, clock: Clock, every: float = 10.0):
+        self.stream, self.clock, self.every, self.next = stream, clock, every, clock()
+
+    def show(self, text: str, step: int, total: int) -> None:
+        if self.clock() >= self.next or step == total:
+            self.next = self.clock() + self.every
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        with suppress(OSError):  # a terminal that went away must not end a training
+            print(text, file=self.stream, flush=True)
+
+    def close(self) -> None: ...
+
+
+class TerminalLine:
+    """In a terminal: one line that renews itself, with a bar; notes appear above it."""
+
+    def __init__(self, stream: TextIO, clock: Clock, every: float = 0.2):
+        self.clock, self.every, self.next = clock, every, clock()
+        self.console = Console(file=stream, highlight=False)  # minds NO_COLOR by itself
+        self.progress = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
+                                 console=self.console, auto_refresh=False, expand=True,
+                                 redirect_stdout=False, redirect_stderr=False)
+        self.task = self.progress.add_task("", total=None)
+        self.progress.start()
+
+    def show(self, text: str, step: int, total: int) -> None:
+        if self.clock() >= self.next or step == total:
+            self.next = self.clock() + self.every
+            with suppress(OSError):
+                self.progress.update(self.task, description=text, completed=step, total=total)
+                self.progress.refresh()
+
+    def note(self, text: str) -> None:
+        with suppress(OSError):
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.progress.stop()
+
+
+class Reporter:
+    """Tells a run's progress on stderr and in metrics.jsonl; `resumed` is the state() that its checkpoint kept."""
+
+    def __init__(self, folder: str | Path, total: int, report_every: int = 50,
+                 resumed: Mapping[str, Any] | None = None, clock: Clock = time.monotonic, stream: TextIO | None = None):
+        self.path, self.total, self.report_every = Path(folder) / METRICS, total, report_every
+        self.window: dict[str, Any] = {**NEW_RUN, **(resumed or {})}
+        self.earlier = float(self.window["seconds"])
+        self.written = cut_after(self.path, self.window["step"] if resumed else -1)  # (step, kind) of every line kept
+        self.pace, stream = Pace(clock), sys.stderr if stream is None else stream
+        watched = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.line: TerminalLine | PlainLine = (TerminalLine if watched else PlainLine)(stream, clock)
+
+    def step(self, step: int, loss: float, tokens: int, lr: float) -> None:
+        """One step done: its mean loss per token, its tokens; a loss that is not finite counts as a step left out."""
+        window, finite = self.window, math.isfinite(loss)
+        self.pace.step(tokens)
+        window["step"] = step
+        window["all_tokens"] += tokens
+        window["loss_sum"] += loss * tokens if finite else 0.0
+        window["tokens"] += tokens if finite else 0
+        window["skipped"] += not finite
+        self.line.show(self._text(step, loss, lr), step, self.total)
+        if step % self.report_every == 0 or step == self.total:
+            self._close_window(lr)
+
+    def record(self, step: int, kind: str, **facts: Any) -> None:
+        """Append one line to metrics.jsonl; a line the file already has (a validation done again) is not repeated."""
+        if (step, kind) in self.written:
+            return
+        self.written.add((step, kind))
+        entry = {"step": step, "kind": kind, **{name: _finite(fact) for name, fact in facts.items()},
+                 "seconds": round(self.earlier + self.pace.seconds, 3)}
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            raise QkvError(self.path, say(f"cannot be written ({error.strerror})", f"无法写入（{error.strerror}）"),
+                           say("make room, then go on with --resume", "请腾出空间，然后用 --resume 继续")) from error
+
+    def note(self, text: str) -> None:
+        """Say something in between, a validation's figures for instance, without disturbing the live line."""
+        self.line.note(text)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """`with reporter.paused(): validate()` keeps the validation out of tokens/s."""
+        return self.pace.paused()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep for the next lines to be those of an unbroken run."""
+        return {**self.window, "seconds": self.earlier + self.pace.seconds}
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.line.close()
+
+    def _text(self, step: int, loss: float, lr: float) -> str:
+        left = as_time(self.pace.seconds_left(self.total - step))
+        speed = f"{self.pace.tokens_per_second:,.0f}"
+        return say(f"step {step:,}/{self.total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left",
+                   f"第 {step:,}/{self.total:,} 步  损失 {loss:.3f}  学习率 {lr:.2e}  {speed} 词元/秒  剩余 {left}")
+
+    def _close_window(self, lr: float) -> None:
+        window = self.window
+        loss = window["loss_sum"] / window["tokens"] if window["tokens"] else math.nan
+        skipped = {"skipped": window["skipped"]} if window["skipped"] else {}
+        self.record(window["step"], "train", loss=loss, lr=lr, tokens=window["all_tokens"], **skipped,
+                    tokens_per_second=round(self.pace.tokens_per_second, 1))
+        window.update(loss_sum=0.0, tokens=0, skipped=0)
+
+
+def cut_after(path: Path, step: int) -> set[tuple[int, str]]:
+    """Cut off the lines past `step`, and a line torn by a crash; gives (step, kind) of those that stay."""
+    kept, size = set(), 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        entry = _entry(line)
+        if entry is None or entry["step"] > step:
+            os.truncate(path, size)
+            break
+        kept.add((entry["step"], entry["kind"]))
+        size += len(line)
+    return kept
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """All whole lines of a metrics.jsonl; one that is being written is left out."""
+    path = Path(path)
+    if not path.is_file():
+        right = say("give the metrics.jsonl of a run", "请给出训练的 metrics.jsonl")
+        raise QkvError(path, say("no such file", "没有这个文件"), right)
+    entries = [_entry(line) for line in path.read_bytes().splitlines(keepends=True)]
+    return [entry for entry in entries if entry is not None]
+
+
+def draw_curves(metrics: str | Path) -> Path:
+    """metrics.jsonl -> curves.png beside it: losses, BLEU where it was measured, learning rate."""
+    from matplotlib.figure import Figure  # a training without pictures never waits for it
+
+    from qkv.measure.pictures import readable, save
+
+    curves = _curves(read_metrics(metrics))
+    if not curves:
+        raise QkvError(metrics, say("no report in it yet", "还没有任何记录"),
+                       say("train a little longer", "请再训练一会儿"))
+    with readable([name + line for name, lines in curves.items() for line in lines]):
+        figure = Figure(figsize=(8, 2.6 * len(curves)), layout="constrained")
+        panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, (name, lines) in zip(panels, curves.items(), strict=True):
+            for label, points in lines.items():
+                panel.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 60 else "")
+            panel.set_ylabel(name)
+            panel.grid(alpha=0.3)
+            panel.legend()
+        panels[-1].set_xlabel(say("step", "步"))
+        return save(figure, Path(metrics).with_name(CURVES))
+
+
+def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Panel -> line -> (step, value), without those that were never measured."""
+    wanted = [(say("loss", "损失"), say("training", "训练"), "train", "loss"),
+              (say("loss", "损失"), say("validation", "验证"), "valid", "loss"),
+              ("BLEU", say("validation", "验证"), "valid", "bleu"),
+              (say("learning rate", "学习率"), say("training", "训练"), "train", "lr")]
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for panel, label, kind, name in wanted:
+        ours = (entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None)
+        if points := [(entry["step"], entry[name]) for entry in ours]:
+            curves.setdefault(panel, {})[label] = points
+    return curves
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model card tells, each table as name -> value."""
+    folder: str
+    data: Mapping[str, object]
+    model: Mapping[str, object]
+    training: Mapping[str, object]
+    scores: Mapping[str, str]   # the set that was translated -> the lines of measure.scores.Scores
+    example: tuple[str, str]    # a sentence and this model's translation of it
+
+
+def model_card(facts: Facts) -> str:
+    """The README.md of a trained translator: what it learned from, what it is, how good it is, how to use it."""
+    source, target = facts.example
+    scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
+    command = f'$ qkv translate {shlex.quote(facts.folder)} {shlex.quote(source)}\n{target}'
+    python = (f"import qkv\ntranslator = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n"
+              f"translator([{json.dumps(source, ensure_ascii=False)}])  # {[target]}")
+    parts = [f"# {Path(facts.folder).name}",
+             f"## {say('Use', '使用')}\n```console\n{command}\n```\n```python\n{python}\n```",
+             f"## {say('Data', '数据')}\n{_table(facts.data)}",
+             f"## {say('Model', '模型')}\n{_table(facts.model)}",
+             f"## {say('Training', '训练')}\n{_table(facts.training)}",
+             f"![{say('learning curves', '学习曲线')}]({CURVES})",
+             f"## {say('Scores', '评分')}\n{scores or say('Not measured yet.', '尚未评测。')}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_time(seconds: float) -> str:
+    """as_time(3725) == "1:02:05"; "?" while nobody can know."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _table(facts: Mapping[str, object]) -> str:
+    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _cell(value: object) -> str:
+    return (f"{value:,}" if isinstance(value, int) else str(value)).replace("|", "\\|").replace("\n", " ")
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """A line as it was reported, or None for one that is torn or not ours."""
+    entry = None
+    with suppress(ValueError):
+        entry = json.loads(line)
+    whole = isinstance(entry, dict) and isinstance(entry.get("step"), int) and isinstance(entry.get("kind"), str)
+    return entry if whole and line.endswith(b"\n") else None
+
+
+def _finite(fact: Any) -> Any:
+    """JSON has no NaN and no infinity; null says "no number"."""
+    return None if isinstance(fact, float) and not math.isfinite(fact) else fact

@@ -1,0 +1,278 @@
+"""Reports are checked with a clock handed in, a real pseudo-terminal, and files read back."""
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from qkv.errors import QkvError
+from qkv.language import set_language
+from qkv.measure.scores import score
+from qkv.train.report import TIMES, Facts, Pace, Reporter, as_time, draw_curves, model_card, read_metrics
+
+
+class FakeClock:
+    """Time that goes by only when told."""
+
+    def __init__(self, now: float = 1000.0):
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(folder: Path, first: int, last: int, resumed: dict | None = None, validate: bool = True) -> list[dict]:
+    """Steps first..last of a made-up run, validated every 20 steps; gives the state after each step."""
+    clock, states = FakeClock(), []
+    with Reporter(folder, 100, report_every=10, resumed=resumed, clock=clock, stream=io.StringIO()) as reporter:
+        for step in range(first, last + 1):
+            clock.now += 0.5
+            reporter.step(step, 5 / step ** 0.3, tokens=100 + step % 7, lr=0.001 * step)
+            states.append(json.loads(json.dumps(reporter.state())))
+            if validate and step % 20 == 0:
+                reporter.record(step, "valid", loss=4 / step, bleu=float(step))
+    return states
+
+
+def lines(folder: Path) -> list[dict]:
+    """metrics.jsonl without its times."""
+    entries = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [{name: value for name, value in entry.items() if name not in TIMES} for entry in entries]
+
+
+def test_the_time_left_is_the_pace_so_far_times_the_steps_to_go():
+    clock = FakeClock()
+    pace = Pace(clock)
+    assert as_time(pace.seconds_left(90)) == "?"
+    for _ in range(10):
+        clock.now += 2
+        pace.step(tokens=300)
+    assert (pace.seconds_left(90), pace.tokens_per_second) == (180, 150)
+
+
+def test_a_pause_lengthens_the_time_left_but_does_not_slow_the_tokens():
+    clock = FakeClock()
+    pace = Pace(clock)
+    for _ in range(10):
+        clock.now += 2
+        pace.step(tokens=300)
+        with pace.paused():
+            clock.now += 1
+    assert (pace.seconds_left(10), pace.tokens_per_second) == (30, 150)
+
+
+def test_tokens_per_second_follow_the_recent_steps():
+    clock = FakeClock()
+    pace = Pace(clock, recent=5)
+    for seconds in [60, *[1] * 20]:
+        clock.now += seconds
+        pace.step(tokens=70)
+    assert pace.tokens_per_second == 70
+
+
+@pytest.mark.parametrize("seconds, text", [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")])
+def test_times_read_as_hours_minutes_seconds(seconds, text):
+    assert as_time(seconds) == text
+
+
+def test_a_log_gets_one_plain_line_every_ten_seconds_and_the_last_step(tmp_path):
+    clock, stream = FakeClock(), io.StringIO()
+    with Reporter(tmp_path, 50, clock=clock, stream=stream) as reporter:
+        for step in range(1, 51):
+            clock.now += 1
+            reporter.step(step, 2.5, tokens=1234, lr=1e-3)
+    shown = stream.getvalue().splitlines()
+    assert shown[0] == "step 1/50  loss 2.500  lr 1.00e-03  1,234 tokens/s  0:00:49 left"
+    assert [int(line.split("/")[0].split()[1]) for line in shown] == [1, 11, 21, 31, 41, 50]
+    assert shown[-1].endswith("0:00:00 left")
+
+
+def test_the_live_line_speaks_chinese(tmp_path):
+    set_language("zh")
+    try:
+        stream, clock = io.StringIO(), FakeClock()
+        reporter = Reporter(tmp_path, 3, clock=clock, stream=stream)
+        clock.now += 2
+        reporter.step(1, 2.5, tokens=100, lr=1e-3)
+    finally:
+        set_language("en")
+    assert stream.getvalue() == "第 1/3 步  损失 2.500  学习率 1.00e-03  50 词元/秒  剩余 0:00:04\n"
+
+
+def in_a_terminal(folder: Path, **environment: str) -> str:
+    """What a reporter writes to a terminal of 100 columns, escape codes and all."""
+    program = ("import sys, time; from qkv.train.report import Reporter\n"
+               "with Reporter(sys.argv[1], 3) as reporter:\n"
+               "    for step in (1, 2, 3):\n"
+               "        time.sleep(0.25); reporter.step(step, 2.5, 100, 1e-3); reporter.note(f'[note] {step}')\n")
+    ours, theirs = pty.openpty()
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder)], stderr=theirs, stdout=theirs,
+                               env={**clean, "TERM": "xterm-256color", "COLUMNS": "100", **environment})
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # Linux says EIO when the other side has gone
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_one_line_that_renews_itself_with_notes_above_it(tmp_path):
+    shown = in_a_terminal(tmp_path)
+    assert "\x1b[2K" in shown, "the line is erased and written again"
+    assert re.search(r"step 3/3  loss 2\.500  lr 1\.00e-03  \d+ tokens/s  0:00:00 left", shown)
+    assert all(f"[note] {step}" in shown for step in (1, 2, 3))
+    assert re.search(r"\x1b\[[\d;]*3[\d;]*m", shown), "colours"
+
+
+def test_no_color_is_respected(tmp_path):
+    shown = in_a_terminal(tmp_path, NO_COLOR="1")
+    assert "step 3/3" in shown and not re.search(r"\x1b\[[\d;]*[34]\d[\d;]*m", shown)
+
+
+def test_a_dumb_terminal_gets_plain_lines(tmp_path):
+    assert "\x1b" not in in_a_terminal(tmp_path, TERM="dumb")
+
+
+def test_a_stream_that_has_gone_does_not_end_the_run(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream:
+        reporter = Reporter(tmp_path, 3, report_every=1, stream=stream)
+        for step in (1, 2, 3):
+            reporter.step(step, 2.5, 100, 1e-3)
+        assert len(lines(tmp_path)) == 3
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # so that closing it can flush what nobody read
+
+
+def test_each_report_is_one_line_with_the_mean_over_its_tokens(tmp_path):
+    run(tmp_path, 1, 100)
+    weights = np.array([100 + step % 7 for step in range(1, 11)])
+    losses = np.array([5 / step ** 0.3 for step in range(1, 11)])
+    first = lines(tmp_path)[0]
+    assert first == {"step": 10, "kind": "train", "loss": pytest.approx(np.average(losses, weights=weights), abs=1e-12),
+                     "lr": 0.01, "tokens": int(weights.sum())}
+    assert [entry["step"] for entry in lines(tmp_path) if entry["kind"] == "valid"] == [20, 40, 60, 80, 100]
+
+
+def test_every_report_is_on_disk_before_the_next_step(tmp_path):
+    reporter = Reporter(tmp_path, 100, report_every=1, stream=io.StringIO())
+    for step in (1, 2, 3):
+        reporter.step(step, 2.5, 100, 1e-3)
+        assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, step + 1))
+
+
+@pytest.mark.parametrize("saved, killed", [(40, 57), (37, 57), (40, 40), (1, 3), (60, 100)])
+def test_a_resumed_run_writes_the_metrics_of_an_unbroken_one(tmp_path, saved, killed):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir(), broken.mkdir()
+    run(whole, 1, 100)
+    states = run(broken, 1, killed)
+    with (broken / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "kind": "tr')                       # killed while writing
+    run(broken, saved + 1, 100, resumed=states[saved - 1])
+    assert lines(broken) == lines(whole)
+    seconds = [entry["seconds"] for entry in read_metrics(broken / "metrics.jsonl")]
+    assert seconds == sorted(seconds), "the time of training goes on"
+
+
+def test_a_validation_done_again_after_resuming_is_not_written_twice(tmp_path):
+    states = run(tmp_path, 1, 40)
+    before = lines(tmp_path)
+    with Reporter(tmp_path, 100, 10, resumed=states[-1], stream=io.StringIO()) as reporter:
+        reporter.record(40, "valid", loss=0.1, bleu=40.0)
+    assert lines(tmp_path) == before
+
+
+def test_a_new_run_starts_a_new_file(tmp_path):
+    run(tmp_path, 1, 30)
+    Reporter(tmp_path, 100, stream=io.StringIO())
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_a_step_that_is_not_finite_is_counted_and_left_out_of_the_mean(tmp_path):
+    reporter = Reporter(tmp_path, 4, report_every=2, stream=io.StringIO())
+    for step, loss in enumerate([2.0, float("nan"), float("inf"), float("nan")], start=1):
+        reporter.step(step, loss, 100, 1e-3)
+    first, second = lines(tmp_path)
+    assert (first["loss"], first["skipped"], second["loss"], second["skipped"]) == (2.0, 1, None, 2)
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path):
+    reporter = Reporter(tmp_path, 4, report_every=1, stream=io.StringIO())
+    reporter.path = Path("/dev/full")
+    with pytest.raises(QkvError) as error:
+        reporter.step(1, 2.0, 100, 1e-3)
+    assert str(error.value) == ("/dev/full: cannot be written (No space left on device); "
+                                "make room, then go on with --resume")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_curves_are_drawn_from_the_metrics(tmp_path, recwarn, language):
+    run(tmp_path, 1, 100)
+    set_language(language)
+    try:
+        path = draw_curves(tmp_path / "metrics.jsonl")
+    finally:
+        set_language("en")
+    picture = np.asarray(Image.open(path).convert("RGB"))
+    assert path == tmp_path / "curves.png"
+    assert picture.shape == (1170, 1200, 3), "loss, BLEU and learning rate, 2.6 inches each"
+    blue = np.abs(picture.astype(int) - (31, 119, 180)).sum(-1) < 30
+    orange = np.abs(picture.astype(int) - (255, 127, 14)).sum(-1) < 30
+    assert blue[:390].any() and orange[:390].any() and blue[390:780].any() and blue[780:].any()
+    assert [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)] == []
+
+
+def test_curves_without_a_validation_have_no_bleu(tmp_path):
+    run(tmp_path, 1, 30, validate=False)
+    assert Image.open(draw_curves(tmp_path / "metrics.jsonl")).size == (1200, 780)
+
+
+def test_curves_of_nothing_are_refused(tmp_path):
+    with pytest.raises(QkvError) as missing:
+        draw_curves(tmp_path / "metrics.jsonl")
+    assert str(missing.value) == f"{tmp_path / 'metrics.jsonl'}: no such file; give the metrics.jsonl of a run"
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(QkvError) as empty:
+        draw_curves(tmp_path / "metrics.jsonl")
+    assert str(empty.value) == f"{tmp_path / 'metrics.jsonl'}: no report in it yet; train a little longer"
+
+
+def test_reporting_does_not_import_matplotlib():
+    program = "import sys, qkv.train.report; print('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_model_card_tells_data_model_scores_and_use():
+    scores = score(["machine learning is interesting"], ["machine learning is very interesting"], "en")
+    card = model_card(Facts("runs/zh-en", {"pairs": 20000, "files": "a.zh | a.en"}, {"d_model": 256}, {"steps": 2000},
+                            {"held-out": str(scores)}, ("机器学习很有趣", "it's fun")))
+    assert [line for line in card.splitlines() if line.startswith("#")] == [
+        "# zh-en", "## Use", "## Data", "## Model", "## Training", "## Scores"]
+    assert "| pairs | 20,000 |\n| files | a.zh \\| a.en |" in card
+    assert f"held-out:\n```\n{scores}\n```" in card and "BLEU|nrefs:1|case:mixed" in card
+    assert "$ qkv translate runs/zh-en '机器学习很有趣'\nit's fun" in card
+
+
+def test_the_python_of_a_model_card_is_python_whatever_the_sentence():
+    odd = 'He said: "it\'s \\ 5 o\'clock"'
+    card = model_card(Facts("runs/my model", {}, {}, {}, {}, (odd, odd)))
+    python = card.split("```python\n")[1].split("\n```")[0]
+    called = []
+    fake = type("Module", (), {"load": staticmethod(lambda folder: lambda texts: called.append((folder, texts)))})
+    exec(python.replace("import qkv\n", ""), {"qkv": fake})
+    assert called == [("runs/my model", [odd])]
+    assert "qkv translate 'runs/my model' " in card and "Not measured yet." in card
