@@ -94,12 +94,12 @@ class MixtureOfExperts(nn.Module):
 
 
 def load_balancing_loss(router_logits: Tensor, active: int) -> Tensor:
-    """n sum_e f_e P_e: 1 when all n experts are asked equally often, up to n when one of them gets every token.
+    """n sum_e f_e P_e: equal to `active` when all n experts are asked equally often, larger the less even they are.
 
-    f_e is the share of all choices that fell on expert e, P_e its mean probability; only P_e has a gradient.
+    f_e is the share of tokens that ask expert e, P_e its mean probability; only P_e has a gradient.
     """
     probabilities = softmax(router_logits)                  # (tokens, experts)
     n_tokens, n_experts = probabilities.shape
     chosen = probabilities.topk(active, dim=-1).indices     # (tokens, active)
-    choices = torch.stack([(chosen == e).sum() for e in range(n_experts)])      # (experts,)
-    return n_experts * (choices / (n_tokens * active) * probabilities.mean(dim=0)).sum()
+    asking = torch.stack([(chosen == e).sum() for e in range(n_experts)])       # (experts,)
+    return n_experts * (asking / n_tokens * probabilities.mean(dim=0)).sum()

@@ -114,9 +114,16 @@ def test_load_balancing_loss_is_one_when_even_and_n_when_one_expert_gets_all():
     assert load_balancing_loss(even, 1).item() == pytest.approx(1)
     lonely = torch.tensor([[50.0, 0, 0, 0]], dtype=torch.float64).repeat(12, 1)
     assert load_balancing_loss(lonely, 1).item() == pytest.approx(4)
+
+
+def test_load_balancing_loss_equals_mixtrals_and_so_does_its_gradient():
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
     router = randn(12, 4).requires_grad_()
-    load_balancing_loss(router, 2).backward()
-    assert router.grad is not None and router.grad.abs().sum() > 0
+    ours, theirs = load_balancing_loss(router, 2), load_balancing_loss_func((router,), num_experts=4, top_k=2)
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=1e-6)     # theirs is float32 inside
+    pulls = [torch.autograd.grad(loss, router)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*pulls, rtol=0, atol=1e-6)
 
 
 def test_sinusoidal_positions_are_the_papers_formula_entry_by_entry():
