@@ -26,14 +26,14 @@ class PreNorm(nn.Module):
         self.norm, self.branch, self.dropout = norm, branch, Dropout(dropout)
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
-        return x + self.dropout(self.branch(self.norm(x), *context))
+        return self.dropout.add(x, self.branch(self.norm(x), *context))
 
 
 class PostNorm(PreNorm):
     """norm(x + branch(x)): 2017's order. PreNorm, today's, is x + branch(norm(x))."""
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
-        return self.norm(x + self.dropout(self.branch(x, *context)))
+        return self.norm(self.dropout.add(x, self.branch(x, *context)))
 
 
 class Block(nn.Module):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from qkv.model import spec as s
 from qkv.model.feed_forward import ACTIVATIONS
@@ -35,7 +36,10 @@ class LmHead(nn.Module):
     def loss(self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         """The summed cross-entropy of (tokens, d_model) against (tokens,) targets."""
         weight = table if self.weight is None else self.weight
-        return _ChunkedLoss.apply(self.prepared(x), weight, self.bias, targets, smoothing)
+        bias: Tensor | None = self.bias
+        if not torch.is_grad_enabled():  # an evaluation: without this, gradients would be worked out all the same
+            weight, bias = weight.detach(), None if bias is None else bias.detach()
+        return _ChunkedLoss.apply(self.prepared(x), weight, bias, targets, smoothing)
 
 
 class MaskedHead(LmHead):
@@ -64,42 +68,64 @@ class Pooler(nn.Module):
 class _ChunkedLoss(torch.autograd.Function):
     """Cross-entropy with label smoothing; gradients are worked out at once, chunk by chunk, while logits are at hand.
 
-    loss = (1 - s) (lse - z_target) + s (lse - mean z), with lse = log sum exp z
+    loss = lse - (1 - s) z_target - s mean z, with z = W x + b and lse = log sum exp z
     d loss / d z = softmax(z) - (1 - s) onehot(target) - s / vocab
+
+    Only the softmax needs the logits; the other two terms are sums over rows of W and x, taken once for all chunks.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
-        wanted = ctx.needs_input_grad
-        grad_x = torch.empty_like(x) if wanted[0] else None
-        grad_weight = torch.zeros_like(weight) if wanted[1] else None
-        grad_bias = torch.zeros_like(bias) if bias is not None and wanted[2] else None
-        total = x.new_zeros(())
+        needed = any(ctx.needs_input_grad)
+        grads = (torch.empty_like(x), torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias))
+        lse = x.new_empty(len(x), 1)
         rows = max(1, CHUNK_NUMBERS // len(weight))
         for start in range(0, len(x), rows):
-            part, target = x[start : start + rows], targets[start : start + rows, None]
-            logits = F.linear(part, weight, bias)                                     # (rows, vocab)
-            lse = logits.logsumexp(dim=-1, keepdim=True)
-            total += (lse - (1 - smoothing) * logits.gather(1, target)).sum()
-            if smoothing:
-                total -= smoothing * logits.mean(dim=-1).sum()
-            if any(wanted[:3]):
-                slope = logits.sub_(lse).exp_()                                       # softmax, in place
-                slope.scatter_add_(1, target, slope.new_full(target.shape, smoothing - 1))
-                if smoothing:
-                    slope.sub_(smoothing / len(weight))
-                if grad_x is not None:
-                    torch.mm(slope, weight, out=grad_x[start : start + rows])
-                if grad_weight is not None:
-                    grad_weight.addmm_(slope.T, part)
-                if grad_bias is not None:
-                    grad_bias += slope.sum(dim=0)
-        ctx.save_for_backward(grad_x, grad_weight, grad_bias)
+            chunk = slice(start, start + rows)
+            lse[chunk] = _softmax_part(x[chunk], weight, bias, needed, (grads[0][chunk], *grads[1:]))
+        mean = weight.mean(dim=0)                                                     # (d_model,)
+        total = lse.sum() - (1 - smoothing) * (x * weight[targets]).sum() - smoothing * (x @ mean).sum()
+        if bias is not None:
+            total -= (1 - smoothing) * bias[targets].sum() + smoothing * len(x) * bias.mean()
+        if needed:
+            _target_part(x, weight, targets, smoothing, grads)
+            ctx.save_for_backward(*grads)
         return total
 
     @staticmethod
+    @once_differentiable  # a second derivative is refused, not silently wrong
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*(one if one is None else one * grad for one in ctx.saved_tensors), None, None)
+        wanted = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        return (*(one * grad if one is not None and asked else None for one, asked in wanted), None, None)
+
+
+Grads = tuple[Tensor, Tensor, Tensor | None]  # of x, of the weight, of the bias
+
+
+def _softmax_part(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool, grads: Grads) -> Tensor:
+    """lse of each row, (rows, 1); softmax(z) W, x softmax(z) and softmax(z) go into the gradients."""
+    logits = F.linear(x, weight, bias)                                                # (rows, vocab)
+    top = logits.amax(dim=-1, keepdim=True)
+    powers = logits.sub_(top).exp_()                                                  # in place: the largest matrix
+    total = powers.sum(dim=-1, keepdim=True)
+    if needed:
+        grad_x, grad_weight, grad_bias = grads
+        # Dividing the thin factors by the total instead of the wide one saves a pass over the vocabulary.
+        torch.mm(powers, weight, out=grad_x).div_(total)
+        grad_weight.addmm_(powers.T, x / total)
+        if grad_bias is not None:
+            grad_bias.addmv_(powers.T, 1 / total[:, 0])
+    return top + total.log()
+
+
+def _target_part(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, grads: Grads) -> None:
+    """Subtract what the targets and the smoothing ask for from the gradients."""
+    grad_x, grad_weight, grad_bias = grads
+    even = smoothing / len(weight)
+    grad_x.sub_(weight[targets], alpha=1 - smoothing).sub_(weight.sum(dim=0), alpha=even)
+    grad_weight.index_add_(0, targets, x, alpha=smoothing - 1).sub_(x.sum(dim=0), alpha=even)
+    if grad_bias is not None:
+        grad_bias.index_add_(0, targets, x.new_ones(len(x)), alpha=smoothing - 1).sub_(even * len(x))
 
 
 def make_head(spec: s.Spec) -> nn.Module | None:
