@@ -48,13 +48,19 @@ class View:
             visible = visible.tril(self.past)
         if not short:
             assert window is not None
-            visible = visible.triu(self.past - window + 1).tril(self.past + window - 1)
+            visible = visible & self._near(window)
         if self.real is not None:
             visible = visible & self.real[:, None, None, :]
         return Sight(visible)  # (batch or 1, 1, query, key)
 
+    def _near(self, window: int) -> Tensor:
+        """Less than `window` places apart; padding between two tokens takes them no further from each other."""
+        places = places_of(self.past + self.length, 0, self.real, self.device)  # (batch or 1, key)
+        key, query = places[:, None, None, :], places[:, None, self.past :, None]
+        return (key > query - window) & (key < query + window)                  # (batch or 1, 1, query, key)
 
-def places_of(length: int, past: int, real: Tensor | None, device: torch.device) -> Tensor:
+
+def places_of(length: int, past: int, real: Tensor | None, device: torch.device | None) -> Tensor:
     """The place of each of the last `length` tokens; padding is not counted, so left-padded rows start at 0 too."""
     if real is None:
         return torch.arange(past, past + length, device=device)[None]           # (1, length)
