@@ -6,9 +6,10 @@ Told in docs/model.md, "What can be wrong".
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
@@ -29,7 +30,9 @@ def from_json(text: str, where: str = "model.json") -> s.Spec:
         spec = _reader().validate_json(text, strict=True)
     except ValidationError as error:
         raise _complaint(where, _explain_all(error.errors(), text)) from None
-    check(spec, where)
+    problems = [*_wrong_kinds(json.loads(text)), *problems_of(spec)]
+    if problems:
+        raise _complaint(where, problems)
     return spec
 
 
@@ -49,7 +52,7 @@ def _reader() -> Any:
 
 def _complaint(where: str, problems: list[Problem]) -> QkvError:
     first, *rest = problems
-    more = "".join(f" | {path}: {wrong}; {right}" for path, wrong, right in rest)
+    more = "".join(f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}" for path, wrong, right in rest)
     return QkvError(f"{where}, {first[0]}" if first[0] else where, first[1], first[2] + more)
 
 
@@ -58,15 +61,19 @@ def _explain_all(errors: list[Any], text: str) -> list[Problem]:
     if errors[0]["type"] == "json_invalid":
         return [("", say("is not JSON", "不是 JSON"), str(errors[0]["ctx"]["error"]))]
     tree = json.loads(text)
-    unknown_kinds: dict[str, list[str]] = {}
-    for error in errors:
-        if error["loc"][-1] == "kind" and error["type"] == "literal_error":
-            unknown_kinds.setdefault(_path(error["loc"][:-1]), []).append(error["ctx"]["expected"].strip("'"))
     told = [_explain(error) for error in errors if _concerns(error["loc"], tree)]
-    return told or [
-        (path, say("no such kind", "没有这个种类"), near_miss(str(_at(tree, path)), kinds))
-        for path, kinds in unknown_kinds.items()
-    ]
+    return list(dict.fromkeys([*_wrong_kinds(tree), *told]))  # each once, though each type of a union complains
+
+
+def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> Iterator[Problem]:
+    """Where there is a choice of types the file must name one, and one that is there."""
+    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        here = (*location, key)
+        yield from _wrong_kinds(part, here)
+        if key in _CHOICES and isinstance(part, dict) and part.get("kind") not in _CHOICES[key]:
+            wrong = say(f"no kind '{part['kind']}'", f"没有种类 '{part['kind']}'") if "kind" in part else say(
+                "the kind is missing", "缺少 kind")
+            yield _path(here), wrong, near_miss(str(part.get("kind", "")), _CHOICES[key])
 
 
 def _explain(error: Any) -> Problem:
@@ -80,32 +87,33 @@ def _explain(error: Any) -> Problem:
     wrong = say(f"cannot be {error['input']!r}", f"不能是 {error['input']!r}")
     if kind == "literal_error":
         return path, wrong, near_miss(str(error["input"]), re.findall(r"'(\w+)'", error["ctx"]["expected"]))
-    return path, wrong, error["msg"]
+    return path, wrong, _right_type().get(kind, error["msg"])
+
+
+def _right_type() -> dict[str, str]:
+    return {
+        "int_type": say("use a whole number", "请用整数"), "float_type": say("use a number", "请用数字"),
+        "bool_type": say("use true or false", "请用 true 或 false"), "tuple_type": say("use a list", "请用列表"),
+        "dataclass_type": say("use an object", "请用对象"),
+    }  # fmt: skip
 
 
 def _path(location: tuple[Any, ...]) -> str:
     """Where a person finds it in the file: decoder.0.mixer; the types that pydantic tried are left out."""
-    return ".".join(str(part) for part in location if part not in _KIND_OF and part != "layers")
+    shown = [part for part in location if part not in _KIND_OF]
+    return ".".join(str(part) for index, part in enumerate(shown) if part != "layers" or index == len(shown) - 1)
 
 
 def _concerns(location: tuple[Any, ...], tree: Any) -> bool:
     """Whether the types tried on the way are those that the file names by their kind."""
     for part in location:
-        if part in _KIND_OF and isinstance(tree, dict) and part not in tree:
-            if _KIND_OF[part] not in (None, tree.get("kind", _KIND_OF[part])):
-                return False
-        elif isinstance(tree, list):
-            tree = tree[part] if part < len(tree) else None
-        else:
-            tree = tree.get(part) if isinstance(tree, dict) else None
+        if isinstance(tree, dict) and (part in tree or part not in _KIND_OF):
+            tree = tree.get(part)
+        elif isinstance(tree, dict) and _KIND_OF[part] not in (None, tree.get("kind")):
+            return False
+        elif isinstance(tree, list) and isinstance(part, int):
+            tree = tree[part]
     return True
-
-
-def _at(tree: Any, path: str) -> Any:
-    """The kind that the file names at a path."""
-    for part in path.split("."):
-        tree = tree["layers"][int(part)] if part.isdigit() else tree[part]
-    return tree["kind"]
 
 
 _TYPES = (
@@ -115,6 +123,15 @@ _TYPES = (
 )  # fmt: skip
 # pydantic writes the types it tried into the path; a person looks for the path in the file.
 _KIND_OF = {t.__name__: getattr(t, "kind", None) if t is not s.Norm else None for t in _TYPES}
+
+
+_CHOICES = {
+    field: [kind for kind in (getattr(t, "kind", None) for t in get_args(union)) if kind]
+    for field, union in (
+        ("positions", s.Positions), ("scaling", s.LinearScaling | s.LlamaScaling | s.YarnScaling), ("mixer", s.Mixer),
+        ("feed_forward", s.FeedForward), ("each", s.Dense | s.Gated), ("shared", s.Dense | s.Gated), ("head", s.Head),
+    )
+}  # fmt: skip
 
 
 def _field_names() -> list[str]:
