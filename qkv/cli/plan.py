@@ -1,0 +1,243 @@
+"""`qkv plan`: what a model will cost, before anything is built.
+
+In: a preset, a model.json or a model folder, and the size of a pass. Out: tables (or JSON) of parameters, FLOPs and
+bytes, the well-known formulas beside them, and hours of training. Told in docs/cost.md.
+"""
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from qkv.errors import QkvError
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from qkv.model.spec import Spec
+
+DEFAULT_LENGTH = 512
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+def plan(
+    model: str = typer.Argument(help=say("a preset, a model.json or a model folder", "预设名、model.json 或模型文件夹")),
+    batch: int = typer.Option(1, min=1, help=say("rows of a pass", "一次处理的行数")),
+    length: int = typer.Option(None, min=1, help=say("tokens of a row; else 512", "每行词元数；默认 512")),
+    source_length: int = typer.Option(None, min=1, help=say("source tokens; else as many", "源端词元数；默认相同")),
+    dtype: Dtype = typer.Option("float32", help=say("the type of the weights", "权重的数据类型")),
+    tokens: int = typer.Option(None, min=1, help=say("train on so many, both sides together", "训练词元数，两侧合计")),
+    gflops: float = typer.Option(None, min=1e-9, help=say("speed of a device; else measured", "单设备速度；默认实测")),
+    devices: int = typer.Option(1, min=1, help=say("how many devices", "设备数")),
+    as_json: bool = typer.Option(False, "--json", help=say("for a program", "供程序读取")),
+) -> None:
+    """Parameters, FLOPs, memory and time of a model, from its description alone."""
+    from qkv.measure.cost import load_of
+
+    spec = find_spec(model)
+    load = load_of(spec, batch, length or min(DEFAULT_LENGTH, spec.max_len), source_length)
+    facts = costs(spec, load, dtype.value, tokens)
+    if tokens:
+        facts["time"] = time_of(spec, load, tokens, gflops, devices)
+    if as_json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        show(model, spec, facts)
+
+
+def find_spec(model: str) -> "Spec":
+    """The spec behind what a person typed; presets come first, so write ./gpt2 for a folder of that name."""
+    from qkv.model.door import from_json
+    from qkv.model.presets import PRESETS, preset
+
+    path = Path(model)
+    if model in PRESETS or not (path.exists() or path.suffix == ".json" or len(path.parts) > 1):
+        return preset(model)
+    file = path / "model.json" if path.is_dir() else path
+    try:
+        return from_json(file.read_text(encoding="utf-8"), str(file))
+    except FileNotFoundError:
+        right = say("give a preset, a model.json or a model folder", "请给出预设名、model.json 或模型文件夹")
+        raise QkvError(file, say("no such file", "没有这个文件"), right) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or say("is not text", "不是文本")
+        raise QkvError(file, reason, say("give a readable model.json", "请给出可读的 model.json")) from None
+
+
+# ── Facts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def costs(spec: "Spec", load: Any, dtype: str, tokens: int | None) -> dict[str, Any]:
+    """Everything that is known from the spec alone, ready for JSON."""
+    from qkv.measure import cost
+    from qkv.measure.cost_notes import beside_the_notes
+
+    whole, active, flops = cost.parameters(spec), cost.active_parameters(spec), cost.flops(spec, load)
+    return {
+        "pass": asdict(load) | {"dtype": dtype},
+        "parameters": whole | {"total": sum(whole.values())},
+        "active_parameters": active | {"total": sum(active.values())},
+        "flops": flops | {"total": sum(flops.values())},
+        "training_flops": cost.training_flops(spec, load),
+        "bytes": asdict(cost.memory(spec, load, dtype)) | {"cache_in_windows": _windowed(spec, load, dtype)},
+        "formulas": [asdict(one) for one in beside_the_notes(spec, load, dtype, tokens)],
+    }
+
+
+def _windowed(spec: "Spec", load: Any, dtype: str) -> int:
+    from qkv.measure import cost
+
+    wide = cost.BYTES["float32" if dtype == "int8" else dtype]
+    cross = load.source * cost.cached_cross_numbers(spec)
+    return wide * load.batch * (cost.window_numbers(spec, load.target) + cross)
+
+
+def time_of(spec: "Spec", load: Any, tokens: int, gflops: float | None, devices: int) -> dict[str, Any]:
+    """Hours of training: never less than at the full rate; real runs reach a quarter to three quarters of it."""
+    from qkv.measure.cost import hours
+    from qkv.measure.cost_rate import measured_gflops
+
+    rate = gflops or measured_gflops()
+    least = hours(spec, load, tokens, rate * devices)
+    return {"tokens": tokens, "gflops": rate, "measured": gflops is None, "devices": devices,
+            "hours_at_full_rate": least, "hours_at_half_rate": 2 * least}
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def show(name: str, spec: "Spec", facts: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console, given = Console(highlight=False, soft_wrap=False), facts["pass"]
+    sizes = " + ".join(str(given[side]) for side in ("source", "target") if given[side])
+    console.print(f"{name}: {_family(spec)}, d_model {spec.d_model}, {given['batch']} x {sizes} "
+                  + say("tokens", "个词元") + f", {given['dtype']}")
+    console.print(parts_table(facts))
+    console.print(say("FLOPs: 2 x multiply-adds of matrix products; masked pairs count, softmax and norms do not.",
+                      "FLOPs：矩阵乘法的乘加次数 x 2；被遮住的位置计入，softmax 与归一化不计。"))
+    console.print(memory_table(facts))
+    console.print(formulas_table(facts))
+    if "time" in facts:
+        console.print(time_table(facts["time"]))
+    else:
+        console.print(say("Add --tokens N for the hours of a training.", "加 --tokens N 可估算训练时间。"))
+
+
+def parts_table(facts: dict[str, Any]) -> "Table":
+    from qkv.measure.cost_pieces import PARTS
+
+    whole, active, flops = facts["parameters"], facts["active_parameters"], facts["flops"]
+    sparse = whole != active
+    names = [say("part", "部分"), say("parameters", "参数"), "%", *([say("active", "激活")] if sparse else [])]
+    table = _table(*names, say("FLOPs forward", "前向 FLOPs"), "%")
+    for part in (*PARTS, "total"):
+        numbers, work = whole.get(part, 0), flops.get(part, 0)
+        cells = [_part_name(part), f"{numbers:,}", f"{numbers / whole['total']:.1%}"]
+        cells += [f"{active.get(part, 0):,}"] if sparse else []
+        if numbers or work:
+            table.add_row(*cells, short(work), f"{work / flops['total']:.1%}", end_section=part == "head")
+    return table
+
+
+def memory_table(facts: dict[str, Any]) -> "Table":
+    table = _table(say("memory", "内存"), say("bytes", "字节"), "", left=(2,))
+    for name, number in facts["bytes"].items():
+        words, remark = _memory_words()[name]
+        if number and not (name == "cache_in_windows" and number == facts["bytes"]["cache"]):
+            table.add_row(words, short(number, "B"), remark)
+    return table
+
+
+def formulas_table(facts: dict[str, Any]) -> "Table":
+    names = say("well-known formula", "常见公式"), say("gives", "得"), say("exact", "精确"), say("why they differ", "为何不同")
+    table = _table(*names, left=(3,))
+    for one in facts["formulas"]:
+        show_number = "{:.1%}".format if one["exact"] < 1 else short
+        reasons = "\n".join(f"{_signed(why['difference'], one['exact'] < 1)} {why['words']}" for why in one["why"])
+        table.add_row(f"{one['what']}\n{one['formula']}", show_number(one["by_formula"]), show_number(one["exact"]),
+                      reasons or say("equal", "相等"), end_section=True)
+    return table
+
+
+def time_table(facts: dict[str, Any]) -> "Table":
+    table = _table(say("time", "时间"), "", left=(1,))
+    measured = say("measured here, float32 product", "本机实测，float32 乘法") if facts["measured"] else say("given", "给定")
+    full, half = (_duration(facts[f"hours_at_{rate}_rate"]) for rate in ("full", "half"))
+    table.add_row(say("rate", "速度"), f"{facts['devices']} x {facts['gflops']:,.1f} GFLOP/s ({measured})")
+    table.add_row(say("at the full rate", "全速"), full + say(" (no run is faster)", "（不可能更快）"))
+    table.add_row(say("at half of it", "半速"), half + say(" (a good run)", "（较好的训练）"))
+    return table
+
+
+def _table(*columns: str, left: tuple[int, ...] = ()) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 or index in left else "right")
+    return table
+
+
+# ── Words and numbers ────────────────────────────────────────────────────────────────────────────────────────────
+def short(number: float, unit: str = "") -> str:
+    """short(124_439_808) == '124.4 M'; short(1_500, "B") == '1.5 kB'."""
+    for factor, prefix in ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.1f} {prefix}{unit}"
+    return f"{number:.0f} {unit}".strip()
+
+
+def _signed(difference: float, is_share: bool) -> str:
+    return f"{difference:+.1%}" if is_share else ("+" if difference > 0 else "") + short(difference)
+
+
+def _duration(hours: float) -> str:
+    if hours < 1 / 60:
+        return say(f"{hours * 3600:.1f} seconds", f"{hours * 3600:.1f} 秒")
+    if hours < 1:
+        return say(f"{hours * 60:.1f} minutes", f"{hours * 60:.1f} 分钟")
+    if hours < 72:
+        return say(f"{hours:.1f} hours", f"{hours:.1f} 小时")
+    return say(f"{hours / 24:,.1f} days", f"{hours / 24:,.1f} 天")
+
+
+def _family(spec: "Spec") -> str:
+    layers = " + ".join(str(len(stack.each_layer())) for stack in (spec.encoder, spec.decoder) if stack)
+    if spec.encoder and spec.decoder:
+        return say(f"encoder-decoder, {layers} layers", f"编码器-解码器，{layers} 层")
+    if spec.decoder:
+        return say(f"decoder-only, {layers} layers", f"仅解码器，{layers} 层")
+    return say(f"encoder-only, {layers} layers", f"仅编码器，{layers} 层")
+
+
+def _part_name(part: str) -> str:
+    return {
+        "embedding": say("embedding", "嵌入"), "attention": say("attention", "注意力"),
+        "scores": say("  scores and mixing", "  分数与混合"), "cross": say("cross-attention", "交叉注意力"),
+        "cross_scores": say("  scores and mixing", "  分数与混合"), "feed_forward": say("feed-forward", "前馈"),
+        "norms": say("norms", "归一化"), "head": say("head", "输出头"), "total": say("total", "合计"),
+    }[part]
+
+
+def _memory_words() -> dict[str, tuple[str, str]]:
+    """The name of each figure, and where it comes from."""
+    formula = "2 n_kv_heads d_head l"
+    return {
+        "weights": (say("weights", "权重"), ""),
+        "gradients": (say("gradients", "梯度"), ""),
+        "adam": ("Adam", say("two float32 moments", "两个 float32 动量")),
+        "muon": (say("or Muon", "或 Muon"), say("one for the layers' matrices, two for the rest", "层内矩阵一个，其余两个")),
+        "activations": (say("activations", "激活值"), say("estimate of what backward needs", "反向所需，估计值")),
+        "cache": (say("KV cache", "KV 缓存"), say("of the whole pass, source side included", "整个批次，含源端")),
+        "cache_per_token": (say("  of a token", "  每个词元"), say(f"{formula}, or (kv_rank + d_rope) l",
+                                                               f"{formula}，或 (kv_rank + d_rope) l")),
+        "cache_in_windows": (say("  inside windows", "  窗口之内"), say("if the rest were forgotten; qkv keeps it",
+                                                                 "若忘掉窗口之外；qkv 保留全部")),
+    }
