@@ -1,0 +1,64 @@
+"""Greedy decoding: at every step the likeliest token.
+
+In: source ids (batch, source), ending in <eos>. Out: target ids, sentence by sentence, each the same alone and in
+company. Told in docs/translation.md, "Decoding".
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qkv.generate.best import best_token
+from qkv.generate.step import as_limits, at_rest, make_stepper
+from qkv.model.transformer import Transformer
+
+LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
+
+
+def greedy(
+    model: Transformer, source_ids: Tensor, real: Tensor | None, *,
+    bos_id: int, eos_id: int, pad_id: int, max_len: int | Tensor,
+) -> list[list[int]]:
+    """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
+    with at_rest(model):
+        stepper, limits = make_stepper(model, source_ids, real), as_limits(max_len, source_ids)
+        n, longest = len(source_ids), int(limits.max())
+        said = source_ids.new_full((n, longest), eos_id)
+        forbidden = source_ids.new_tensor([pad_id, bos_id])
+        where, ids = torch.arange(n, device=source_ids.device), source_ids.new_full((n,), bos_id)
+        alive, left = torch.ones_like(where, dtype=torch.bool), limits
+        for place in range(longest):
+            ids = best_token(stepper.step(ids).index_fill_(1, forbidden, -math.inf))  # (rows,)
+            ids = ids.where(alive, eos_id)
+            said[where, place] = ids
+            alive = (ids != eos_id) & (left > place + 1)
+            n_alive = int(alive.sum())
+            if n_alive == 0:
+                break
+            if n_alive <= (1 - LEAVE_SHARE) * len(where):
+                stay = alive.nonzero()[:, 0]
+                stepper.keep(stay, stay)
+                where, ids, left, alive = where[stay], ids[stay], left[stay], alive[stay]
+        return [up_to(row[:limit], eos_id) for row, limit in zip(said.tolist(), limits.tolist(), strict=True)]
+
+
+def up_to(ids: list[int], eos_id: int) -> list[int]:
+    """The ids as far as the first <eos>: up_to([7, 8, 2, 2], 2) == [7, 8, 2]."""
+    return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids
+
+
+def forced_log_probs(
+    model: Transformer, source_ids: Tensor, real: Tensor | None, targets: Sequence[Sequence[int]], bos_id: int
+) -> list[list[float]]:
+    """What the model gives each token of `targets` when it reads all those before: one pass, no search."""
+    lengths = [len(target) for target in targets]
+    ids = source_ids.new_full((len(targets), max(lengths)), bos_id)                     # (batch, target)
+    for row, target in zip(ids, targets, strict=True):
+        row[: len(target)] = ids.new_tensor(target)
+    with at_rest(model):
+        begun = torch.cat([ids.new_full((len(ids), 1), bos_id), ids[:, :-1]], dim=1)    # padding at the end is not seen
+        logits = model.logits(model.decode(begun, model.encode(source_ids, real)))      # (batch, target, vocab)
+        gains = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]            # (batch, target)
+    return [row[:length] for row, length in zip(gains.tolist(), lengths, strict=True)]

@@ -1,0 +1,72 @@
+"""One step of decoding: the last token of each row in, the scores of the next one out.
+
+In: source sentences, then one id per row and step. Out: logits (rows, vocab). Greedy and beam search see the model only
+through this seam, so that a faster stepper changes neither. Told in docs/translation.md, "Decoding".
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.model.transformer import Transformer
+
+
+class Stepper(Protocol):
+    """Rows are hypotheses, sentence after sentence, each sentence with equally many; at the start with one."""
+
+    def step(self, ids: Tensor) -> Tensor:
+        """(rows,) last tokens, <bos> at first -> (rows, vocab) logits of the next, which the caller may overwrite."""
+        ...
+
+    def keep(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        """New row i goes on from old row rows[i]; `sentences` stay, in this order (None: all of them)."""
+        ...
+
+
+class CachedStepper:
+    """The plain way: the model's own decode, with its cache."""
+
+    def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None):
+        self.model, self.cache = model, model.new_cache()
+        self.memory = model.encode(source_ids, real)
+
+    def step(self, ids: Tensor) -> Tensor:
+        stream = self.model.decode(ids[:, None], self.memory, self.cache)  # (rows, 1, d_model)
+        return self.model.logits(stream[:, 0])                            # (rows, vocab)
+
+    def keep(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        if sentences is None and len(rows) == len(self.memory.states):
+            for layer in self.cache.layers:  # the memory of a sentence is the same for all of its rows
+                layer.attn.keep(rows)
+        else:
+            self.cache.keep(rows)
+            self.memory = self.memory.keep(rows)
+
+
+def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None) -> Stepper:
+    """The stepper for these sentences, (batch, source); without padding no mask is needed."""
+    if real is not None and bool(real.all()):
+        real = None
+    return CachedStepper(model, source_ids, real)
+
+
+@contextmanager
+def at_rest(model: Transformer) -> Iterator[None]:
+    """While it lasts nothing is dropped out and no gradient is kept; then a model in training trains on."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def as_limits(max_len: int | Tensor, source_ids: Tensor) -> Tensor:
+    """One limit for all sentences, or each with its own, as (batch,)."""
+    limits = torch.as_tensor(max_len, device=source_ids.device).expand(len(source_ids))
+    assert int(limits.min()) >= 1, "every sentence needs room for a token"
+    return limits
