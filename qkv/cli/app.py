@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from qkv.cli import plan, tokenizer
+from qkv.cli import plan, tokenizer, train
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     ),
 )
 app.add_typer(tokenizer.app, name="tokenizer")
+app.add_typer(train.app, name="train")
 app.command("plan")(plan.plan)
 
 

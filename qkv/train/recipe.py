@@ -63,7 +63,8 @@ class Recipe:
     shared_vocab: bool = option(True, "one vocabulary for both sides", "两侧共用词表")
     bpe_dropout: float = option(0.0, "merges left out at random in training: rarer pieces get seen", "训练时随机跳过合并，让少见片段也被见到")
     bpe_variants: int = option(8, "encodings kept per sentence with bpe_dropout, one per epoch in turn", "bpe_dropout 时每句保留的编码数，逐轮轮换")
-    model: str | Shape = option(Shape, "a preset's name, the path of a model.json, or sizes", "预设名、model.json 路径或尺寸")
+    model: str | Shape = option(  # noqa: RUF009 (a factory is made)
+        Shape, "a preset's name, the path of a model.json, or sizes", "预设名、model.json 路径或尺寸")
     calm_start: bool = option(False, "branches begin by adding nothing: steady at high learning rates", "分支初始为零，高学习率更稳")
 
     seed: int = option(1, "decides every random choice", "决定一切随机选择")

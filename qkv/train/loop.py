@@ -1,0 +1,227 @@
+"""The training loop: batches -> weights.
+
+In: a task (batches, losses, validation), a recipe, a folder. Out: the folder with checkpoints, metrics and the best
+model. Every random choice comes from (seed, step), so a resumed run equals an unbroken one. See docs/training.md.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.checkpoint.folder import save_model
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.model.init import calm_start
+from qkv.model.transformer import Transformer
+from qkv.train.average import Ema, mean_of
+from qkv.train.optim import make_optimizers, set_share
+from qkv.train.recipe import Recipe
+from qkv.train.report import Reporter
+from qkv.train.schedule import share_of_peak
+from qkv.train.signals import STOPPED, Stopper
+from qkv.train.state import (
+    State,
+    flatten_optimizer,
+    folder_of,
+    load_state,
+    newest_state,
+    restore_optimizer,
+    save_state,
+    saved_steps,
+)
+from qkv.train.translation import Translation
+
+KEPT = 3  # checkpoints kept besides the best one
+
+
+@dataclass
+class Progress:
+    """How far a run has come; saved with every checkpoint."""
+
+    step: int = 0
+    best: float | None = None   # larger is better: BLEU, or minus the loss
+    best_step: int = 0
+    stale: int = 0              # validations since the best one
+
+
+class Trainer:
+    """One run in one folder."""
+
+    def __init__(self, task: Translation, recipe: Recipe, folder: Path):
+        self.task, self.recipe, self.folder = task, recipe, folder
+        torch.manual_seed(recipe.seed)
+        self.model = Transformer(task.spec)
+        if recipe.calm_start:
+            calm_start(self.model)
+        self.model.to(recipe.device)
+        self.optimizers = make_optimizers(self.model, recipe)
+        self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
+        self.progress = Progress()
+        if recipe.compile:
+            for stack in (self.model.encoder, self.model.decoder):
+                if stack is not None:
+                    stack.compile()
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def run(self, resumed: State | None = None) -> int:
+        """Train to the end, or until asked to stop; gives the exit code."""
+        reported = self.restore(resumed) if resumed else None
+        with Reporter(self.folder, self.recipe.steps, resumed=reported) as self.reporter, Stopper() as stopper:
+            if resumed and self.due(self.recipe.validate_every):
+                self.validate()  # a checkpoint is written before its validation: do it (again)
+            while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:
+                self.step()
+                if self.due(self.recipe.save_every) or self.due(self.recipe.validate_every) or stopper.asked:
+                    self.save()
+                if self.due(self.recipe.validate_every) and not stopper.asked:
+                    self.validate()
+            if stopper.asked:
+                self.save()
+                return STOPPED
+            self.finish()
+        return 0
+
+    @property
+    def finished_early(self) -> bool:
+        return bool(self.recipe.patience) and self.progress.stale >= self.recipe.patience
+
+    def due(self, every: int) -> bool:
+        return self.progress.step % every == 0 or self.progress.step == self.recipe.steps
+
+    def step(self) -> None:
+        """One update of the weights; a loss or gradient that is not finite never reaches them."""
+        self.progress.step += 1
+        number, recipe = self.progress.step, self.recipe
+        lr = set_share(self.optimizers, share_of_peak(recipe, self.model.spec.d_model, number))
+        batches = [self.task.batch((number - 1) * recipe.accumulate + i) for i in range(recipe.accumulate)]
+        sizes = [self.task.sizes(batch) for batch in batches]
+        predicted = sum(size[0] for size in sizes)
+        torch.manual_seed((recipe.seed << 32) + number)
+        self.model.train()
+        loss = 0.0
+        for batch in batches:
+            with self.autocast():
+                part = self.task.loss(self.model, batch) / predicted
+            part.backward()
+            loss += float(part.detach())
+        if math.isfinite(loss) and self.clipped():
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if self.ema:
+                self.ema.update(self.model)
+        else:
+            loss = math.nan
+            self.reporter.note(say(f"step {number}: not finite; the weights stay as they are", f"第 {number} 步：非有限值，权重不变"))
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self.reporter.step(number, loss, sum(size[1] for size in sizes), lr)
+
+    def clipped(self) -> bool:
+        """Bring the gradient to the largest norm allowed; False if it is not finite."""
+        limit = self.recipe.clip or math.inf
+        return bool(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).isfinite())
+
+    def autocast(self) -> Any:
+        return torch.autocast(self.model.embed.weight.device.type, torch.bfloat16, enabled=self.recipe.dtype == "bf16")
+
+    # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def save(self) -> None:
+        """All that a resumed run needs, durable before anything else goes on."""
+        number = self.progress.step
+        if number in saved_steps(self.folder) and self.saved == number:
+            return
+        tensors: dict[str, dict[str, Tensor]] = {"model": dict(self.model.state_dict())}
+        facts: dict[str, Any] = {"progress": asdict(self.progress), "reporter": self.reporter.state(), "optimizers": []}
+        for index, optimizer in enumerate(self.optimizers):
+            tensors[f"optimizer-{index}"], told = flatten_optimizer(optimizer)
+            facts["optimizers"].append(told)
+        if self.ema:
+            tensors["ema"] = self.ema.weights
+        with self.reporter.paused():
+            save_state(self.folder, number, tensors, facts, max(KEPT, self.recipe.average), {self.progress.best_step})
+        self.saved = number
+
+    saved = -1  # the last step saved by this process
+
+    def restore(self, state: State) -> dict[str, Any]:
+        """Weights, moments and numbers as they were; gives what the reporter needs to go on."""
+        self.model.load_state_dict(state.tensors["model"])
+        for index, optimizer in enumerate(self.optimizers):
+            restore_optimizer(optimizer, state.tensors[f"optimizer-{index}"], state.facts["optimizers"][index])
+        if self.ema:
+            self.ema.weights = {name: one.to(self.recipe.device) for name, one in state.tensors["ema"].items()}
+        self.progress = Progress(**state.facts["progress"])
+        self.saved = self.progress.step
+        return dict(state.facts["reporter"])
+
+    def validate(self) -> None:
+        """Measure on held-out data; the best model so far is published at the top of the folder."""
+        number = self.progress.step
+        with self.reporter.paused(), self.measured_weights():
+            figures = self.task.validate(self.model, self.recipe.valid_bleu)
+            samples = figures.pop("samples", [])
+            self.reporter.record(number, "valid", **figures)
+            self.reporter.note(_told(number, figures, samples))
+            worth = figures.get("bleu", -figures["loss"])
+            if self.progress.best is None or worth > self.progress.best:
+                self.progress.best, self.progress.best_step, self.progress.stale = worth, number, 0
+                self.publish()
+            else:
+                self.progress.stale += 1
+
+    @contextmanager
+    def measured_weights(self) -> Iterator[None]:
+        """What is measured and published: the running average if there is one, else the weights themselves."""
+        self.model.eval()
+        if self.ema is None:
+            yield
+        else:
+            with self.ema.lent_to(self.model):
+                yield
+
+    def publish(self) -> None:
+        save_model(self.folder, self.model, self.task.tokenizers)
+
+    def finish(self) -> None:
+        """Average the last checkpoints if the recipe says so; the better of average and best stays at the top."""
+        if self.recipe.average < 2:
+            return
+        steps = saved_steps(self.folder)[-self.recipe.average :]
+        group = "ema" if self.ema else "model"
+        states = (load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps)
+        self.model.load_state_dict(mean_of(states), strict=self.ema is None)
+        self.model.eval()
+        figures = self.task.validate(self.model, self.recipe.valid_bleu)
+        figures.pop("samples", None)
+        self.reporter.record(self.progress.step, "average", **figures)
+        self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + _told(self.progress.step, figures, []))
+        worth = figures.get("bleu", -figures["loss"])
+        if self.progress.best is None or worth >= self.progress.best:
+            self.publish()
+
+
+def _told(step: int, figures: dict[str, Any], samples: list[tuple[str, str, str]]) -> str:
+    """A validation in a line, and a few translations under it."""
+    numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
+    shown = [f"    {source}\n    -> {output}   ({reference})" for source, output, reference in samples]
+    return "\n".join([say(f"validation at step {step}: ", f"第 {step} 步验证：") + numbers, *shown])
+
+
+def state_to_resume(folder: Path, resume: bool, skip_damaged: bool = False) -> State | None:
+    """The newest checkpoint if the run is to go on; a folder that holds a run is never begun again by accident."""
+    if resume:
+        state = newest_state(folder, skip_damaged)
+        if state is None:
+            wrong = say("nothing to resume", "没有可继续的训练")
+            raise QkvError(folder, wrong, say("leave out --resume to begin", "去掉 --resume 即可开始"))
+        return state
+    if saved_steps(folder) or (folder / "model.json").exists():
+        wrong = say("already holds a run", "已有一次训练")
+        raise QkvError(folder, wrong, say("go on with --resume, or choose another --out", "用 --resume 继续，或另选 --out"))
+    return None

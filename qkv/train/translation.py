@@ -1,0 +1,122 @@
+"""The task of translation: its data, its loss, its validation.
+
+In: a recipe with two aligned files. Out: for each step a batch and its loss (teacher forcing: all positions at once,
+thanks to the mask); for each validation the loss and BLEU. Told in docs/training.md, "Translation".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.batches import BatchPlan, PairBatch, collate, pair_batch
+from qkv.data.store import Store
+from qkv.generate.decode import greedy
+from qkv.measure.scores import score
+from qkv.model.spec import Spec
+from qkv.model.transformer import Transformer
+from qkv.text.tokenizer import Tokenizer
+from qkv.train.recipe import Recipe
+from qkv.train.shape import translator_spec
+
+VALID_TOKENS = 8_192  # a validation batch needs no gradients, so it may be larger
+
+
+@dataclass(frozen=True)
+class PairData:
+    """One side-by-side corpus as ids (one or more encodings of it), and its texts for the score."""
+
+    sources: tuple[Store, ...]
+    targets: tuple[Store, ...]
+    source_texts: Any
+    target_texts: Any
+
+
+class Translation:
+    """What the loop asks of a task: batches, losses, validation."""
+
+    def __init__(self, recipe: Recipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
+        self.recipe, self.train, self.valid, self.source, self.target = recipe, train, valid, source, target
+        assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
+        self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
+        assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
+        sources, targets = (np.max([one.lengths for one in side], axis=0) + 1 for side in (train.sources, train.targets))
+        self.plan = BatchPlan(sources, targets, recipe.batch_tokens, recipe.seed, self.spec.max_len)
+
+    @property
+    def spec(self) -> Spec:
+        """The model to train; its vocabularies are those that were learned."""
+        shared = self.source.fingerprint == self.target.fingerprint
+        sizes = self.target.vocab_size, None if shared else self.source.vocab_size
+        return translator_spec(self.recipe.model, *sizes)
+
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        """As they are saved beside the weights."""
+        if self.source.fingerprint == self.target.fingerprint:
+            return {"tokenizer": self.target}
+        return {"source": self.source, "target": self.target}
+
+    def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
+        """Which pairs make this micro-batch: the order of training."""
+        return self.plan.batch(micro_step, rank, world)
+
+    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> PairBatch:
+        """A micro-batch; with BPE-dropout each epoch reads another encoding of the same sentences."""
+        variant = (micro_step * world + rank) // len(self.plan) % len(self.train.sources)
+        return self._pairs(self.train, variant, self.rows(micro_step, rank, world))
+
+    def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
+        sources, targets = data.sources[variant].take(rows), data.targets[variant].take(rows)
+        return pair_batch(sources, targets, self.pad, self.bos, self.eos)
+
+    def sizes(self, batch: PairBatch) -> tuple[int, int]:
+        """How many tokens are to be predicted, and how many tokens of both sides are real."""
+        predicted = int(batch.target_out.ne(self.pad).sum())
+        return predicted, predicted + int(batch.source.ne(self.pad).sum())
+
+    def loss(self, model: Transformer, batch: PairBatch, label_smoothing: float | None = None) -> Tensor:
+        """The summed cross-entropy of all target tokens, each predicted from the true ones before it."""
+        smoothing = self.recipe.label_smoothing if label_smoothing is None else label_smoothing
+        device = model.embed.weight.device
+        memory = model.encode(*_moved(batch.source, self.pad, device))
+        # Padding stands on the right, so the causal mask hides it already; its own rows are left out of the loss.
+        stream = model.decode(batch.target_in.to(device), memory)
+        return model.loss(stream, *_moved(batch.target_out, self.pad, device), smoothing)
+
+    @torch.no_grad()
+    def validate(self, model: Transformer, decode: bool) -> dict[str, Any]:
+        """Loss and perplexity on the held-out pairs; BLEU and a few translations if `decode`."""
+        source, target = self.valid.sources[0], self.valid.targets[0]
+        plan = BatchPlan(source.lengths + 1, target.lengths + 1, VALID_TOKENS, seed=0, max_len=self.spec.max_len)
+        total = count = 0.0
+        for rows in plan.epoch(0):
+            batch = self._pairs(self.valid, 0, rows)
+            total += float(self.loss(model, batch, label_smoothing=0.0))
+            count += self.sizes(batch)[0]
+        figures = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
+        return figures | self._bleu(model, plan) if decode else figures
+
+    def _bleu(self, model: Transformer, plan: BatchPlan) -> dict[str, Any]:
+        special = {"bos_id": self.bos, "eos_id": self.eos, "pad_id": self.pad}
+        outputs: dict[int, str] = {}
+        for rows in plan.epoch(0):
+            sources = collate(self.valid.sources[0].take(rows), self.pad, last=self.eos)
+            ids, real = _moved(sources, self.pad, model.embed.weight.device)
+            found = greedy(model, ids, real, max_len=2 * ids.shape[1] + 10, **special)
+            outputs.update(zip(rows.tolist(), self.target.decode_batch(found), strict=True))
+        order = sorted(outputs)
+        references = [self.valid.target_texts[i] for i in order]
+        language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
+        scores = score([outputs[i] for i in order], references, language, tokenize)
+        samples = [(self.valid.source_texts[i], outputs[i], self.valid.target_texts[i]) for i in order[:3]]
+        return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
+
+
+def _moved(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The ids on their device, and what is real among them; None if all is, for then no mask is needed."""
+    real = ids.ne(pad)
+    return ids.to(device), None if bool(real.all()) else real.to(device)
