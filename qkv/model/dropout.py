@@ -51,7 +51,7 @@ class Dropout(nn.Module):
 
 def cheap_mask(x: Tensor, p: float) -> Tensor:
     """0 with probability p, else 1 / (1 - p), in the shape of x; eight numbers from each 64-bit draw."""
-    silenced = max(1, round(p * STEPS))
+    silenced = min(max(1, round(p * STEPS)), STEPS - 1)
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     scale = STEPS / (STEPS - silenced)
     # Bytes below `silenced` end at 0, all others at `scale`: arithmetic on floats is faster here than comparing.

@@ -36,7 +36,7 @@ class Router(nn.Module):
         wanted = scores if self.balance_bias is None else scores + self.balance_bias
         if self.spec.n_active_groups < self.spec.n_groups:
             groups = wanted.unflatten(-1, (self.spec.n_groups, -1))           # (tokens, groups, experts of a group)
-            best = groups.topk(1 if self.balance_bias is None else 2, dim=-1).values.sum(dim=-1)
+            best = groups.topk(1 if self.balance_bias is None else min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)
             winners = best.topk(self.spec.n_active_groups).indices
             kept = torch.zeros_like(best, dtype=torch.bool).scatter(1, winners, True)
             wanted = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1)

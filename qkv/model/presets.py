@@ -3,6 +3,7 @@
 In: a name such as "paper-base". Out: the spec with the published sizes. Told in docs/model.md, "Presets".
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -123,7 +124,7 @@ def deepseek() -> Spec:
     first = Layer(latent, Gated(10_944), Norm("rms", "pre", 1e-6))
     stack = Stack((first, replace(first, feed_forward=experts, repeat=26)), "past", final_norm=True)
     # YaRN's score factor m(s) = 0.1 * 0.707 * ln(s) + 1, squared because q and k both carry it.
-    yarn = YarnScaling(factor=40.0, first_len=4_096, score_sharpness=1.2608037551)
+    yarn = YarnScaling(factor=40.0, first_len=4_096, score_sharpness=(0.1 * 0.707 * math.log(40.0) + 1) ** 2)
     positions = Rotary(pairs="adjacent", scaling=yarn)
     return Spec(102_400, 2_048, decoder=stack, positions=positions, head=LmHead(tied=False), max_len=163_840)
 

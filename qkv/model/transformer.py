@@ -120,6 +120,8 @@ class Transformer(nn.Module):
             stream, targets = stream.flatten(0, 1), targets.flatten()           # (tokens, d_model), (tokens,)
         else:
             stream, targets = stream[real], targets[real]
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.spec.vocab_size:
+            raise out_of_range("targets", targets, self.spec.vocab_size)        # -1 would read the last row
         return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing)
 
     def new_cache(self) -> Cache:
@@ -147,8 +149,11 @@ def look_up(table: nn.Embedding, ids: Tensor) -> Any:
     try:
         return table(ids)
     except IndexError:
-        wrong = int(ids.max()) if int(ids.max()) >= table.num_embeddings else int(ids.min())
-        last = table.num_embeddings - 1
-        raise QkvError("ids", say(f"{wrong} is out of range", f"{wrong} 超出范围"), say(
-            f"this vocabulary ends at {last}; is the tokenizer the model's own?",
-            f"词表到 {last} 为止；分词器与模型配套吗？")) from None
+        raise out_of_range("ids", ids, table.num_embeddings) from None
+
+
+def out_of_range(where: str, ids: Tensor, size: int) -> QkvError:
+    wrong = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
+    return QkvError(where, say(f"{wrong} is out of range", f"{wrong} 超出范围"), say(
+        f"this vocabulary ends at {size - 1}; is the tokenizer the model's own?",
+        f"词表到 {size - 1} 为止；分词器与模型配套吗？"))
