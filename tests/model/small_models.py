@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.model import spec as s
-from qkv.model.presets import PRESETS, preset, reader, translator, writer
+from qkv.model.presets import PRESETS, preset
 from qkv.model.transformer import Memory, Transformer
 
 SMALL = {
