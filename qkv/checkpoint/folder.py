@@ -1,0 +1,192 @@
+"""A model folder: model.json, model.safetensors and its tokenizer, saved whole and loaded only if whole.
+
+In: a model and its tokenizers. Out: a folder, and from it the same model, bit by bit; what else lies in the folder
+(metrics, checkpoints) stays. Told in docs/files.md, "A model folder".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.checkpoint import disk
+from qkv.checkpoint.durable import MANIFEST, fingerprint, packed, read_manifest, write_folder
+from qkv.checkpoint.weights import PICKLES, NoFirstWeights, fill, refuse_not_finite, refuse_pickles
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.model.door import from_json, to_json
+from qkv.model.experts import ExpertFeedForward
+from qkv.model.transformer import Transformer
+from qkv.text.tokenizer import Tokenizer
+
+MODEL, WEIGHTS = "model.json", "model.safetensors"
+TOKENIZERS = {"tokenizer": "tokenizer.json", "source": "source.json", "target": "target.json"}
+
+# A save first puts the whole new version into NEXT; one rename makes it stand there, and from then on it is the version
+# that counts: each file of it is read from NEXT or, once moved, from its place. The manifest, which holds the SHA-256
+# of every file, moves last. So a crash leaves the old version or the new one, and a mixture is never taken for either.
+NEXT = ".next"
+TRIES = 5  # a save may come by while we read
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, its tokenizers by name, and facts about its weights."""
+
+    model: Transformer
+    tokenizers: dict[str, Tokenizer]
+    facts: dict[str, Any]  # parameters, dtype, bytes, sha256 (None without a manifest)
+
+
+@dataclass(frozen=True)
+class Version:
+    """Which files belong together, where each is, and what the manifest says of them (None: there is no manifest)."""
+
+    files: dict[str, Path]
+    manifest: dict[str, dict[str, object]] | None
+
+
+# ---- saving --------------------------------------------------------------------------------------------------------
+
+def save_model(
+    folder: str | Path,
+    model: nn.Module,
+    tokenizers: Mapping[str, Tokenizer],
+    extra_files: Mapping[str, bytes] | None = None,
+) -> None:
+    """The folder holds this model: {"tokenizer": t} for one vocabulary, {"source": s, "target": t} for two."""
+    folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # the model inside a torch.compile wrapper
+    assert isinstance(plain, Transformer), plain
+    files: dict[str, disk.Content] = {TOKENIZERS[name]: one.save for name, one in tokenizers.items()}
+    files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
+    assert not files.keys() & (extra_files or {}).keys(), extra_files
+    move_into_place(folder)  # what an earlier save left unfinished
+    write_folder(folder / NEXT, {**files, **(extra_files or {})})
+    move_into_place(folder)
+
+
+def move_into_place(folder: Path) -> None:
+    """The version in NEXT, if one stands there, moves up; cut short anywhere, it goes on at the next save."""
+    following = folder / NEXT
+    files = read_manifest(following)
+    if files is None:
+        return
+    try:
+        for name in files:
+            if (following / name).exists():
+                disk.rename(following / name, folder / name)
+        for stale in set(TOKENIZERS.values()) & (read_manifest(folder) or {}).keys() - files.keys():
+            if (folder / stale).exists():
+                disk.delete_file(folder / stale)
+        disk.sync(folder)
+        disk.rename(following / MANIFEST, folder / MANIFEST)
+        disk.sync(folder)
+        disk.delete_folder(following)
+    except OSError as error:
+        wrong = say(f"saved in {NEXT}, but not moved up ({error.strerror})",
+                    f"已保存在 {NEXT} 中，但未能移到位（{error.strerror}）")
+        raise QkvError(folder, wrong, say("it loads from there; the next save moves it", "可从那里加载；下次保存时会移动")) from error
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+def load_model(
+    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None, only_finite: bool = True
+) -> LoadedModel:
+    """The model of a folder, in the type it was stored in or in `dtype`."""
+    folder = Path(folder)
+    refuse_no_folder(folder)
+    for _ in range(TRIES):
+        version = standing_version(folder)
+        try:
+            loaded = load_version(folder, version, device, dtype)
+        except (QkvError, OSError) as error:
+            if standing_version(folder) == version:
+                raise unreadable(folder, error) from error
+        else:
+            if standing_version(folder) == version:
+                if only_finite:
+                    refuse_not_finite(folder / WEIGHTS, loaded.model)
+                return loaded
+    raise QkvError(folder, say("changes while it is read", "读取时不断被改动"), say("try again later", "请稍后再试"))
+
+
+def standing_version(folder: Path) -> Version:
+    """The version that counts: the one in NEXT, the one of the manifest, or, without either, the files by their names."""
+    coming, present = read_manifest(folder / NEXT), read_manifest(folder)
+    if coming is not None:
+        places = {name: folder / NEXT / name for name in coming}
+        return Version({name: new if new.exists() else folder / name for name, new in places.items()}, coming)
+    if present is not None:
+        return Version({name: folder / name for name in present}, present)
+    if (folder / MANIFEST).exists():
+        raise QkvError(folder / MANIFEST, say("damaged", "已损坏"), say("put back a good copy", "请换回完好的副本"))
+    names = (MODEL, WEIGHTS, *TOKENIZERS.values())
+    return Version({name: folder / name for name in names if (folder / name).exists()}, None)
+
+
+def load_version(folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None) -> LoadedModel:
+    refuse_incomplete(folder, version)
+    refuse_changed(folder, version)
+    spec = from_json(version.files[MODEL].read_text("utf-8", "replace"), str(folder / MODEL))
+    with torch.device("meta"), NoFirstWeights():  # only shapes: the memory comes with the weights
+        model = Transformer(spec)
+    fill(model, version.files[WEIGHTS], device, dtype)
+    for module in model.modules():
+        if isinstance(module, ExpertFeedForward):
+            module.balance = torch.zeros((), device=device)  # no weight, so no file brings it off the meta device
+    named = {name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files}
+    return LoadedModel(model.eval(), {name: Tokenizer.load(path) for name, path in named.items()},
+                       facts_of(model, version))
+
+
+def facts_of(model: Transformer, version: Version) -> dict[str, Any]:
+    numbers = sum(weight.numel() for weight in model.parameters())
+    stored = version.files[WEIGHTS].stat().st_size
+    sha256 = version.manifest[WEIGHTS]["sha256"] if version.manifest else None
+    return {"parameters": numbers, "dtype": str(model.embed.weight.dtype).removeprefix("torch."),
+            "bytes": stored, "sha256": sha256}
+
+
+def refuse_no_folder(folder: Path) -> None:
+    if folder.is_file() and folder.suffix in PICKLES:
+        refuse_pickles(folder.parent)
+    if folder.is_file():
+        raise QkvError(folder, say("is a file", "是一个文件"), say("name the folder that holds it", "请给出它所在的文件夹"))
+    if not folder.is_dir():
+        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+
+
+def refuse_incomplete(folder: Path, version: Version) -> None:
+    if MODEL not in version.files:
+        refuse_pickles(folder)
+        raise QkvError(folder, say(f"no {MODEL}", f"没有 {MODEL}"), say("is this a model folder?", "这是模型文件夹吗？"))
+    if WEIGHTS not in version.files:
+        refuse_pickles(folder)
+        raise QkvError(folder, say(f"no {WEIGHTS}", f"没有 {WEIGHTS}"), say("is the copy complete?", "复制完整了吗？"))
+
+
+def refuse_changed(folder: Path, version: Version) -> None:
+    """Every file of the model is the one its manifest tells; other files (a model card) may be edited at will."""
+    if version.manifest is None:
+        return
+    faults = []
+    for name in {MODEL, WEIGHTS, *TOKENIZERS.values()} & version.manifest.keys():
+        if not version.files[name].exists():
+            faults.append(f"{name} {say('is missing', '缺失')}")
+        elif fingerprint(version.files[name]) != version.manifest[name]:
+            faults.append(f"{name} {say('changed since it was saved', '保存后被改动')}")
+    if faults:
+        raise QkvError(folder, say(", ", "，").join(sorted(faults)), say(
+            f"put back a good copy, or delete {MANIFEST} if the change was meant",
+            f"请换回完好的副本；若确要改动，请删除 {MANIFEST}"))
+
+
+def unreadable(folder: Path, error: QkvError | OSError) -> QkvError:
+    if isinstance(error, QkvError):
+        return error
+    return QkvError(error.filename or folder, say(f"cannot be read ({error.strerror})", f"无法读取（{error.strerror}）"),
+                    say("check the disk and the permissions", "请检查磁盘和权限"))
