@@ -1,12 +1,15 @@
 """`qkv train`: from files, flags or a recipe to a model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.errors import QkvError
 from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.train.translation import Translation
 
 app = typer.Typer(no_args_is_help=True, help=say("Train a model on your own text.", "用自己的文本训练模型。"))
 
@@ -52,7 +55,20 @@ def run_translation(
         state = state_to_resume(out, resume, skip_damaged)
         task = prepare_translation(recipe, out / "data")
         write_text(kept, recipe.to_yaml())
-        return Trainer(task, recipe, out).run(state)
+        code = Trainer(task, recipe, out).run(state)
+        return code or _tell(out, task)
+
+
+def _tell(out: Path, task: "Translation") -> int:
+    """The final score on the held-out sentences, by the model that was published, and its card."""
+    import qkv
+    from qkv.train.card import write_card
+
+    recipe, translator = task.recipe, qkv.load(out)
+    search = {"beam_size": recipe.beam_size, "length_penalty": recipe.length_penalty}
+    print(write_card(out, task, lambda texts: translator(texts, **search)))
+    print(say(f"{out} holds the model: qkv translate {out} TEXT", f"模型在 {out}：qkv translate {out} 文本"))
+    return 0
 
 
 def _explain() -> int:
