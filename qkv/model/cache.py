@@ -33,6 +33,7 @@ class GrowingCache:
             fresh[:, :, : self.length] = old[:, :, : self.length]
         self.buffers = grown
 
+    @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
         """Drop, reorder or repeat rows: beam search keeps the winners."""
         kept = []

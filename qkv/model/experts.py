@@ -5,6 +5,7 @@ are laid side by side, so all experts answer in one batched product. Told in doc
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,10 @@ class ExpertFeedForward(nn.Module):
         self.experts = StackedFeedForward(experts, d_model, activation)
         self.shared = shared
         self.balance = torch.zeros(())  # the load-balancing loss of the last pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy leaves the graph of the last pass behind, for torch copies no graphs."""
+        return self.__dict__ | {"balance": self.balance.detach()}
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, x.shape[-1])                                   # (tokens, d_model)

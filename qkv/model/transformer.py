@@ -61,6 +61,7 @@ class LayerStack(nn.Module):
         self, x: Tensor, real: Tensor | None, memory: Memory | None = None, cache: Cache | None = None
     ) -> Tensor:
         length, past = x.shape[1], 0 if cache is None else cache.length
+        refuse_mask(real, x)
         if self.limit is not None and past + length > self.limit:
             wrong = say(f"{past + length} tokens are too long", f"{past + length} 个词元过长")
             raise QkvError("ids", wrong, say(f"this model reads at most {self.limit}", f"此模型最多读 {self.limit} 个"))
@@ -150,6 +151,15 @@ def look_up(table: nn.Embedding, ids: Tensor) -> Any:
         return table(ids)
     except IndexError:
         raise out_of_range("ids", ids, table.num_embeddings) from None
+
+
+def refuse_mask(real: Tensor | None, x: Tensor) -> None:
+    """A mask of numbers or of another shape would be read wrongly or not at all."""
+    if real is None or (real.dtype == torch.bool and real.shape == x.shape[:2]):
+        return
+    wrong = f"{str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
+    raise QkvError("real", say(f"a mask of {wrong}", f"掩码是 {wrong}"), say(
+        f"give bool {tuple(x.shape[:2])}, True = a token", f"请给 bool {tuple(x.shape[:2])}，True 表示词元"))
 
 
 def out_of_range(where: str, ids: Tensor, size: int) -> QkvError:

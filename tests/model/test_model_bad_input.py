@@ -47,6 +47,20 @@ def test_token_types_are_checked_too():
     assert line == f"ids: 2 is out of range; this vocabulary ends at 1; {OWN}"
 
 
+MASKS = [
+    (torch.ones(2, 3, dtype=torch.long), "real: a mask of int64 (2, 3); give bool (2, 3), True = a token"),
+    (torch.ones(2, 4, dtype=torch.bool), "real: a mask of bool (2, 4); give bool (2, 3), True = a token"),
+    (torch.ones(1, 3, dtype=torch.bool), "real: a mask of bool (1, 3); give bool (2, 3), True = a token"),
+]
+
+
+@pytest.mark.parametrize(("real", "line"), MASKS, ids=[line for _, line in MASKS])
+def test_a_mask_that_does_not_fit_its_ids_is_refused(real, line):
+    ids = torch.ones(2, 3, dtype=torch.long)
+    assert complaint(build(decoder()).decode, ids, real=real) == line
+    assert complaint(build(encoder()).encode, ids, real) == line
+
+
 TABLES = {"learned": decoder(positions=s.Learned()), "token-mlp": decoder(s.TokenMlp())}
 
 

@@ -32,6 +32,15 @@ def test_kept_rows_go_on_as_if_they_had_always_stood_there(spec, rows):
     assert_close(steps, stream(model, whole, memory, all_real)[:, -2:])
 
 
+def test_rows_can_be_kept_even_where_gradients_are_on():
+    model, ids = build(PAST["llama"]), random_ids(PAST["llama"], 2, 4)
+    cache = model.new_cache()
+    model.decode(ids[:, :3], cache=cache)
+    cache.keep(torch.tensor([1, 1]))
+    step = model.decode(ids[[1, 1], 3:], cache=cache)
+    assert_close(step, model.decode(ids[[1, 1]])[:, 3:])
+
+
 @torch.no_grad()
 def test_the_memorys_keys_and_values_are_worked_out_once():
     model = build(PAST["tiny"])

@@ -1,5 +1,6 @@
 """The parts, one by one, against a plainer way to the same numbers (float64, 1e-10)."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -258,6 +259,14 @@ def test_the_balance_loss_is_the_textbooks_summed_over_layers():
     wanted = sum(textbook.load_balancing_loss(one, active=2) for one in logits)
     assert_close(model.balance_loss(), wanted, atol=1e-7)  # the textbook's shares are float32
     assert build(decoder()).balance_loss() == 0
+
+
+def test_a_model_with_experts_can_be_copied_after_a_pass():
+    model, ids = build(decoder(ff=s.Experts(5, 2, s.Gated(12)))), random_ids(decoder(), 2, 4)
+    out = model.decode(ids)
+    twin = copy.deepcopy(model)
+    assert_close(twin.decode(ids), out)
+    assert twin.balance_loss() == model.balance_loss() and model.balance_loss().requires_grad
 
 
 # ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
