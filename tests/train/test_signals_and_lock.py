@@ -1,0 +1,129 @@
+"""Stopping in good order and one trainer a folder, both with real processes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from qkv.errors import QkvError
+from qkv.train.lock import locked
+from qkv.train.signals import STOPPED, Stopper
+
+TRAINER = """
+import sys, time
+from pathlib import Path
+from qkv.train.lock import locked
+from qkv.train.signals import STOPPED, Stopper
+out, pause = Path(sys.argv[1]), float(sys.argv[2])
+with locked(out), Stopper() as stopper:
+    for step in range(1_000):
+        print(step, flush=True)
+        time.sleep(pause)
+        (out / "steps").write_text(str(step))
+        if stopper.asked:
+            (out / "saved").write_text(str(step))
+            sys.exit(STOPPED)
+"""
+
+
+@contextmanager
+def trainer(out, pause=0.05):
+    with subprocess.Popen([sys.executable, "-c", TRAINER, out, str(pause)], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, number):
+    with trainer(tmp_path) as process:
+        process.send_signal(number)
+        assert process.wait(10) == STOPPED == os.EX_TEMPFAIL == 75
+        assert process.stderr.read() == "\nstopping after this step, then saving; once more leaves at once\n"
+    assert (tmp_path / "saved").read_text() == (tmp_path / "steps").read_text()
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [
+    (signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, 130),
+])
+def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
+    with trainer(tmp_path, pause=30) as process:
+        process.send_signal(first)
+        assert process.stderr.readline() + process.stderr.readline()
+        started = time.monotonic()
+        process.send_signal(second)
+        assert process.wait(10) == code and time.monotonic() - started < 5
+    assert not (tmp_path / "saved").exists()
+    with locked(tmp_path):
+        pass
+
+
+def test_the_old_handlers_come_back():
+    heard = []
+    old = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with Stopper() as stopper:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopper.asked is signal.SIGTERM and heard == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def test_two_trainers_never_share_a_folder(tmp_path):
+    with trainer(tmp_path) as process:
+        with pytest.raises(QkvError) as refused, locked(tmp_path):
+            pass
+        owner = f"pid {process.pid} on {socket.gethostname()}"
+        assert str(refused.value) == (f"{tmp_path}: another training runs here ({owner}); "
+                                      "wait for it, stop it, or choose another --out")
+        with locked(tmp_path / "another"):
+            pass
+        process.kill()
+        process.wait()
+        with locked(tmp_path):
+            second = subprocess.run([sys.executable, "-c", TRAINER, tmp_path, "0"], capture_output=True, text=True)
+        assert re.search(rf"QkvError: .*\(pid {os.getpid()} on ", second.stderr)
+
+
+def test_the_folder_is_free_after_the_block_and_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), locked(tmp_path / "runs" / "x"):
+            1 / 0  # noqa: B018
+
+
+def test_a_worker_that_outlives_its_trainer_does_not_keep_the_folder(tmp_path):
+    ready, working = os.pipe()
+    with locked(tmp_path):
+        worker = os.fork()
+        if worker == 0:
+            os.write(working, b".")
+            time.sleep(30)
+            os._exit(0)
+        assert os.read(ready, 1) == b"."
+        with pytest.raises(QkvError), locked(tmp_path):
+            pass
+    try:
+        with locked(tmp_path):
+            assert os.waitpid(worker, os.WNOHANG) == (0, 0)  # it still lives
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QkvError) as refused, locked(tmp_path / "file" / "x"):
+        pass
+    assert str(refused.value) == f"{tmp_path}/file/x: cannot be used (Not a directory); choose another --out"
