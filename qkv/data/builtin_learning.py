@@ -56,7 +56,7 @@ def opinion(dice: Dice) -> Word:
 @pattern(300)
 def study_for_years(dice: Dice) -> Word:
     who, study, years = someone(dice), dice.pick(lex.STUDIES), dice.pick(acts.NUMBERS)
-    unit = dice.pick([Word("年", "years"), Word("天", "days"), Word("个月", "months")])
+    unit = dice.pick([Word("年", "years"), Word("个星期", "weeks"), Word("个月", "months")])
     return said(f"{who.zh}研究了{years.zh}{unit.zh}{study.zh}", f"{who.en} studied {study.en} for {years.en} {unit.en}")
 
 
