@@ -124,7 +124,7 @@ class Recurrent(_Strict):
 
 @dataclass(frozen=True)
 class Convolution(_Strict):
-    """A depthwise convolution over `width` places: the last ones in a decoder, centred ones in an encoder."""
+    """A convolution over `width` places: the last ones in a decoder, centred ones in an encoder."""
 
     width: int
     kind: Literal["convolution"] = "convolution"

@@ -28,6 +28,22 @@ def test_the_papers_sizes_are_met_within_four_percent(name, published):
     assert size(name) == pytest.approx(published, rel=0.04)
 
 
+def test_sizes_equal_those_of_transformers():
+    """Their own classes, on the meta device too."""
+    import transformers as hf
+
+    qwen = hf.Qwen3Config(
+        vocab_size=151_936, hidden_size=1_024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, intermediate_size=3_072, tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        theirs = {
+            "mistral": hf.MistralForCausalLM(hf.MistralConfig()), "gpt2": hf.GPT2LMHeadModel(hf.GPT2Config()),
+            "bert": hf.BertModel(hf.BertConfig()), "qwen": hf.Qwen3ForCausalLM(qwen),
+        }  # fmt: skip
+    assert {name: model.num_parameters() for name, model in theirs.items()} == {name: size(name) for name in theirs}
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in PUBLISHED])
 def test_every_other_preset_can_be_built(name):
     assert size(name) > 0

@@ -1,0 +1,44 @@
+"""The documentation is true: every Python block of every page runs, and both languages have the same parts."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+PAIRS = [(page, other) for page in PAGES if (other := page.with_suffix(".zh-CN.md")).exists()]
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """The Python blocks of a page, each with the line it starts at."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        (text.count("\n", 0, found.start(1)) + 1, found[1])
+        for found in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)
+    ]
+
+
+def headings(page: Path) -> list[str]:
+    """The marks of the headings, without their words; comments in code are no headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.findall(r"^(#+) ", text, re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_every_python_block_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__docs__"}
+    for line, code in blocks(page):  # from the first to the last, as a reader would type them
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize(("page", "other"), PAIRS, ids=[page.name for page, _ in PAIRS])
+def test_both_languages_have_the_same_sections_and_examples(page, other):
+    assert headings(page) == headings(other)
+    assert len(blocks(page)) == len(blocks(other))
+
+
+def test_the_pages_are_found_and_their_blocks_are_seen():
+    assert DOCS / "model.md" in PAGES and (DOCS / "model.md", DOCS / "model.zh-CN.md") in PAIRS
+    assert len(blocks(DOCS / "model.md")) >= 10
