@@ -1,0 +1,61 @@
+"""sentence-transformers' layout: modules.json says how token vectors become one vector of a sentence.
+
+In: a folder of theirs. Out: the pooling, whether vectors are brought to length one, how many tokens are read; and the
+same files written. Told in docs/convert.md, "Sentence vectors".
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qkv.checkpoint.shards import inside, read_json
+from qkv.errors import QkvError
+from qkv.language import say
+
+MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
+
+
+def read_pooling(folder: Path) -> dict[str, Any] | None:
+    """{"pooling": "mean", "normalised": True, "max_len": 256}, or None for a folder without modules.json."""
+    modules = read_json(folder, "modules.json", {})
+    if not modules:
+        return None
+    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
+        raise QkvError(folder / "modules.json", say("is no list of modules", "不是模块列表"), "")
+    kinds = [str(one.get("type", "")).rsplit(".", 1)[-1] for one in modules]
+    strange = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+    if strange:
+        raise QkvError(folder / "modules.json", say(f"a module we do not have ({', '.join(strange)})",
+                                                    f"有我们没有的模块（{'、'.join(strange)}）"),
+                       say("Transformer, Pooling and Normalize can be imported", "可导入 Transformer、Pooling 和 Normalize"))
+    places = [str(one.get("path", "")) for one, kind in zip(modules, kinds, strict=True) if kind == "Pooling"]
+    length = read_json(folder, "sentence_bert_config.json", {}).get("max_seq_length")
+    return {"pooling": read_mode(folder, places[0]) if places else "cls", "normalised": "Normalize" in kinds,
+            "max_len": length if type(length) is int and length > 0 else None}
+
+
+def read_mode(folder: Path, place: str) -> str:
+    """cls, mean or max, from the pooling module's own config.json."""
+    inside(folder, place, "config.json")  # no way out of the folder
+    fields = read_json(folder / place, "config.json")
+    modes = [ours for theirs, ours in MODES.items() if fields.get(theirs) is True]
+    modes = modes or [mode for mode in [fields.get("pooling_mode")] if mode in MODES.values()]
+    if len(modes) != 1:
+        raise QkvError(folder / place / "config.json", say(f"{len(modes)} ways of pooling that we know",
+                                                           f"我们认识的池化方式有 {len(modes)} 种"),
+                       say("exactly one of ", "应恰为其一：") + ", ".join(MODES))
+    return modes[0]
+
+
+def pooling_files(pooling: dict[str, Any], d_model: int) -> dict[str, bytes]:
+    """modules.json and what belongs to it, for a folder that sentence-transformers loads."""
+    kinds = ["Transformer", "Pooling", "Normalize"] if pooling["normalised"] else ["Transformer", "Pooling"]
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+               for i, kind in enumerate(kinds)]
+    modes: dict[str, Any] = {theirs: ours == pooling["pooling"] for theirs, ours in MODES.items()}
+    files: dict[str, Any] = {
+        "modules.json": modules, "1_Pooling/config.json": {"word_embedding_dimension": d_model, **modes},
+        "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+        "sentence_bert_config.json": {"max_seq_length": pooling["max_len"], "do_lower_case": False},
+    }
+    return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()}

@@ -1,0 +1,158 @@
+"""Other people's weights: one safetensors file or many with an index, read one tensor at a time.
+
+In: a folder we do not trust. Out: the names, shapes and types of its weights, and each weight when asked for; nothing
+outside the folder is opened, and no pickle ever. Told in docs/convert.md, "What is never run".
+"""
+
+import json
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from qkv.checkpoint.weights import PICKLES
+from qkv.errors import QkvError
+from qkv.language import say
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_JSON = 64 << 20  # bytes: the index of the largest published model has 10 MB
+TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor lies: file, first byte, shape, type as the header writes it."""
+
+    path: Path
+    start: int
+    shape: tuple[int, ...]
+    kind: str
+
+
+class Shards:
+    """All weights of a folder by name; `read(name)` fetches one."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.files = folder, _weight_files(folder)
+        self.entries: dict[str, Entry] = {}
+        for path in self.files:
+            found = _read_header(path)
+            twice = sorted(found.keys() & self.entries.keys())
+            if twice:
+                raise QkvError(path, say(f"holds again what another file holds ({', '.join(twice)})",
+                                         f"与另一文件重复（{'、'.join(twice)}）"), _again())
+            self.entries |= found
+
+    def read(self, name: str) -> Tensor:
+        """The tensor in memory of its own: the file may change or go."""
+        entry = self.entries[name]
+        tensor = torch.empty(entry.shape, dtype=TYPES[entry.kind])
+        with entry.path.open("rb") as file:
+            file.seek(entry.start)
+            memory = memoryview(tensor.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
+            if file.readinto(memory) != tensor.nbytes:
+                raise QkvError(entry.path, say("changed while it was read", "读取时被改动"), _again())
+        return tensor
+
+
+def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) -> Any:
+    """A JSON file of the folder, taken as data; `default` where there is none."""
+    if default is not None and not (folder / name).is_symlink() and not (folder / name).exists():
+        return default
+    path = inside(folder, name)
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(say("too large", "过大"))
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise QkvError(folder / name, say("is not JSON", "不是 JSON"), str(error)) from None
+    except OSError as error:
+        raise QkvError(folder / name, say(f"cannot be read ({error.strerror})", f"无法读取（{error.strerror}）"),
+                       say("check its permissions", "请检查权限")) from None
+
+
+def inside(folder: Path, *parts: str) -> Path:
+    """The file of this name in the folder, and nothing else: no way up, no link out, no device."""
+    name = "/".join(parts)
+    plain = parts and all(part not in ("", ".", "..") and not set(part) & set('/\\\0') for part in parts)
+    if not plain:
+        raise QkvError(folder, say(f"names a file outside ({name!r})", f"指向文件夹之外（{name!r}）"),
+                       say("only plain names of files in the folder are read", "只读取文件夹内的普通文件名"))
+    path = folder.joinpath(*parts)
+    try:
+        real, mode = path.resolve(strict=True), path.stat().st_mode
+    except (OSError, RuntimeError):
+        raise QkvError(path, say("no such file", "没有这个文件"), say("is the download complete?", "下载完整吗？")) from None
+    if not any(real.is_relative_to(root) for root in _roots(folder)):
+        raise QkvError(path, say("a link out of the folder", "是指向文件夹之外的链接"),
+                       say("put the file itself there", "请放入文件本身"))
+    if not stat.S_ISREG(mode):
+        raise QkvError(path, say("is not a plain file", "不是普通文件"), say("put the file itself there", "请放入文件本身"))
+    return real
+
+
+def _roots(folder: Path) -> list[Path]:
+    """The folder; and in the download cache of huggingface_hub (snapshots/REVISION) the blobs that all links lead to."""
+    real = folder.resolve()
+    return [real, real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [real]
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+    if (folder / WEIGHTS).is_symlink() or (folder / WEIGHTS).exists():
+        return [inside(folder, WEIGHTS)]
+    if (folder / INDEX).is_symlink() or (folder / INDEX).exists():
+        return [inside(folder, name) for name in _shard_names(folder)]
+    _refuse_pickles(folder)
+    raise QkvError(folder, say(f"no {WEIGHTS}", f"没有 {WEIGHTS}"), say("is the download complete?", "下载完整吗？"))
+
+
+def _shard_names(folder: Path) -> list[str]:
+    index = read_json(folder, INDEX)
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise QkvError(folder / INDEX, say("has no table 'weight_map' of names to files", "没有从权重名到文件的表 'weight_map'"),
+                       _again())
+    return sorted(set(names.values()))
+
+
+def _read_header(path: Path) -> dict[str, Entry]:
+    """Names and places of the tensors, once the library has proved the header true to the file."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+    except Exception as error:  # the library raises several kinds, by the sort of damage
+        reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
+        raise QkvError(path, say(f"not a whole safetensors file ({reason})", f"不是完整的 safetensors 文件（{reason}）"),
+                       _again()) from None
+    header.pop("__metadata__", None)
+    return {name: Entry(path, 8 + size + one["data_offsets"][0], tuple(one["shape"]), one["dtype"])
+            for name, one in header.items()}
+
+
+def _refuse_pickles(folder: Path) -> None:
+    """A pickle is a program; it is turned into plain numbers elsewhere, or not at all."""
+    found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
+    if found:
+        raise QkvError(folder / found[0], say("a pickle, which can run any program when it is opened",
+                                              "是 pickle 文件，打开它可能执行任意程序"), _turn_into_safetensors(found))
+
+
+def _turn_into_safetensors(pickles: Iterable[str]) -> str:
+    parts = ", ".join(repr(name) for name in pickles if not name.startswith(("training_args", "optimizer", "scheduler")))
+    command = ("python -c \"import torch; from safetensors.torch import save_file; save_file({n: t.contiguous().clone() "
+               f"for f in [{parts}] for n, t in torch.load(f, weights_only=True).items()}}, '{WEIGHTS}')\"")
+    return say(f"on a machine you can spare, run in that folder: {command}", f"请在可舍弃的机器上，于该文件夹中运行：{command}")
+
+
+def _again() -> str:
+    return say("copy or download it again", "请重新复制或下载")
