@@ -1,4 +1,4 @@
-"""Text files, line by line.
+"""Text files: read line by line, written whole.
 
 In: a path (UTF-8, plain or gzip). Out: its lines as strings, one at a time, however large the file.
 Told in docs/tokenizers.md, "Reading text".
@@ -6,6 +6,7 @@ Told in docs/tokenizers.md, "Reading text".
 
 import gzip
 import io
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -43,7 +44,11 @@ def lines_of(reader: io.BufferedReader, name: str, errors: str = "strict") -> It
 
 def mend_surrogates(text: str) -> str:
     """Half a UTF-16 pair is no character and has no UTF-8 form; each becomes U+FFFD."""
-    return _SURROGATE.sub("\ufffd", text)
+    try:
+        text.encode()  # ten times as fast as the search, and nearly always enough
+        return text
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
 
 
 def _open(path: Path) -> io.BufferedReader:
@@ -99,3 +104,17 @@ def _mended(raw: bytes, where: str, errors: str) -> str:
 def _damaged_gzip(name: str) -> QkvError:
     return QkvError(name, say("damaged gzip file", "gzip 文件已损坏"),
                     say("is the download complete?", "下载完整吗？"))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """A whole new file or none: written beside its place, then renamed."""
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(text.encode())
+        unfinished.replace(path)
+    except OSError as error:
+        raise QkvError(path, say("cannot be written", "无法写入"), str(error.strerror)) from None
+    finally:
+        unfinished.unlink(missing_ok=True)

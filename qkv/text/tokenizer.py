@@ -1,0 +1,193 @@
+"""Text to ids and back, whatever the kind of tokenizer.
+
+In: text, one or many. Out: ids, and text again. The fast core is the `tokenizers` library; all that makes a
+tokenizer what it is stands in its tokenizer.json. Told in docs/tokenizers.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import models
+
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.blocks import BLOCK, blocks, may_cut
+from qkv.text.lines import mend_surrogates, read_lines, write_text
+from qkv.text.people import BYTE_OF_SIGN, readable
+
+# What a special token is for, and the names it goes by: ours first, then those of other people's vocabularies.
+SPECIAL_TOKENS = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "unk": ("<unk>", "[UNK]"),
+    "bos": ("<bos>", "<s>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "<|end_of_text|>", "<|endoftext|>"),
+    "cls": ("[CLS]", "<cls>"),
+    "sep": ("[SEP]", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+class Tokenizer:
+    """A vocabulary and the rules that turn text into its ids: ids = tokenizer.encode("low"); tokenizer.decode(ids)."""
+
+    def __init__(self, core: tokenizers.Tokenizer):
+        core.encode_special_tokens = True  # the library's way to say: the text of a special token is text
+        core.no_padding()
+        core.no_truncation()
+        self.core = core
+        self._others: dict[tuple[float, bool], tokenizers.Tokenizer] = {}
+        self.vocab_size: int = 1 + max(core.get_vocab().values(), default=-1)
+        self.special_ids = {token.content: id for id, token in core.get_added_tokens_decoder().items() if token.special}
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(self._special, ("pad", "unk", "bos", "eos"))
+        self.cls_id, self.sep_id, self.mask_id = map(self._special, ("cls", "sep", "mask"))
+
+    def encode(self, text: str, dropout: float = 0.0, parse_special: bool = False) -> list[int]:
+        """The ids of a text; special tokens written in it are plain text unless `parse_special`."""
+        return self.encode_batch([text], dropout, parse_special)[0]
+
+    def encode_batch(self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False) -> list[list[int]]:
+        """The ids of many texts; `dropout` is the share of merges left out by chance, to vary training (BPE only)."""
+        texts, core = list(texts), self._core(dropout, parse_special)
+        if not parse_special and self._may_cut and max(map(len, texts), default=0) > BLOCK:
+            cut = [blocks(text) for text in texts]
+            encoded = iter(_encode(core, [block for text in cut for block in text]))
+            return [[id for part in islice(encoded, len(text)) for id in part.ids] for text in cut]
+        return [encoding.ids for encoding in _encode(core, texts)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """For each id of encode(text), the characters of the original text it stands for: text[start:end]."""
+        start, found = 0, []
+        for block in blocks(mend_surrogates(text)) if self._may_cut else [mend_surrogates(text)]:
+            found += [(start + a, start + b) for a, b in self.core.encode(block, add_special_tokens=False).offsets]
+            start += len(block)
+        return found
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, special tokens left out."""
+        return self.core.decode(list(map(int, ids)), skip_special_tokens=True)
+
+    def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """The texts of many rows of ids."""
+        return self.core.decode_batch([list(map(int, row)) for row in rows], skip_special_tokens=True)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as they stand in the vocabulary."""
+        return [self.core.id_to_token(int(id)) or "" for id in ids]
+
+    def tokens_for_people(self, ids: Sequence[int]) -> list[str]:
+        """One string an id in which a person sees characters, marked where a piece is a part of one: '好[1/3]'."""
+        special = set(self.special_ids)
+        return readable([piece if piece in special else self._bytes(piece) for piece in self.tokens(ids)])
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json: the vocabulary, the merges and every choice, readable by the `tokenizers` library."""
+        write_text(path, self._json)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a tokenizer.json, or the one in a folder."""
+        path = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+        return cls(_read_core(path))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """The tokenizer that a tokenizer.json describes."""
+        return cls(tokenizers.Tokenizer.from_str(text))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.from_json, (self._json,)  # processes hand each other the description
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal tokenizers: the SHA-256 of tokenizer.json."""
+        return hashlib.sha256(self._json.encode()).hexdigest()
+
+    @cached_property
+    def rules(self) -> dict[str, Any]:
+        """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens."""
+        return json.loads(self._json)
+
+    @cached_property
+    def _json(self) -> str:
+        return self.core.to_str()
+
+    @cached_property
+    def _may_cut(self) -> bool:
+        return may_cut(self.rules)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return "ByteLevel" in json.dumps(self.rules["decoder"])
+
+    def _special(self, role: str) -> int | None:
+        return next((self.special_ids[name] for name in SPECIAL_TOKENS[role] if name in self.special_ids), None)
+
+    def _bytes(self, piece: str) -> bytes | str:
+        """The bytes a piece stands for where pieces are bytes; else the piece."""
+        if self._is_byte_level and all(sign in BYTE_OF_SIGN for sign in piece):
+            return bytes(BYTE_OF_SIGN[sign] for sign in piece)
+        if self.rules["model"].get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x"):
+            return bytes([int(piece[3:5], 16)])
+        return piece
+
+    def _core(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
+        """The core for these wishes; a copy, so that two threads with different wishes do not disturb each other."""
+        if not dropout and not parse_special:
+            return self.core
+        if (dropout, parse_special) not in self._others:
+            self._others[dropout, parse_special] = self._copy(dropout, parse_special)
+        return self._others[dropout, parse_special]
+
+    def _copy(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
+        core = tokenizers.Tokenizer.from_str(self._json)
+        core.encode_special_tokens = not parse_special
+        if dropout:
+            self._check_dropout(dropout)
+            core.model.dropout = dropout
+        return core
+
+    def _check_dropout(self, dropout: float) -> None:
+        if not 0 <= dropout <= 1:
+            raise QkvError("dropout", say(f"{dropout} is not a share", f"{dropout} 不是一个比例"),
+                           say("choose between 0 and 1", "请在 0 到 1 之间选择"))
+        if not isinstance(self.core.model, models.BPE):
+            raise QkvError("dropout", say("only BPE has merges to leave out", "只有 BPE 才有可丢弃的合并"),
+                           say("use 0", "请用 0"))
+
+
+def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
+    """The library refuses lone surrogates, which is rare: texts are searched for them only then."""
+    try:
+        return core.encode_batch_fast(texts, add_special_tokens=False)
+    except TypeError:
+        return core.encode_batch_fast(list(map(mend_surrogates, texts)), add_special_tokens=False)
+
+
+def _read_core(path: Path) -> tokenizers.Tokenizer:
+    """What the file describes, or an error that says whether it is damaged or something else."""
+    text = "\n".join(read_lines(path))
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:
+        raise _unreadable(path, text, str(error)) from None
+
+
+def _unreadable(path: Path, text: str, reason: str) -> QkvError:
+    try:
+        rules = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = say(f"line {error.lineno}, column {error.colno}", f"第 {error.lineno} 行第 {error.colno} 列")
+        return QkvError(path, say(f"damaged JSON ({where})", f"JSON 已损坏（{where}）"),
+                        say("is the download complete?", "下载完整吗？"))
+    if not isinstance(rules, dict) or "model" not in rules:
+        return QkvError(path, say("JSON, but not a tokenizer", "是 JSON，但不是分词器"),
+                        say("give a tokenizer.json of qkv or the tokenizers library",
+                            "请给出 qkv 或 tokenizers 库的 tokenizer.json"))
+    return QkvError(path, say(f"not a whole tokenizer ({reason})", f"不是完整的分词器（{reason}）"),
+                    say("write it again with the program it comes from", "请用原来的程序重新写出"))
