@@ -1,3 +1,23 @@
-"""qkv: the Transformer as one piece of software."""
+"""qkv: the Transformer as one piece of software.
 
+import qkv
+translator = qkv.load("runs/zh-en")
+translator(["机器学习很有趣"])  # ['machine learning is interesting']
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qkv.pipeline import Translator, load
+
+__all__ = ["Translator", "__version__", "load"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is first asked for, so that `import qkv` is quick."""
+    if name in __all__:
+        from qkv import pipeline
+
+        return getattr(pipeline, name)
+    raise AttributeError(f"module 'qkv' has no attribute '{name}'")

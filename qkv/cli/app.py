@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from qkv.cli import plan, tokenizer, train
+from qkv.cli import evaluate, plan, tokenizer, train, translate
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
 app.command("plan")(plan.plan)
+app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)
+app.command("evaluate", help=say("BLEU, chrF, perplexity and speed of a translator.", "评测翻译：BLEU、chrF、困惑度与速度。"))(evaluate.evaluate)
 
 
 def run(arguments: list[str]) -> int:

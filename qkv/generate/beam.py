@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.generate.best import best_tokens
-from qkv.generate.step import as_limits, at_rest, make_stepper
+from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
 from qkv.model.transformer import Transformer
 
 
@@ -43,7 +43,7 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
     with at_rest(model):
-        search = Search(rules, as_limits(max_len, source_ids), model.embed.weight.dtype)
+        search = Search(rules, as_limits(model, max_len, source_ids), model.embed.weight.dtype)
         stepper = make_stepper(model, source_ids, real)
         while True:
             rows, stay = search.advance(stepper.step(search.last_ids))
@@ -61,7 +61,7 @@ class Search:
         n, device = len(limits), limits.device
         self.log_prob: Tensor = torch.zeros(n, 1, dtype=dtype, device=device)     # (sentences, live), best first
         self.finished = Finished(rules, int(limits.max()), self.log_prob)
-        self.forbidden = torch.tensor([rules.pad_id, rules.bos_id], device=device)
+        self.forbidden = never_said(limits, rules.bos_id, rules.eos_id, rules.pad_id)
         self.where = torch.arange(n, device=device)                               # which sentence is searched here
         self.ids = torch.empty(n, 1, 0, dtype=torch.long, device=device)          # (sentences, live, length)
         self.best_penalty = self.log_prob.new_tensor([rules.penalty(limit) for limit in limits.tolist()])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.generate.best import best_token
-from qkv.generate.step import as_limits, at_rest, make_stepper
+from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
 from qkv.model.transformer import Transformer
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
@@ -23,10 +23,10 @@ def greedy(
 ) -> list[list[int]]:
     """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
     with at_rest(model):
-        stepper, limits = make_stepper(model, source_ids, real), as_limits(max_len, source_ids)
+        stepper, limits = make_stepper(model, source_ids, real), as_limits(model, max_len, source_ids)
         n, longest = len(source_ids), int(limits.max())
         said = source_ids.new_full((n, longest), eos_id)
-        forbidden = source_ids.new_tensor([pad_id, bos_id])
+        forbidden = never_said(source_ids, bos_id, eos_id, pad_id)
         where, ids = torch.arange(n, device=source_ids.device), source_ids.new_full((n,), bos_id)
         alive, left = torch.ones_like(where, dtype=torch.bool), limits
         for place in range(longest):

@@ -65,8 +65,13 @@ def at_rest(model: Transformer) -> Iterator[None]:
         model.train(training)
 
 
-def as_limits(max_len: int | Tensor, source_ids: Tensor) -> Tensor:
-    """One limit for all sentences, or each with its own, as (batch,)."""
+def as_limits(model: Transformer, max_len: int | Tensor, source_ids: Tensor) -> Tensor:
+    """One limit for all sentences, or each with its own, as (batch,); never more than the model can count."""
     limits = torch.as_tensor(max_len, device=source_ids.device).expand(len(source_ids))
-    assert int(limits.min()) >= 1, "every sentence needs room for a token"
-    return limits
+    assert model.decoder is not None and int(limits.min()) >= 1, "every sentence needs room for a token"
+    return limits.clamp(max=model.decoder.limit) if model.decoder.limit else limits
+
+
+def never_said(source_ids: Tensor, bos_id: int, eos_id: int, pad_id: int) -> Tensor:
+    """<bos> and <pad> are no part of a sentence; vocabularies that use one of them as <eos> still need to end."""
+    return source_ids.new_tensor([token for token in (bos_id, pad_id) if token != eos_id])

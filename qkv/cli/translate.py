@@ -1,0 +1,141 @@
+"""`qkv translate`: a text, a file, standard input or a person at the keyboard, through a model folder.
+
+In: lines. Out: their translations on stdout, line by line and in the same order. Told in docs/translation.md.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.errors import QkvError
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.pipeline import Translation, Translator
+
+BATCHES_AT_ONCE = 16  # lines are read so many batches ahead, so that those of one length can go together
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=say("the model", "模型文件夹"))]
+Text = Annotated[str | None, typer.Argument(help=say("what to translate; else --file or standard input", "要翻译的文字；否则读 --file 或标准输入"))]
+File = Annotated[Path | None, typer.Option("--file", "-f", help=say("translate its lines", "逐行翻译此文件"))]
+BeamSize = Annotated[int, typer.Option(help=say("hypotheses kept; 1 is greedy and fastest", "保留的候选数；1 即贪心，最快"))]
+LengthPenalty = Annotated[float, typer.Option(help=say("above 0 favours longer translations", "大于 0 则偏向较长的译文"))]
+NBest = Annotated[int, typer.Option(help=say("print so many: line, score, text", "输出前几名：行号、分数、译文"))]
+Alignment = Annotated[bool, typer.Option("--alignment", help=say("word pairs from cross-attention", "由交叉注意力得到的词对"))]
+MaxLength = Annotated[int | None, typer.Option(help=say("tokens of a translated sentence", "译句词元数上限"))]
+BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时翻译的句数"))]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
+Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a line", "每行一个 JSON 对象"))]
+
+
+def translate(
+    folder: Folder, text: Text = None, file: File = None, beam_size: BeamSize = 4, length_penalty: LengthPenalty = 0.6,
+    n_best: NBest = 1, alignment: Alignment = False, max_length: MaxLength = None, batch_size: BatchSize = 32,
+    device: Device = "cpu", as_json: Json = False,
+) -> None:
+    """Translate a text, a file or standard input, line by line."""
+    if text is not None and file is not None:
+        raise QkvError("qkv translate", say("both a text and --file", "同时给了文字和 --file"), say("give one of them", "请只给一个"))
+    settings: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best,
+                                "max_length": max_length, "batch_size": batch_size}
+    translator = open_translator(folder, device, settings)
+    settings["details"] = as_json or n_best > 1
+    number = 0
+    for some in _lines(text, file, BATCHES_AT_ONCE * batch_size):
+        for line, best in zip(some, translator.translate(some, alignment, **settings), strict=True):
+            number += 1
+            print(_shown(number, line, best, as_json))
+        sys.stdout.flush()
+
+
+def open_translator(folder: Path, device: str, settings: dict[str, Any]) -> "Translator":
+    """The model of a folder; settings are checked before its weights are read."""
+    from qkv.allocator import keep_pages
+
+    keep_pages()  # before torch is imported
+    from qkv.pipeline import Settings, Translator
+
+    Settings(**settings)
+    return Translator.load(folder, device)
+
+
+def _shown(number: int, line: str, best: list["Translation"], as_json: bool) -> str:
+    """One line of output a translation, or one JSON object for all of a line."""
+    if as_json:
+        return json.dumps({"source": line, "translations": list(map(_facts, best))}, ensure_ascii=False)
+    rows = []
+    for one in best:
+        columns = [one.text] if len(best) == 1 else [str(number), f"{one.score:.4f}", one.text]
+        if one.alignment is not None:
+            columns.append(" ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in one.alignment))
+        rows.append("\t".join(columns))
+    return "\n".join(rows)
+
+
+def _facts(one: "Translation") -> dict[str, Any]:
+    links = None if one.alignment is None else [link._asdict() for link in one.alignment]
+    return asdict(one) | {"alignment": links}
+
+
+def _lines(text: str | None, file: Path | None, size: int) -> Iterator[list[str]]:
+    """The lines to translate, some at a time."""
+    from qkv.text.lines import read_lines
+
+    if text is not None:
+        yield [text]
+    elif file is not None:
+        lines = read_lines(file)
+        while some := list(islice(lines, size)):
+            yield some
+    else:
+        yield from _typed() if sys.stdin.isatty() else _arriving(size)
+
+
+def _typed() -> Iterator[list[str]]:
+    """What a person types, until Ctrl-D; the prompt is no result, so it goes to stderr."""
+    print(say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。"), file=sys.stderr)
+    while True:
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            print(file=sys.stderr)
+            return
+        yield [line.removesuffix("\n")]
+
+
+def _arriving(size: int) -> Iterator[list[str]]:
+    """All lines that have come in by now: a program that waits for each answer gets it, a fast one gets full batches."""
+    queue: Queue[str | QkvError | None] = Queue(size)
+    Thread(target=_read_into, args=(queue,), daemon=True).start()
+    while True:
+        some = [queue.get()]
+        while len(some) < size and not queue.empty():
+            some.append(queue.get())
+        lines = [line for line in some if isinstance(line, str)]
+        if lines:
+            yield lines
+        if isinstance(some[-1], QkvError):
+            raise some[-1]
+        if some[-1] is None:
+            return
+
+
+def _read_into(queue: "Queue[str | QkvError | None]") -> None:
+    """Standard input, line by line; None is its end."""
+    from qkv.text.lines import lines_of
+
+    try:
+        reader = open(0, "rb", closefd=False)  # noqa: SIM115 (lines_of closes it)
+        for line in lines_of(reader, say("standard input", "标准输入")):
+            queue.put(line)
+        queue.put(None)
+    except QkvError as error:
+        queue.put(error)

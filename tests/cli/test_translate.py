@@ -1,0 +1,104 @@
+"""`qkv translate` as a person or a program uses it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkv.cli.app import run
+from qkv.errors import QkvError
+
+
+def qkv(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "qkv", *map(str, arguments)]
+
+
+def test_a_text_is_translated(digits, capsys):
+    assert run(["translate", str(digits), "三一。"]) == 0
+    assert capsys.readouterr().out == "three one.\n"
+
+
+def test_a_file_is_translated_line_by_line(digits, tmp_path, capsys):
+    file = tmp_path / "in.txt"
+    file.write_bytes("\ufeff三一。\r\n\r\n四。".encode())
+    run(["translate", str(digits), "--file", str(file), "--beam-size", "1"])
+    assert capsys.readouterr().out == "three one.\n\nfour.\n"
+
+
+def test_n_best_and_alignment_are_columns(digits, capsys):
+    run(["translate", str(digits), "三一。", "--n-best", "2", "--alignment"])
+    first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert first[0] == second[0] == "1" and float(first[1]) > float(second[1]) and first[2] == "three one."
+    assert [pair.split("(")[0] for pair in first[3].split()[:2]] == ["三→three", "一→one"]
+
+
+def test_json_has_everything_for_a_program(digits, capsys):
+    run(["translate", str(digits), "三一。", "--json", "--alignment", "--n-best", "2"])
+    answer = json.loads(capsys.readouterr().out)
+    best = answer["translations"][0]
+    assert answer["source"] == "三一。" and len(answer["translations"]) == 2
+    assert best["text"] == "three one." and best["score"] < 0 and best["tokens"] == ["three", "one", "."]
+    assert best["alignment"][0]["source"] == "三" and best["alignment"][0]["target"] == "three"
+
+
+def test_a_program_that_waits_for_each_answer_gets_it(digits):
+    """Standard input stays open: the second line is sent only after the first answer has come."""
+    with subprocess.Popen(qkv("translate", digits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          encoding="utf-8") as process:
+        for line, answer in (("三一。", "three one."), ("", ""), ("四。", "four.")):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{answer}\n"
+        process.stdin.close()
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_person_at_a_terminal_is_asked_and_answered(digits):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(qkv("translate", digits), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, encoding="utf-8", env=os.environ | {"PYTHONUTF8": "1"}) as process:
+        os.write(ours, "三一。\n".encode())
+        assert process.stdout.readline() == "three one.\n"
+        os.write(ours, b"\x04")
+        assert process.wait(timeout=30) == 0
+        assert process.stderr.read() == "Type a sentence, Ctrl-D to leave.\n> > \n"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(digits):
+    done = subprocess.run(qkv("translate", digits, "三", "--n-best", "9"), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "n_best: 9 of a beam of 4; raise beam_size or lower n_best\n"
+
+
+@pytest.mark.parametrize("arguments, line", [
+    (["{tmp}/none", "三"], "{tmp}/none: no such folder; check the path"),
+    (["{tmp}", "三"], "{tmp}: no model.json; is this a model folder?"),
+    (["{digits}", "三", "--file", "x"], "qkv translate: both a text and --file; give one of them"),
+    (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
+    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 or more; the paper has 0.6"),
+    (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
+    (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
+    (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
+    (["{digits}", "三", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
+])
+def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
+    def filled(text: str) -> str:
+        return text.format(digits=digits, tmp=tmp_path)
+    with pytest.raises(QkvError) as error:
+        run(["translate", *map(filled, arguments)])
+    assert str(error.value) == filled(line)
+
+
+@pytest.mark.parametrize("given, line", [
+    (b"", "standard input: empty file; give a text file with at least one line"),
+    (b"\xff\xfe\n", "standard input, line 1, byte 1: 0xff is not UTF-8; convert the file to UTF-8 or use --errors replace"),
+])
+def test_standard_input_that_is_no_text_is_one_line(digits, given, line):
+    done = subprocess.run(qkv("translate", digits), input=given, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr.decode()) == (2, f"{line}\n")

@@ -1,0 +1,54 @@
+"""Word pairs: weights as the model has them, pieces put together as people see them."""
+
+import pytest
+import torch
+
+from qkv.explore.record import record
+from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, units
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
+from qkv.text.learn import learn
+
+TEXTS = ["我爱机器学习。 I love machine learning very much, don't I?", "今天天气真好 the weather is nice", "lower newest"] * 3
+
+
+@pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (4, 2)])
+def test_the_weights_are_those_of_the_last_but_one_layer_averaged_over_heads(layers, chosen):
+    torch.manual_seed(3)
+    model = Transformer(translator(20, 16, layers, n_heads=2, d_ff=16)).double().eval()
+    source, begun = [5, 6, 7, 2], [1, 9, 8]
+    ours = cross_weights(model, source, begun)
+    with record(model, "decoder.layers.*.cross.branch.core.weights") as steps, torch.no_grad():
+        model.decode(torch.tensor([begun]), model.encode(torch.tensor([source])))
+    recorded = steps[f"decoder.layers.{chosen}.cross.branch.core.weights"][0].mean(dim=0)
+    torch.testing.assert_close(ours, recorded, rtol=0, atol=1e-12)
+    assert ours.shape == (3, 4) and torch.allclose(ours.sum(dim=1), torch.ones(3, dtype=torch.float64))
+
+
+def test_a_target_word_is_linked_to_the_source_word_its_pieces_look_at_most():
+    weights = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.6, 0.2, 0.1, 0.1], [0.2, 0.2, 0.5, 0.1]])
+    source = [Unit("我", [0]), Unit("机器", [1, 2])]
+    target = [Unit("machine", [0, 2]), Unit("I", [1])]
+    assert align(weights, source, target) == [Link("机器", "machine", 0.75), Link("我", "I", 0.6)]
+    assert align(weights, [], target) == []
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "bytes", "wordpiece"])
+def test_pieces_are_put_together_into_words(kind):
+    tokenizer = learn(kind, TEXTS, 300 if kind == "bytes" else 70)
+    text = "the weather love, newest"
+    assert [unit.text for unit in source_units(tokenizer, text)] == ["the", "weather", "love", ",", "newest"]
+    assert [unit.text for unit in target_units(tokenizer, tokenizer.encode(text))] == [
+        "the", "weather", "love", ",", "newest"]
+
+
+def test_chinese_words_are_the_pieces_and_halves_of_a_character_are_put_together():
+    assert [unit.text for unit in units("我爱机器学习。", [(0, 1), (1, 2), (2, 4), (4, 6), (6, 7)])] == [
+        "我", "爱", "机器", "学习", "。"]
+    tokenizer = learn("bytes", ["a b"], 260)  # no Chinese character is a piece: each is three bytes
+    assert [unit.text for unit in source_units(tokenizer, "天才 a")] == ["天", "才", "a"]
+    assert [unit.text for unit in target_units(tokenizer, tokenizer.encode("天才 a"))] == ["天", "才", "a"]
+
+
+def test_a_piece_that_reaches_over_two_words_joins_them():
+    assert units("New York is", [(0, 8), (8, 11)]) == [Unit("New York", [0]), Unit("is", [1])]

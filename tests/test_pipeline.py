@@ -1,0 +1,167 @@
+"""Text in, text out, whatever the text."""
+
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.checkpoint.folder import save_model
+from qkv.errors import QkvError
+from qkv.model.presets import reader, translator
+from qkv.model.spec import Learned
+from qkv.model.transformer import Transformer
+from qkv.pipeline import Translator
+from qkv.text.learn import learn
+
+TOY = runpy.run_path(str(Path(__file__).with_name("toy_translator.py")))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Translator:
+    return qkv.load(TOY["make"](tmp_path_factory.mktemp("digits") / "model"))
+
+
+def test_importing_qkv_does_not_import_torch():
+    code = "import sys, qkv; assert 'torch' not in sys.modules; qkv.load; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_trained_translator_translates(digits):
+    pairs = TOY["pairs"](100, seed=77)
+    outputs = digits([source for source, _ in pairs])
+    assert sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True)) >= 80
+
+
+def test_one_text_gives_one_text_and_an_empty_one_stays_empty(digits):
+    assert digits("三一。") == "three one."
+    assert digits(["三一。", "", "  ", "四。"]) == ["three one.", "", "", "four."]
+    assert digits([]) == [] and digits("") == ""
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_order_and_answers_do_not_depend_on_the_batches(digits, beam_size):
+    texts = [source for source, _ in TOY["pairs"](40, seed=78)]
+    alone = [digits(text, beam_size=beam_size) for text in texts]
+    for batch_size in (1, 7, 64):
+        assert digits(texts, beam_size=beam_size, batch_size=batch_size) == alone
+
+
+def test_lines_stay_lines(digits):
+    assert digits("三一。\n\n四。") == "three one.\n\nfour."
+    best, second = digits.translate(["三一。\n\n四。"], n_best=2)[0]
+    assert best.text == "three one.\n\nfour." and second.text.count("\n") == 2 and second.score < best.score
+
+
+def test_n_best_come_best_first_with_their_scores(digits):
+    best = digits.translate(["三一二。"], beam_size=5, n_best=3)[0]
+    assert best[0].text == "three one two." and best[0].tokens == ["three", "one", "two", "."]
+    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    assert len({one.text for one in best}) == 3
+
+
+def test_the_score_of_a_greedy_translation_is_that_of_a_beam_of_one(digits):
+    texts = [source for source, _ in TOY["pairs"](10, seed=79)]
+    heard = []
+    found = digits.translate(texts, beam_size=1, batch_size=4, progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(4, 10), (8, 10), (10, 10)]
+    wide = digits.translate(texts, beam_size=6, n_best=6)
+    for (greedy,), others in zip(found, wide, strict=True):
+        same = [one.score for one in others if one.tokens == greedy.tokens]
+        assert same and same[0] == pytest.approx(greedy.score, abs=1e-5)
+
+
+def test_a_long_text_is_translated_sentence_by_sentence(digits, caplog):
+    assert digits("三一二四。" * 30) == " ".join(["three one two four."] * 30)
+    assert not caplog.records
+
+
+def test_a_sentence_beyond_the_models_limit_is_parted_with_a_warning_and_no_part_is_lost(digits, caplog):
+    parts = digits.parts("三一二四，" * 30 + "五。")
+    assert "".join(parts) == "三一二四，" * 30 + "五。" and len(parts) == 5
+    assert all(len(digits.source.encode(part)) <= 39 for part in parts)
+    assert [record.getMessage() for record in caplog.records] == [
+        "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': 152 tokens, the model reads 39; translated in 5 parts"]
+
+
+def test_a_limit_on_the_length_holds(digits):
+    assert digits("三一二四五。", max_length=2) == "three one"
+    assert digits("三一二四五。", max_length=10_000) == "three one two four five."
+
+
+def test_words_are_linked_to_the_words_they_come_from(digits):
+    links = digits.translate(["三一四。"], alignment=True)[0][0].alignment
+    assert [(link.source, link.target) for link in links] == [
+        ("三", "three"), ("一", "one"), ("四", "four"), ("。", ".")]
+    assert all(1 / 5 < link.weight <= 1 for link in links)  # of five source tokens, more than an even share
+    assert digits.translate(["三一四。", ""], alignment=False)[0][0].alignment is None
+    assert digits.translate([""], alignment=True)[0][0].alignment == []
+
+
+def test_a_saved_translator_says_the_same(digits, tmp_path):
+    digits.save(tmp_path / "copy")
+    copy, texts = qkv.load(tmp_path / "copy"), ["三一二。", "九八七六。"]
+    assert copy.translate(texts, n_best=4) == digits.translate(texts, n_best=4)
+
+
+def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
+    tokenizer = learn("bytes", ["我爱 you"], 300)
+    model = Transformer(translator(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
+    Translator(model, tokenizer, tokenizer).save(tmp_path)
+    assert {path.name for path in tmp_path.glob("*.json")} >= {"model.json", "tokenizer.json"}
+    best, = qkv.load(tmp_path).translate(["我爱 you"], alignment=True)[0]
+    assert isinstance(best.text, str) and best.alignment is not None
+
+
+def test_learned_positions_are_never_exceeded():
+    tokenizer = learn("char", ["abcdefg"], 20)
+    spec = replace(translator(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16), max_len=9, positions=Learned())
+    untrained = Translator(Transformer(spec), tokenizer, tokenizer)
+    for beam_size in (1, 3):
+        assert isinstance(untrained("abcdefg" * 5, beam_size=beam_size), str)
+
+
+@pytest.mark.parametrize("settings, line", [
+    ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
+    ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
+    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 or more; the paper has 0.6"),
+    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 or more; the paper has 0.6"),
+    ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
+])
+def test_impossible_settings_are_refused_in_one_line(digits, settings, line):
+    with pytest.raises(QkvError) as error:
+        digits("三", **settings)
+    assert str(error.value) == line
+
+
+def test_a_folder_of_another_kind_of_model_is_refused(tmp_path):
+    save_model(tmp_path, Transformer(reader(20, 16, 1, 2, 16)), {"tokenizer": learn("char", ["abc"], 20)})
+    with pytest.raises(QkvError) as error:
+        qkv.load(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}: not a translator; a translator has an encoder and a decoder that sees the past")
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(QkvError) as error:
+        qkv.load(tmp_path, device="abacus")
+    assert str(error.value) == "device: no 'abacus' here; use cpu"
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path):
+    save_model(tmp_path, Transformer(translator(20, 16, 1, 2, 16)), {})
+    with pytest.raises(QkvError) as error:
+        qkv.load(tmp_path)
+    assert str(error.value) == f"{tmp_path}: no tokenizer.json; is the copy complete?"
+
+
+def test_a_model_in_double_precision_translates_too(digits):
+    try:
+        digits.model.double()
+        assert digits("三一。") == "three one."
+    finally:
+        digits.model.to(torch.float32)
