@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from qkv.cli import evaluate, plan, tokenizer, train, translate
+from qkv.cli import attention, check, convert, demo, evaluate, plan, tokenizer, train, translate
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -23,11 +23,16 @@ app = typer.Typer(
         "Transformer：从原始文本到输出文本。--lang en|zh 选择提示语言。",
     ),
 )
+app.command("demo", help=say("Train the built-in translator in three minutes and use it.", "三分钟训练内置翻译模型并使用。"))(demo.demo)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
 app.command("plan")(plan.plan)
+app.command("check", help=say("Prove on this very model what must hold of every one.", "在这个模型上验证每个模型都应满足的性质。"))(check.check)
 app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)
 app.command("evaluate", help=say("BLEU, chrF, perplexity and speed of a translator.", "评测翻译：BLEU、chrF、困惑度与速度。"))(evaluate.evaluate)
+app.command("attention", help=say("Draw where a translator looks.", "画出翻译模型看向哪里。"))(attention.attention)
+app.command("import", help=say("Read another family's checkpoint; nothing of it is run.", "读取其他模型族的检查点；不运行其中任何代码。"))(convert.import_)
+app.command("export", help=say("Write a model so that other software loads it.", "写出模型，供其他软件加载。"))(convert.export)
 
 
 def run(arguments: list[str]) -> int:
