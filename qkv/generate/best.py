@@ -1,7 +1,7 @@
 """The best tokens of a row of scores, found quickly.
 
 In: scores (rows, vocab). Out: the ids of the best. A row is first looked at in blocks: the largest number of each block
-is found by a vectorised pass, and only the best blocks are searched. Told in docs/performance.md, "The best tokens".
+is found by a vectorised pass, and only the best blocks are searched. Told in docs/translation.md, "Decoding".
 """
 
 import torch
