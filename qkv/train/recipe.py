@@ -4,9 +4,10 @@ In: a YAML file, `--set key=value`, flags. Out: a Recipe, every option with a de
 Told in docs/training.md, "Recipes".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -107,6 +108,18 @@ class Recipe:
         return yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True)
 
 
+# What the numbers may be, from least to most; the rest is right as soon as its type is.
+COUNT, AMOUNT, SHARE = (1, inf), (0, inf), (0, 0.999999)
+LIMITS = {
+    **dict.fromkeys(("layers", "d_model", "n_heads", "d_ff", "max_len", "vocab_size", "bpe_variants", "steps", "batch_tokens",
+                     "accumulate", "save_every", "validate_every", "beam_size"), COUNT),
+    **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "r_drop", "average", "patience",
+                     "length_penalty"), AMOUNT),
+    **dict.fromkeys(("dropout", "bpe_dropout", "beta1", "beta2", "label_smoothing", "ema"), SHARE),
+    "decay_share": (0, 1), "seed": (0, 2**31 - 1),
+}  # fmt: skip
+
+
 def read_recipe(path: str | Path | None, settings: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Recipe:
     """A YAML file, then `key=value` settings, then flags that were given: the later wins."""
     tree = _load(Path(path)) if path else {}
@@ -153,8 +166,11 @@ def _yaml(text: str, where: str) -> Any:
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
-        below = tree.get(part)
-        tree[part] = dict(below) if isinstance(below, dict) else {}
+        below = tree.get(part, {})
+        if not isinstance(below, dict):
+            wrong = say(f"{part} is already {below!r}", f"{part} 已是 {below!r}")
+            raise QkvError(f"--set {key}", wrong, say("give a name or sizes, not both", "请只给名字，或只给尺寸"))
+        tree[part] = dict(below)
         tree = tree[part]
     tree[last] = value
 
@@ -170,9 +186,23 @@ def _checked(tree: dict[str, Any], where: str) -> Recipe:
     from pydantic import ValidationError
 
     try:
-        return _reader().validate_python(tree)
+        recipe: Recipe = _reader().validate_python(tree)
     except ValidationError as error:
         raise QkvError(where, *_explain(error.errors())) from None
+    beyond = [*_beyond_limits(recipe), *_beyond_limits(recipe.model, "model.")]
+    if beyond:
+        raise QkvError(where, ", ".join(wrong for wrong, _ in beyond), ", ".join(right for _, right in beyond))
+    return recipe
+
+
+def _beyond_limits(part: Recipe | Shape | str, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Each number that cannot be meant, and what it may be."""
+    for name, (least, most) in LIMITS.items():
+        value = getattr(part, name, least)
+        if not (least <= value <= most and value < inf):  # so that NaN is refused too
+            right = say(f"use {least} or more", f"请用不小于 {least} 的数") if most == inf else say(
+                f"use {least} to {most}", f"请用 {least} 到 {most} 的数")
+            yield say(f"{prefix}{name} cannot be {value}", f"{prefix}{name} 不能是 {value}"), right
 
 
 def _explain(errors: list[Any]) -> tuple[str, str]:
@@ -189,5 +219,17 @@ def _explain(errors: list[Any]) -> tuple[str, str]:
             right.append(near_miss(place[-1], [one.name for one in known]))
         else:
             wrong.append(say(f"{name} cannot be {error['input']!r}", f"{name} 不能是 {error['input']!r}"))
-            right.append(error["msg"])
+            right.append(_right(error))
     return ", ".join(wrong), ", ".join(right)
+
+
+def _right(error: Any) -> str:
+    """What would be right, in the person's language; pydantic speaks English only."""
+    match error["type"].partition("_")[0]:
+        case "literal": return say(f"use {error['ctx']['expected']}", f"请用 {error['ctx']['expected']}")
+        case "int": return say("use a whole number", "请用整数")
+        case "float": return say("use a number", "请用数字")
+        case "bool": return say("use true or false", "请用 true 或 false")
+        case "string": return say("use text, in quotes if it looks like something else", "请用文本，必要时加引号")
+        case "dataclass": return say("use a preset's name, the path of a model.json, or sizes", "请用预设名、model.json 路径或尺寸")
+        case _: return str(error["msg"])

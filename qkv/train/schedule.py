@@ -12,13 +12,13 @@ from qkv.train.recipe import Recipe
 def share_of_peak(recipe: Recipe, d_model: int, step: int) -> float:
     """The factor on the learning rate at this step; with `paper` it is the paper's formula itself."""
     assert step >= 1
-    rise = min(1.0, step / max(1, recipe.warmup))
-    after = max(0.0, step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)  # 0 at the peak, 1 at the end
+    warmup = max(1, recipe.warmup)
+    rise = min(1.0, step / warmup)
     match recipe.schedule:
-        case "paper": return d_model**-0.5 * min(step**-0.5, step * recipe.warmup**-1.5)
-        case "inverse_sqrt": return min(rise, math.sqrt(max(1, recipe.warmup) / step))
-        case "cosine": return rise if step <= recipe.warmup else 0.5 * (1 + math.cos(math.pi * after))
+        case "paper": return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        case "inverse_sqrt": return min(rise, math.sqrt(warmup / step))
+        case "cosine":
+            after = max(0, step - warmup) / max(1, recipe.steps - warmup)  # 0 at the peak, 1 at the end
+            return min(rise, 0.5 * (1 + math.cos(math.pi * min(1.0, after))))
+        case "wsd": return min(rise, (recipe.steps - step) / max(1.0, recipe.decay_share * recipe.steps))
         case "constant": return rise
-        case "wsd":
-            left = (recipe.steps - step + 1) / max(1.0, recipe.decay_share * recipe.steps)
-            return min(rise, left, 1.0)

@@ -1,0 +1,122 @@
+"""A recipe is read from a file, from settings and from flags, and what cannot be meant is said in one line."""
+
+from dataclasses import fields
+
+import pytest
+
+from qkv.errors import QkvError
+from qkv.language import set_language
+from qkv.train.recipe import LIMITS, Recipe, Shape, explain, read_recipe
+
+
+@pytest.fixture
+def chinese():
+    set_language("zh")
+    yield
+    set_language("en")
+
+
+def written(folder, text):
+    (folder / "train.yaml").write_text(text, encoding="utf-8")
+    return folder / "train.yaml"
+
+
+def complaint(*settings, path=None):
+    with pytest.raises(QkvError) as error:
+        read_recipe(path, settings)
+    return str(error.value)
+
+
+def test_a_file_gives_way_to_settings_and_settings_to_flags(tmp_path):
+    path = written(tmp_path, "source: file\ntarget: file\nsteps: 10\nseed: 10\nlr: 10\nwarmup: 10\n")
+    recipe = read_recipe(path, ["source=set", "steps=20", "seed=20", "seed=30"], {"source": "flag", "target": None})
+    assert (recipe.source, recipe.target, recipe.steps, recipe.seed, recipe.lr) == ("flag", "file", 20, 30, 10.0)
+
+
+def test_a_dotted_key_changes_one_size_and_leaves_the_others(tmp_path):
+    recipe = read_recipe(written(tmp_path, "model: {d_model: 32, layers: 2}"), ["model.d_model=64", "model.n_heads=2"])
+    assert recipe.model == Shape(d_model=64, layers=2, n_heads=2)
+
+
+def test_the_model_may_be_a_name():
+    assert read_recipe(None, ["model=paper-base"]).model == "paper-base"
+    assert complaint("model=tiny", "model.d_model=64") == (
+        "--set model.d_model: model is already 'tiny'; give a name or sizes, not both")
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("5E-4", 0.0005), ("2", 2.0), (" 0.25 ", 0.25)])
+def test_numbers_may_be_written_as_people_write_them(text, value):
+    assert read_recipe(None, [f"lr={text}"]).lr == value
+
+
+def test_a_value_may_hold_an_equals_sign():
+    assert read_recipe(None, ["source=a=b.txt"]).source == "a=b.txt"
+
+
+def test_nothing_given_is_the_default():
+    assert read_recipe(None) == Recipe()
+
+
+def test_a_recipe_written_out_reads_back_the_same(tmp_path):
+    recipe = read_recipe(None, ["source=数据/a.zh", "eps=1e-9", "lr=3e-4", "model.gated=true", "model.activation=silu",
+                                "target_language='no'", "schedule=paper", "ema=0.999"])
+    path = written(tmp_path, recipe.to_yaml())
+    assert read_recipe(path) == recipe
+    assert "数据/a.zh" in path.read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8").count("\n") == len(fields(Recipe)) + len(fields(Shape))
+
+
+def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfsteps: 7\r\nlr: 0.5\r\n")
+    assert (read_recipe(tmp_path / "a.yaml").steps, read_recipe(tmp_path / "a.yaml").lr) == (7, 0.5)
+
+
+@pytest.mark.parametrize(("settings", "line"), [
+    (["warmup_step=3"], "--set: no option 'warmup_step'; did you mean 'warmup'?"),
+    (["model.d_modle=3"], "--set: no option 'model.d_modle'; did you mean 'd_model'?"),
+    (["stepz=1", "sede=2"], "--set: no option 'stepz', no option 'sede'; did you mean 'steps'?, did you mean 'seed'?"),
+    (["steps=many"], "--set: steps cannot be 'many'; use a whole number"),
+    (["steps=2.5"], "--set: steps cannot be 2.5; use a whole number"),
+    (["lr=fast"], "--set: lr cannot be 'fast'; use a number"),
+    (["compile=perhaps"], "--set: compile cannot be 'perhaps'; use true or false"),
+    (["source=[1]"], "--set: source cannot be [1]; use text, in quotes if it looks like something else"),
+    (["optimizer=sgd"], "--set: optimizer cannot be 'sgd'; use 'adam', 'adamw' or 'muon'"),
+    (["model.place=top"], "--set: model.place cannot be 'top'; use 'pre' or 'post'"),
+    (["model=3"], "--set: model cannot be 3; use a preset's name, the path of a model.json, or sizes"),
+    (["steps"], "--set steps: no value; write key=value"),
+    (["lr={"], "--set lr={: is not YAML (while parsing a flow node); write key: value"),
+    (["steps=0"], "--set: steps cannot be 0; use 1 or more"),
+    (["lr=-1", "model.dropout=1"], "--set: lr cannot be -1.0, model.dropout cannot be 1.0; use 0 or more, use 0 to 0.999999"),
+    (["lr=.nan"], "--set: lr cannot be nan; use 0 or more"),
+    (["seed=-1"], "--set: seed cannot be -1; use 0 to 2147483647"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_said_in_one_line(settings, line):
+    assert complaint(*settings) == line
+
+
+def test_complaints_name_the_file(tmp_path):
+    assert complaint(path=tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: no such recipe; see recipes/"
+    assert complaint(path=written(tmp_path, "- steps")) == f"{tmp_path}/train.yaml: is no list of options; write key: value"
+    assert complaint(path=written(tmp_path, "lrr: 1")) == f"{tmp_path}/train.yaml: no option 'lrr'; did you mean 'lr'?"
+
+
+def test_complaints_are_made_in_chinese_too(chinese):
+    assert complaint("warmup_step=3") == "--set: 没有选项 'warmup_step'; 是不是想写 'warmup'？"
+    assert complaint("steps=x", "dtype=f8") == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 请用 'float32' or 'bf16'"
+    assert complaint("ema=1") == "--set: ema 不能是 1.0; 请用 0 到 0.999999 的数"
+
+
+def test_explain_lists_every_option_with_its_default_and_a_reason(chinese):
+    in_chinese = explain()
+    set_language("en")
+    in_english = explain()
+    names = {one.name for one in fields(Recipe)} - {"model"} | {f"model.{one.name}" for one in fields(Shape)}
+    assert {name for name, _, _ in in_english} == {name for name, _, _ in in_chinese} == names
+    assert ("warmup", "200", "steps of rising learning rate") in in_english
+    for (_, _, en), (_, _, zh) in zip(in_english, in_chinese, strict=True):
+        assert en and en.isascii() and any("一" <= sign <= "鿿" for sign in zh)
+
+
+def test_every_limit_is_of_an_option_and_every_number_has_a_limit():
+    kinds = {one.name: one.type for one in (*fields(Recipe), *fields(Shape))}
+    assert set(LIMITS) == {name for name, kind in kinds.items() if kind in (int, float)}
