@@ -1,0 +1,70 @@
+"""`qkv check`: proves on a person's own model what must hold of every Transformer.
+
+In: a model folder. Out: a line for each check, with a tick or an explanation; exit code 1 if one fails.
+Told in docs/check.md.
+"""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.measure.proofs import Finding
+    from qkv.measure.subject import Subject
+
+MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+def check(
+    folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
+    as_json: bool = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。")),
+) -> int:
+    """Prove that a model is blind to the future, that its cache and padding change nothing, and more."""
+    from qkv.checkpoint.folder import load_model
+    from qkv.measure.proofs import prove_subject
+    from qkv.measure.subject import Subject
+
+    loaded = load_model(folder, only_finite=False)
+    subject = Subject(loaded.model, loaded.tokenizers, saved_and_loaded)
+    findings = prove_subject(subject)
+    print(as_text(folder, findings) if as_json else "\n".join([headline(folder, subject), *map(line, findings)]))
+    return int(any(finding.holds is False for finding in findings))
+
+
+def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
+    """The model after a trip to the disk."""
+    from tempfile import TemporaryDirectory
+
+    from qkv.checkpoint.folder import load_model, save_model
+
+    with TemporaryDirectory() as folder:
+        save_model(folder, model, tokenizers)
+        loaded = load_model(folder, only_finite=False)
+    return loaded.model, loaded.tokenizers
+
+
+def headline(folder: Path, subject: "Subject") -> str:
+    numbers = sum(weight.numel() for weight in subject.original.parameters())
+    dtype, tolerance = str(subject.dtype).removeprefix("torch."), f"{subject.tolerance:.0e}"
+    return say(f"{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding",
+               f"{folder}：{numbers:,} 个参数，以 {dtype} 检验，{tolerance} 以内的差异视为舍入误差")
+
+
+def line(finding: "Finding") -> str:
+    return f"{MARKS[finding.holds]} {finding.title}{say(': ', '：')}{finding.words}"
+
+
+def as_text(folder: Path, findings: "list[Finding]") -> str:
+    """JSON that any program can read: a difference that is no number is null."""
+    rows = [asdict(finding) for finding in findings]
+    for row in rows:
+        if row["difference"] is not None and not math.isfinite(row["difference"]):
+            row["difference"] = None
+    holds = all(finding.holds is not False for finding in findings)
+    return json.dumps({"model": str(folder), "holds": holds, "findings": rows}, indent=2, ensure_ascii=False)
