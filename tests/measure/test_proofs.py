@@ -15,9 +15,8 @@ from qkv.language import set_language
 from qkv.measure.proofs import CHECKS, prove
 from qkv.measure.subject import Subject
 from qkv.model.attention import FusedCore
-from qkv.model.cache import Cache, FixedCache, GrowingCache
 from qkv.model.presets import reader, translator, writer
-from qkv.model.spec import Experts, Gated, Heads, Latent, Learned, LmHead
+from qkv.model.spec import Experts, Gated, Heads, Learned, LmHead
 from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.text.learn import learn
 
@@ -179,85 +178,6 @@ def test_padding_that_makes_nan_is_found():
     model = a_writer()
     model.decoder.layers[1].attn.branch.core = NanForBlindRows()
     assert verdicts(model)["padding"].words == "padded on the left, padding gives NaN or infinity"
-
-
-# ---- caches --------------------------------------------------------------------------------------------------------
-
-class KeepsTheWrongRows(Cache):
-    def keep(self, rows):
-        super().keep(rows.flip(0))
-
-
-class KeepsNoRows(Cache):
-    def keep(self, rows):
-        pass
-
-
-class ForgetsPadding(Cache):
-    def note(self, real, batch, length):
-        super().note(None, batch, length)
-
-
-class LosesAToken(GrowingCache):
-    """A key is overwritten by its neighbour."""
-
-    def extend(self, *new):
-        kept = super().extend(*new)
-        if self.length > 8:
-            self.buffers[0][:, :, 5] = self.buffers[0][:, :, 6]
-        return kept
-
-
-class LosesWhatItGrewFrom(GrowingCache):
-    def _grow(self, capacity, new):
-        super()._grow(capacity, new)
-        if self.length:
-            self.buffers[0][:, :, self.length - 1] = 0
-
-
-class KeepsTheWrongMemory(FixedCache):
-    def keep(self, rows):
-        pass
-
-
-def with_parts(attn=GrowingCache, cross=FixedCache):
-    class Parts(Cache):
-        def __init__(self, n_layers):
-            super().__init__(n_layers)
-            self.layers[-1].attn, self.layers[-1].cross = attn(), cross()
-    return Parts
-
-
-CACHES = {"wrong-rows": KeepsTheWrongRows, "no-rows": KeepsNoRows, "padding": ForgetsPadding,
-          "lost-token": with_parts(attn=LosesAToken), "lost-growth": with_parts(attn=LosesWhatItGrewFrom)}
-
-
-def break_cache(model, kind):
-    model.__class__ = type("Broken", (Transformer,), {"new_cache": lambda self: kind(len(self.decoder.layers))})
-    return model
-
-
-@pytest.mark.parametrize("kind", CACHES.values(), ids=CACHES.keys())
-@pytest.mark.parametrize("make", [a_writer, a_translator, lambda: stirred(writer(31, 16, 2, Latent(2, 6, 4, 4, 5), Gated(8)))],
-                         ids=["writer", "translator", "latent"])
-def test_a_broken_cache_is_found(make, kind):
-    assert fails(break_cache(make(), kind)) == {"cache"}
-
-
-@pytest.mark.parametrize("make", [a_writer, a_translator])
-def test_places_that_are_off_by_one_after_the_first_step_are_found(make, monkeypatch):
-    places_of = qkv.model.transformer.places_of
-
-    def one_too_far(length, past, real, device):
-        return places_of(length, past, real, device) + (past > 0)
-    monkeypatch.setattr(qkv.model.transformer, "places_of", one_too_far)
-    found = verdicts(make())
-    assert {name for name, finding in found.items() if finding.holds is False} == {"cache"}
-    assert "the result differs by" in found["cache"].words
-
-
-def test_a_memory_that_is_not_reordered_is_found():
-    assert fails(break_cache(a_translator(), with_parts(cross=KeepsTheWrongMemory))) == {"cache"}
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------
