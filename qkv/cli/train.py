@@ -43,6 +43,7 @@ def run_translation(
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
+    from qkv.pipeline import check_device
     from qkv.text.lines import write_text
     from qkv.train.lock import locked
     from qkv.train.loop import Trainer, state_to_resume
@@ -51,12 +52,16 @@ def run_translation(
 
     kept = out / "train.yaml"
     recipe = read_recipe(kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
+    check_device(recipe.device)
+    if resume and not out.is_dir():
+        state_to_resume(out, resume)  # refuses, and leaves no empty folder behind
     with locked(out):
         state = state_to_resume(out, resume, skip_damaged)
-        task = prepare_translation(recipe, out / "data")
-        write_text(kept, recipe.to_yaml())
-        code = Trainer(task, recipe, out).run(state)
-        return code or _tell(out, task)
+        task = prepare_translation(recipe, out / "data", resume)
+        trainer = Trainer(task, recipe, out, state)
+        del state  # or every weight would stay in memory twice
+        write_text(kept, recipe.to_yaml())  # only now is it sure that this recipe fits the run
+        return trainer.run() or _tell(out, task)
 
 
 def _tell(out: Path, task: "Translation") -> int:

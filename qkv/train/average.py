@@ -22,6 +22,10 @@ class Ema:
     def update(self, model: nn.Module) -> None:
         torch._foreach_lerp_(list(self.weights.values()), [one.detach() for one in model.parameters()], 1 - self.decay)
 
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from a saved average; in the model's order, for files keep names sorted."""
+        self.weights = {name: saved[name].to(one.device) for name, one in self.weights.items()}
+
     @contextmanager
     def lent_to(self, model: nn.Module) -> Iterator[None]:
         """Inside the block the model has the average's weights; afterwards its own again."""

@@ -30,7 +30,7 @@ def write_card(folder: Path, task: Translation, translate: Translate) -> Scores:
               say("vocabulary", "词表"): spec.vocab_size},
         model={say("parameters", "参数"): sum(parameters(spec).values()), "d_model": spec.d_model,
                say("layers", "层"): f"{_depth(spec.encoder)} + {_depth(spec.decoder)}"},
-        training={say("steps", "步数"): recipe.steps, say("optimiser", "优化器"): recipe.optimizer,
+        training={say("steps", "步数"): entries[-1]["step"] if entries else recipe.steps, say("optimiser", "优化器"): recipe.optimizer,
                   say("seconds", "秒"): round(entries[-1]["seconds"]) if entries else 0},
         scores={say(f"held out, beam {recipe.beam_size}", f"验证集，束宽 {recipe.beam_size}"): str(scores)},
         example=(sources[0], outputs[0]),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.folder import save_model
+from qkv.data.batches import PairBatch
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.init import calm_start
@@ -51,9 +52,9 @@ class Progress:
 
 
 class Trainer:
-    """One run in one folder."""
+    """One run in one folder, from its beginning or from a checkpoint."""
 
-    def __init__(self, task: Translation, recipe: Recipe, folder: Path):
+    def __init__(self, task: Translation, recipe: Recipe, folder: Path, resumed: State | None = None):
         self.task, self.recipe, self.folder = task, recipe, folder
         torch.manual_seed(recipe.seed)
         self.model = Transformer(task.spec)
@@ -63,17 +64,17 @@ class Trainer:
         self.optimizers = make_optimizers(self.model, recipe)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress()
+        self.reported = self.restore(resumed) if resumed else None
         if recipe.compile:
             for stack in (self.model.encoder, self.model.decoder):
                 if stack is not None:
                     stack.compile()
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def run(self, resumed: State | None = None) -> int:
+    def run(self) -> int:
         """Train to the end, or until asked to stop; gives the exit code."""
-        reported = self.restore(resumed) if resumed else None
-        with Reporter(self.folder, self.recipe.steps, resumed=reported) as self.reporter, Stopper() as stopper:
-            if resumed and self.due(self.recipe.validate_every):
+        with Reporter(self.folder, self.recipe.steps, resumed=self.reported) as self.reporter, Stopper() as stopper:
+            if self.reported and self.due(self.recipe.validate_every):
                 self.validate()  # a checkpoint is written before its validation: do it (again)
             while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:
                 self.step()
@@ -94,6 +95,10 @@ class Trainer:
     def due(self, every: int) -> bool:
         return self.progress.step % every == 0 or self.progress.step == self.recipe.steps
 
+    def planned(self, step: int) -> bool:
+        """Whether an unbroken run saves after this step."""
+        return step % self.recipe.save_every == 0 or step % self.recipe.validate_every == 0 or step == self.recipe.steps
+
     def step(self) -> None:
         """One update of the weights; a loss or gradient that is not finite never reaches them."""
         self.progress.step += 1
@@ -101,15 +106,9 @@ class Trainer:
         lr = set_share(self.optimizers, share_of_peak(recipe, self.model.spec.d_model, number))
         batches = [self.task.batch((number - 1) * recipe.accumulate + i) for i in range(recipe.accumulate)]
         sizes = [self.task.sizes(batch) for batch in batches]
-        predicted = sum(size[0] for size in sizes)
         torch.manual_seed((recipe.seed << 32) + number)
-        self.model.train()
-        loss = 0.0
-        for batch in batches:
-            with self.autocast():
-                part = self.task.loss(self.model, batch) / predicted
-            part.backward()
-            loss += float(part.detach())
+        statistics = [one.clone() for one in self.model.buffers()]  # batch norm's change in the forward pass
+        loss = self.gradients(batches, sum(size[0] for size in sizes))
         if math.isfinite(loss) and self.clipped():
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -117,10 +116,23 @@ class Trainer:
                 self.ema.update(self.model)
         else:
             loss = math.nan
+            for one, before in zip(self.model.buffers(), statistics, strict=True):
+                one.copy_(before)
             self.reporter.note(say(f"step {number}: not finite; the weights stay as they are", f"第 {number} 步：非有限值，权重不变"))
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.reporter.step(number, loss, sum(size[1] for size in sizes), lr)
+
+    def gradients(self, batches: list[PairBatch], predicted: int) -> float:
+        """The mean loss of all tokens of a step; its gradients stand at the weights."""
+        self.model.train()
+        loss = 0.0
+        for batch in batches:
+            with self.autocast():
+                part = self.task.loss(self.model, batch) / predicted
+            part.backward()
+            loss += float(part.detach())
+        return loss
 
     def clipped(self) -> bool:
         """Bring the gradient to the largest norm allowed; False if it is not finite."""
@@ -144,21 +156,40 @@ class Trainer:
         if self.ema:
             tensors["ema"] = self.ema.weights
         with self.reporter.paused():
-            save_state(self.folder, number, tensors, facts, max(KEPT, self.recipe.average), {self.progress.best_step})
+            save_state(self.folder, number, tensors, facts, KEPT, {self.progress.best_step, *self.to_average()})
         self.saved = number
 
     saved = -1  # the last step saved by this process
 
+    def to_average(self) -> list[int]:
+        """The last planned checkpoints, which make the average; one saved for a signal is not among them."""
+        past = [step for step in saved_steps(self.folder) if step <= self.progress.step and self.planned(step)]
+        return past[-self.recipe.average :] if self.recipe.average else []
+
     def restore(self, state: State) -> dict[str, Any]:
         """Weights, moments and numbers as they were; gives what the reporter needs to go on."""
+        self.refuse_other_run(state)
         self.model.load_state_dict(state.tensors["model"])
         for index, optimizer in enumerate(self.optimizers):
+            chosen = [dict(group) for group in optimizer.param_groups]
             restore_optimizer(optimizer, state.tensors[f"optimizer-{index}"], state.facts["optimizers"][index])
+            for group, own in zip(optimizer.param_groups, chosen, strict=True):
+                group.clear()  # what a recipe decides (lr, decay) comes from the recipe, so that --set changes it
+                group.update(own)
         if self.ema:
-            self.ema.weights = {name: one.to(self.recipe.device) for name, one in state.tensors["ema"].items()}
+            self.ema.load(state.tensors["ema"])
         self.progress = Progress(**state.facts["progress"])
         self.saved = self.progress.step
         return dict(state.facts["reporter"])
+
+    def refuse_other_run(self, state: State) -> None:
+        """A checkpoint goes on with the recipe that made it, as far as it decides what there is to load."""
+        shapes = {name: one.shape for name, one in self.model.state_dict().items()}
+        groups = {"model", *(f"optimizer-{index}" for index in range(len(self.optimizers)))} | ({"ema"} if self.ema else set())
+        if {name: one.shape for name, one in state.tensors["model"].items()} != shapes or not groups <= state.tensors.keys():
+            wrong = say("saved by a run with another model, optimizer or ema", "保存它的训练用了不同的模型、优化器或 ema")
+            raise QkvError(state.folder, wrong, say("go on with the run's own recipe, or choose another --out",
+                                                    "请用该训练原来的配方继续，或另选 --out"))
 
     def validate(self) -> None:
         """Measure on held-out data; the best model so far is published at the top of the folder."""
@@ -168,7 +199,7 @@ class Trainer:
             samples = figures.pop("samples", [])
             self.reporter.record(number, "valid", **figures)
             self.reporter.note(_told(number, figures, samples))
-            worth = figures.get("bleu", -figures["loss"])
+            worth = _worth(figures)
             if self.progress.best is None or worth > self.progress.best:
                 self.progress.best, self.progress.best_step, self.progress.stale = worth, number, 0
                 self.publish()
@@ -192,7 +223,7 @@ class Trainer:
         """Average the last checkpoints if the recipe says so; the better of average and best stays at the top."""
         if self.recipe.average < 2:
             return
-        steps = saved_steps(self.folder)[-self.recipe.average :]
+        steps = self.to_average()
         group = "ema" if self.ema else "model"
         states = (load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps)
         self.model.load_state_dict(mean_of(states), strict=self.ema is None)
@@ -201,9 +232,14 @@ class Trainer:
         figures.pop("samples", None)
         self.reporter.record(self.progress.step, "average", **figures)
         self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + _told(self.progress.step, figures, []))
-        worth = figures.get("bleu", -figures["loss"])
-        if self.progress.best is None or worth >= self.progress.best:
+        if self.progress.best is None or _worth(figures) >= self.progress.best:
             self.publish()
+
+
+def _worth(figures: dict[str, Any]) -> float:
+    """What is compared, larger is better: BLEU, or minus the loss; no number is worth less than any."""
+    worth = float(figures.get("bleu", -figures["loss"]))
+    return -math.inf if math.isnan(worth) else worth
 
 
 def _told(step: int, figures: dict[str, Any], samples: list[tuple[str, str, str]]) -> str:

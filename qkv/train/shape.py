@@ -35,6 +35,9 @@ def translator_spec(model: str | Shape, vocab_size: int, source_vocab_size: int 
     if spec.encoder is None or spec.decoder is None:
         wrong = say(f"'{model}' is no encoder-decoder", f"'{model}' 不是编码器-解码器")
         raise QkvError("model", wrong, say("translation needs both stacks, as in 'tiny'", "翻译需要两个栈，例如 'tiny'"))
+    if spec.decoder.sees != "past":
+        wrong = say(f"the decoder of '{model}' sees the future", f"'{model}' 的解码器能看到未来")
+        raise QkvError("model", wrong, say('give its decoder "sees": "past"', '请让解码器 "sees": "past"'))
     return replace(spec, vocab_size=vocab_size, source_vocab_size=source_vocab_size)
 
 

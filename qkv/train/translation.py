@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.batches import BatchPlan, PairBatch, collate, pair_batch
@@ -45,6 +46,8 @@ class Translation:
         assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
         sources, targets = (np.max([one.lengths for one in side], axis=0) + 1 for side in (train.sources, train.targets))
         self.plan = BatchPlan(sources, targets, recipe.batch_tokens, recipe.seed, self.spec.max_len)
+        held = valid.sources[0].lengths + 1, valid.targets[0].lengths + 1
+        self.valid_plan = BatchPlan(*held, VALID_TOKENS, seed=0, max_len=self.spec.max_len)
 
     @property
     def spec(self) -> Spec:
@@ -82,28 +85,39 @@ class Translation:
         """The summed cross-entropy of all target tokens, each predicted from the true ones before it."""
         smoothing = self.recipe.label_smoothing if label_smoothing is None else label_smoothing
         device = model.embed.weight.device
+        if self.recipe.r_drop and model.training:
+            return self._agreeing_loss(model, batch, smoothing)
         memory = model.encode(*_moved(batch.source, self.pad, device))
         # Padding stands on the right, so the causal mask hides it already; its own rows are left out of the loss.
         stream = model.decode(batch.target_in.to(device), memory)
         return model.loss(stream, *_moved(batch.target_out, self.pad, device), smoothing)
 
+    def _agreeing_loss(self, model: Transformer, batch: PairBatch, smoothing: float) -> Tensor:
+        """R-Drop: two passes with other dropout should agree; half of (CE + CE + weight / 2 (KL + KL)), as published."""
+        device = model.embed.weight.device
+        source, target_in, target_out = (torch.cat([one, one]).to(device) for one in (batch.source, batch.target_in, batch.target_out))
+        memory = model.encode(*_moved(source, self.pad, device))
+        stream, real = model.decode(target_in, memory), target_out.ne(self.pad)
+        first, second = model.logits(stream[real]).log_softmax(dim=-1).chunk(2)                    # (tokens, vocab)
+        apart = F.kl_div(first, second, reduction="sum", log_target=True)
+        apart = (apart + F.kl_div(second, first, reduction="sum", log_target=True)) / 2
+        return (model.loss(stream, target_out, real, smoothing) + self.recipe.r_drop * apart) / 2
+
     @torch.no_grad()
     def validate(self, model: Transformer, decode: bool) -> dict[str, Any]:
         """Loss and perplexity on the held-out pairs; BLEU and a few translations if `decode`."""
-        source, target = self.valid.sources[0], self.valid.targets[0]
-        plan = BatchPlan(source.lengths + 1, target.lengths + 1, VALID_TOKENS, seed=0, max_len=self.spec.max_len)
         total = count = 0.0
-        for rows in plan.epoch(0):
+        for rows in self.valid_plan.epoch(0):
             batch = self._pairs(self.valid, 0, rows)
             total += float(self.loss(model, batch, label_smoothing=0.0))
             count += self.sizes(batch)[0]
         figures = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
-        return figures | self._bleu(model, plan) if decode else figures
+        return figures | self._bleu(model) if decode else figures
 
-    def _bleu(self, model: Transformer, plan: BatchPlan) -> dict[str, Any]:
+    def _bleu(self, model: Transformer) -> dict[str, Any]:
         special = {"bos_id": self.bos, "eos_id": self.eos, "pad_id": self.pad}
         outputs: dict[int, str] = {}
-        for rows in plan.epoch(0):
+        for rows in self.valid_plan.epoch(0):
             sources = collate(self.valid.sources[0].take(rows), self.pad, last=self.eos)
             ids, real = _moved(sources, self.pad, model.embed.weight.device)
             found = greedy(model, ids, real, max_len=2 * ids.shape[1] + 10, **special)

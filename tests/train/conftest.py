@@ -1,0 +1,45 @@
+"""A corpus of 300 real pairs and the smallest model that can be trained on it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from qkv.data.builtin import builtin_pairs
+from qkv.train.prepare import prepare_translation
+from qkv.train.recipe import Recipe, Shape
+
+TINY = Recipe(
+    vocab_size=400, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64), steps=12, batch_tokens=400,
+    save_every=3, validate_every=6, warmup=3, lr=5e-3, valid_bleu=False,
+)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """a.zh and a.en, 300 pairs; v.zh and v.en, 12 others."""
+    folder = tmp_path_factory.mktemp("corpus")
+    pairs = builtin_pairs()[0]
+    for name, some in (("a", pairs[:300]), ("v", pairs[300:312])):
+        (folder / f"{name}.zh").write_text("".join(f"{pair.source}\n" for pair in some), encoding="utf-8")
+        (folder / f"{name}.en").write_text("".join(f"{pair.target}\n" for pair in some), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(corpus):
+    """tiny_recipe(steps=5): a recipe for the corpus."""
+    files = {side: str(corpus / name) for side, name in
+             (("source", "a.zh"), ("target", "a.en"), ("valid_source", "v.zh"), ("valid_target", "v.en"))}
+    return lambda **changes: replace(TINY, **{**files, **changes})
+
+
+@pytest.fixture
+def make_task(tiny_recipe, tmp_path):
+    """make_task(seed=2): the task of such a recipe, its data in the test's own folder."""
+    return lambda folder="data", **changes: prepare_translation(tiny_recipe(**changes), tmp_path / folder)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
