@@ -36,7 +36,8 @@ SPECIAL_TOKENS = {
 class Tokenizer:
     """A vocabulary and the rules that turn text into its ids: ids = tokenizer.encode("low"); tokenizer.decode(ids)."""
 
-    def __init__(self, core: tokenizers.Tokenizer):
+    def __init__(self, core: tokenizers.Tokenizer, description: str = ""):
+        self._json = description or core.to_str()  # scores change a little when the library reads and writes them
         core.encode_special_tokens = True  # the library's way to say: the text of a special token is text
         core.no_padding()
         core.no_truncation()
@@ -93,12 +94,16 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a tokenizer.json, or the one in a folder."""
         path = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        return cls(_read_core(path))
+        description = "\n".join(read_lines(path))
+        try:
+            return cls.from_json(description)
+        except Exception as error:
+            raise _unreadable(path, description, str(error)) from None
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         """The tokenizer that a tokenizer.json describes."""
-        return cls(tokenizers.Tokenizer.from_str(text))
+        return cls(tokenizers.Tokenizer.from_str(text), text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_json, (self._json,)  # processes hand each other the description
@@ -112,10 +117,6 @@ class Tokenizer:
     def rules(self) -> dict[str, Any]:
         """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens."""
         return json.loads(self._json)
-
-    @cached_property
-    def _json(self) -> str:
-        return self.core.to_str()
 
     @cached_property
     def _may_cut(self) -> bool:
@@ -169,16 +170,8 @@ def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Enc
         return core.encode_batch_fast(list(map(mend_surrogates, texts)), add_special_tokens=False)
 
 
-def _read_core(path: Path) -> tokenizers.Tokenizer:
-    """What the file describes, or an error that says whether it is damaged or something else."""
-    text = "\n".join(read_lines(path))
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:
-        raise _unreadable(path, text, str(error)) from None
-
-
 def _unreadable(path: Path, text: str, reason: str) -> QkvError:
+    """Whether the file is damaged, something else, or a tokenizer with a part missing."""
     try:
         rules = json.loads(text)
     except json.JSONDecodeError as error:
