@@ -10,6 +10,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -117,4 +118,5 @@ def write_text(path: str | Path, text: str) -> None:
     except OSError as error:
         raise QkvError(path, say("cannot be written", "无法写入"), str(error.strerror)) from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # it is there only if something went wrong
+            unfinished.unlink()

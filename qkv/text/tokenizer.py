@@ -6,7 +6,7 @@ tokenizer what it is stands in its tokenizer.json. Told in docs/tokenizers.md.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -81,10 +81,13 @@ class Tokenizer:
         """The pieces as they stand in the vocabulary."""
         return [self.core.id_to_token(int(id)) or "" for id in ids]
 
-    def tokens_for_people(self, ids: Sequence[int]) -> list[str]:
+    def tokens_for_people(self, ids: Iterable[int]) -> list[str]:
         """One string an id in which a person sees characters, marked where a piece is a part of one: '好[1/3]'."""
-        special = set(self.special_ids)
-        return readable([piece if piece in special else self._bytes(piece) for piece in self.tokens(ids)])
+        return self.shown(self.tokens(ids))
+
+    def shown(self, pieces: Iterable[str]) -> list[str]:
+        """Pieces of the vocabulary as a person reads them."""
+        return readable([piece if piece in self.special_ids else self._bytes(piece) for piece in pieces])
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json: the vocabulary, the merges and every choice, readable by the `tokenizers` library."""

@@ -1,0 +1,180 @@
+"""`qkv tokenizer`: what it prints, and what it says of bad input, word for word."""
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+import tokenizers
+
+from qkv.cli import main
+from qkv.text.files import read_tokenizer
+from qkv.text.learn import learn
+from qkv.text.lines import read_lines
+from qkv.text.report import report
+from qkv.text.steps import merge_steps
+
+TEXT = "Low lower lowest newest widest\n我们学习机器翻译。\n" * 5
+
+
+@pytest.fixture
+def qkv(tmp_path, monkeypatch, capsys):
+    """Run a command in a folder with a text and a tokenizer; gives exit code, stdout, stderr."""
+    (tmp_path / "a.txt").write_text(TEXT)
+    learn("bytes", TEXT.splitlines(), 300).save(tmp_path / "tok.json")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["qkv", "tokenizer", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "bytes", "wordpiece"])
+def test_learning_writes_a_tokenizer_and_nothing_else(qkv, tmp_path, kind):
+    before = {path.name for path in tmp_path.iterdir()}
+    assert qkv("learn", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "new/x.json")[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == before | {"new"}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+    theirs = tokenizers.Tokenizer.from_file("new/x.json")
+    assert theirs.encode("lower 学习").ids == read_tokenizer("new/x.json").encode("lower 学习")
+
+
+def test_learning_tells_what_it_made(qkv, tmp_path):
+    code, out, err = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json")
+    assert (code, out, err) == (0, "x.json: 280 tokens (bytes)\n", "")
+    code, out, _ = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json", "--json")
+    assert json.loads(out) == {"file": "x.json", "kind": "bytes", "vocab_size": 280,
+                               "fingerprint": read_tokenizer("x.json").fingerprint}
+
+
+def test_choices_and_packed_files_are_taken(qkv, tmp_path):
+    (tmp_path / "b.gz").write_bytes(gzip.compress("ＬＯＷ 学习\n".encode()))
+    assert qkv("learn", "a.txt", "b.gz", "--kind", "word", "--lowercase", "--nfkc", "--split-chinese", "--special", "<mask>",
+               "--min-count", "2", "--out", "x.json")[0] == 0
+    code, out, _ = qkv("encode", "x.json", "Ｌow LOWER 学习", "--pieces")
+    assert (code, out) == (0, "low lower 学 习\n")
+    assert read_tokenizer("x.json").mask_id == 4
+
+
+def test_ids_go_to_text_and_back_line_by_line(qkv, tmp_path):
+    text = "lower  学习\r\n\nwidest <eos>\n"
+    code, ids, _ = qkv("encode", "tok.json", stdin=text.encode())
+    assert code == 0 and ids.count("\n") == 3
+    assert qkv("decode", "tok.json", stdin=ids.encode()) == (0, "lower  学习\n\nwidest <eos>\n", "")
+    (tmp_path / "in.txt").write_text(text)
+    (tmp_path / "ids.txt").write_text(ids)
+    assert qkv("encode", "tok.json", "--file", "in.txt")[1] == ids
+    assert qkv("decode", "tok.json", "--file", "ids.txt")[1] == "lower  学习\n\nwidest <eos>\n"
+
+
+def test_texts_and_ids_can_be_arguments_and_json(qkv):
+    known = read_tokenizer("tok.json")
+    ids = known.encode("low")
+    assert qkv("encode", "tok.json", "low", "wid") == (0, f"{ids[0]}\n{' '.join(map(str, known.encode('wid')))}\n", "")
+    assert json.loads(qkv("encode", "tok.json", "好", "--json")[1])["pieces"] == ["好[1/3]", "好[2/3]", "好[3/3]"]
+    assert json.loads(qkv("decode", "tok.json", *map(str, ids), "--json")[1]) == {"text": "low"}
+    assert qkv("encode", "tok.json", "<eos>", "--parse-special") == (0, "3\n", "")
+    assert qkv("encode", "tok.json", "a\ud800")[1] == qkv("encode", "tok.json", "a\ufffd")[1]
+
+
+def test_show_tells_the_merges_of_a_word_in_order(qkv, tmp_path):
+    (tmp_path / "b.txt").write_text("low low lower newest\n")
+    qkv("learn", "b.txt", "--kind", "bpe", "--vocab-size", "19", "--out", "x.json")
+    _, out, _ = qkv("show", "x.json", "low")
+    rows = [line.split("│")[1:5] for line in out.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["0", "", "", "l o w</w>"], ["1", "l + o", "1", "lo w</w>"], ["2", "lo + w</w>", "3", "low</w>"]]  # w + e comes between
+    steps = json.loads(qkv("show", "x.json", "low", "--json")[1])
+    assert steps[2] == {"step": 2, "merge": "lo + w</w>", "rank": 3, "pieces": ["low</w>"]}
+
+
+def test_show_gives_the_pieces_where_there_are_no_merges(qkv):
+    qkv("learn", "a.txt", "--kind", "char", "--out", "x.json")
+    assert [row["piece"] for row in json.loads(qkv("show", "x.json", "low", "--json")[1])] == ["l", "o", "w"]
+    assert "[/b]" in qkv("show", "tok.json", "[/b]")[1].replace(" ", "")
+
+
+@pytest.mark.parametrize("name", ["gpt2_bpe/gpt2_vocab.json", "llama2_tokenizer/tokenizer.model"])
+def test_the_last_step_holds_the_tokens_of_real_vocabularies(shared, name):
+    known = read_tokenizer(shared / name)
+    lines = [line for file in (shared / "ntrex").iterdir() for line in list(read_lines(file))[:5]]
+    for text in [*lines, "  two  spaces 好👍", "x" * 30]:
+        assert merge_steps(known, text)[-1].pieces == known.tokens(known.encode(text))
+
+
+def test_report_counts_each_file(qkv, tmp_path):
+    (tmp_path / "b.txt").write_text("aé 好\n\nx  y\n")
+    _, out, _ = qkv("report", "tok.json", "a.txt", "b.txt", "--json")
+    first, second = json.loads(out)
+    assert (first["file"], first["lines"], second["file"], second["lines"]) == ("a.txt", 10, "b.txt", 3)
+    tokens = sum(map(len, read_tokenizer("tok.json").encode_batch(["aé 好", "", "x  y"])))
+    assert second["tokens"] == tokens
+    assert second["tokens_per_word"] == tokens / 4 and second["tokens_per_character"] == tokens / 8
+    assert second["bytes_per_token"] == 11 / tokens
+    assert (second["unknown_rate"], second["round_trip"]) == (0, 1)
+    assert "a.txt" in qkv("report", "tok.json", "a.txt")[1]
+
+
+def test_report_sees_unknown_words_and_lost_spaces():
+    found = report(learn("word", ["low lower"], 9), ["low lower", "low  low", "high low"]).figures()
+    assert found["unknown_rate"] == 1 / 6 and found["round_trip"] == 1 / 3
+
+
+BAD = [
+    (["learn", "none.txt", "--out", "x.json"], "none.txt: no such file; check the path"),
+    (["learn", "empty.txt", "--out", "x.json"], "empty.txt: empty file; give a text file with at least one line"),
+    (["learn", "binary.bin", "--out", "x.json"], "binary.bin: a binary file, not text; give plain text in UTF-8"),
+    (["learn", "a.txt", "latin.txt", "--out", "x.json"],
+     "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace"),
+    (["learn", "a.txt", "--vocab-size", "100", "--out", "x.json"],
+     "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260"),
+    (["learn", "ab.txt", "--kind", "bpe", "--vocab-size", "7", "--out", "x.json"],
+     "--vocab-size: 7 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8"),
+    (["learn", "a.txt", "--kind", "byte", "--out", "x.json"], "--kind: no kind of tokenizer 'byte'; did you mean 'bytes'?"),
+    (["learn", "a.txt", "--errors", "ignore", "--out", "x.json"], "--errors: no way 'ignore'; choose from strict, replace"),
+    (["learn", "a.txt", "--special", "mask", "--out", "x.json"],
+     "--special: 'mask' could be a word of the text; write <mask> or [mask]"),
+    (["learn", "a.txt", "--out", "a.txt/x.json"], "a.txt/x.json: cannot be written; File exists"),
+    (["learn", "a.txt", "--out", "folder"], "folder: a folder; write --out folder/tokenizer.json"),
+    (["encode", "none.json", "x"], "none.json: no such file; check the path"),
+    (["encode", "cut.json", "x"], "cut.json: damaged JSON (line 1, column 12); is the download complete?"),
+    (["encode", "config.json", "x"],
+     "config.json: JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library"),
+    (["encode", "tok.json", "x", "--file", "a.txt"], "--file: a text is given as well; give one of the two"),
+    (["encode", "tok.json"], "stdin: empty file; give a text file with at least one line"),
+    (["encode", "tok.json", "--file", "latin.txt"],
+     "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace"),
+    (["decode", "tok.json", "12", "1x"], "ids: '1x' is not an id; write numbers from 0 to 299"),
+    (["decode", "tok.json", "300"], "ids: '300' is not an id; write numbers from 0 to 299"),
+    (["report", "tok.json", "none.txt"], "none.txt: no such file; check the path"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message.split(";")[0] for _, message in BAD])
+def test_bad_input_is_one_line_and_leaves_nothing_behind(qkv, tmp_path, arguments, message):
+    for name, content in {"empty.txt": b"", "binary.bin": b"\x7fELF\0\0", "latin.txt": b"fine\ncaf\xe9\n", "ab.txt": b"ab ba\n",
+                          "cut.json": b'{"model": {', "config.json": b'{"d_model": 512}'}.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    code, _, err = qkv(*arguments)
+    assert (code, err) == (2, message + "\n")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_replacing_goes_on_past_foreign_bytes(qkv, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
+    assert qkv("learn", "latin.txt", "--errors", "replace", "--kind", "char", "--out", "x.json")[0] == 0
+    assert qkv("encode", "x.json", "--file", "latin.txt", "--errors", "replace", "--pieces")[1] == "f i n e\nc a f \ufffd\n"
+
+
+def test_a_failed_learning_keeps_the_old_tokenizer(qkv, tmp_path):
+    before = (tmp_path / "tok.json").read_bytes()
+    assert qkv("learn", "a.txt", "--vocab-size", "3", "--out", "tok.json")[0] == 2
+    assert (tmp_path / "tok.json").read_bytes() == before
