@@ -17,16 +17,18 @@ from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.folder import LoadedModel
 from qkv.checkpoint.names import Family, links, to_ours, to_theirs
 from qkv.checkpoint.sentence import read_pooling
-from qkv.checkpoint.shards import TYPES, Shards, inside, read_json
+from qkv.checkpoint.shards import TYPES, Shards, inside, read_table
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.door import check
 from qkv.model.experts import ExpertFeedForward
+from qkv.model.spec import Experts, Spec
 from qkv.model.transformer import Transformer
+from qkv.text.files import read_tokenizer
 from qkv.text.tokenizer import Tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm", "spiece.model",
-                   "sentencepiece.bpe.model")
+# Files that make up a tokenizer; the first whole set is read.
+TOKENIZER_FILES = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"), ("vocab.txt",))
 
 
 def is_huggingface(folder: str | Path) -> bool:
@@ -44,6 +46,7 @@ def load_huggingface(
     family = family_of(config)
     spec = family.read(config)
     check(spec, str(config.where))
+    refuse_boasts(spec, shards, config)
     with torch.device("meta"):  # only shapes: the memory comes with the weights
         model = Transformer(spec)
     slots = model.state_dict()
@@ -60,12 +63,8 @@ def load_huggingface(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
-    fields = read_json(folder, "config.json")
-    if not isinstance(fields, dict):
-        raise QkvError(folder / "config.json", say("is not a table", "不是表"), say("is the download complete?", "下载完整吗？"))
-    return fields
+    """config.json as it stands there; what it says is checked field by field."""
+    return read_table(folder, "config.json")
 
 
 def family_of(config: Config) -> Family:
@@ -76,6 +75,18 @@ def family_of(config: Config) -> Family:
         raise config.wrong("quantization_config", config.fields["quantization_config"], say(
             "take the checkpoint with whole weights (bf16, f16, f32)", "请使用未量化的检查点（bf16、f16、f32）"))
     return FAMILIES[kind]
+
+
+def refuse_boasts(spec: Spec, shards: Shards, config: Config) -> None:
+    """Every layer and every expert has weights of its own, so there are at least as many weights as those."""
+    layers = [layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()]
+    parts = [layer.feed_forward for layer in layers]
+    told = len(layers) + sum(part.n_experts for part in parts if isinstance(part, Experts))
+    if told > len(shards.entries):
+        held = len(shards.entries)
+        raise QkvError(config.where, say(f"tells of {told:,} layers and experts, and the files hold only {held:,} weights",
+                                         f"说有 {told:,} 个层和专家，而文件中只有 {held:,} 个权重"),
+                       say("is the download complete?", "下载完整吗？"))
 
 
 # ── Weights ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,10 +171,13 @@ def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
 # ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────
 def read_tokenizers(folder: Path) -> dict[str, Tokenizer]:
     """The tokenizer of the folder, in whichever of the usual formats it is; none is no error."""
-    present = [name for name in TOKENIZER_FILES if (folder / name).is_symlink() or (folder / name).exists()]
-    if not present:
-        return {}
-    return {"tokenizer": Tokenizer.load(inside(folder, present[0]))}
+    for names in TOKENIZER_FILES:
+        present = [name for name in names if (folder / name).is_symlink() or (folder / name).exists()]
+        if present == list(names):
+            for name in names:
+                inside(folder, name)  # no link leads out
+            return {"tokenizer": read_tokenizer(folder / names[0])}
+    return {}
 
 
 def facts_of(model: Transformer, family: Family, shards: Shards, config: Config, folder: Path) -> dict[str, Any]:
@@ -178,7 +192,7 @@ def facts_of(model: Transformer, family: Family, shards: Shards, config: Config,
 
 def read_generation(folder: Path, config: Config) -> dict[str, Any]:
     """The ids that begin, end and fill a text, as far as their folder tells them."""
-    fields = config.fields | {k: v for k, v in read_json(folder, "generation_config.json", {}).items() if v is not None}
+    fields = config.fields | {k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None}
     ends = fields.get("eos_token_id")
     start = fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
     ids = {"start_id": fields.get("bos_token_id") if start is None else start, "pad_id": fields.get("pad_token_id")}

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint.shards import inside, read_json
+from qkv.checkpoint.shards import inside, read_json, read_table
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -29,7 +29,7 @@ def read_pooling(folder: Path) -> dict[str, Any] | None:
                                                     f"有我们没有的模块（{'、'.join(strange)}）"),
                        say("Transformer, Pooling and Normalize can be imported", "可导入 Transformer、Pooling 和 Normalize"))
     places = [str(one.get("path", "")) for one, kind in zip(modules, kinds, strict=True) if kind == "Pooling"]
-    length = read_json(folder, "sentence_bert_config.json", {}).get("max_seq_length")
+    length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
     return {"pooling": read_mode(folder, places[0]) if places else "cls", "normalised": "Normalize" in kinds,
             "max_len": length if type(length) is int and length > 0 else None}
 
@@ -37,9 +37,9 @@ def read_pooling(folder: Path) -> dict[str, Any] | None:
 def read_mode(folder: Path, place: str) -> str:
     """cls, mean or max, from the pooling module's own config.json."""
     inside(folder, place, "config.json")  # no way out of the folder
-    fields = read_json(folder / place, "config.json")
+    fields = read_table(folder / place, "config.json")
     modes = [ours for theirs, ours in MODES.items() if fields.get(theirs) is True]
-    modes = modes or [mode for mode in [fields.get("pooling_mode")] if mode in MODES.values()]
+    modes = modes or [mode for mode in MODES.values() if mode == fields.get("pooling_mode")]
     if len(modes) != 1:
         raise QkvError(folder / place / "config.json", say(f"{len(modes)} ways of pooling that we know",
                                                            f"我们认识的池化方式有 {len(modes)} 种"),

@@ -5,6 +5,8 @@ outside the folder is opened, and no pickle ever. Told in docs/convert.md, "What
 """
 
 import json
+import math
+import mmap
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGE = 1 << 20  # bytes
 MOST_JSON = 64 << 20  # bytes: the index of the largest published model has 10 MB
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -51,13 +54,14 @@ class Shards:
     def read(self, name: str) -> Tensor:
         """The tensor in memory of its own: the file may change or go."""
         entry = self.entries[name]
-        tensor = torch.empty(entry.shape, dtype=TYPES[entry.kind])
+        size = math.prod(entry.shape) * TYPES[entry.kind].itemsize
+        # Pages of its own, not the heap: what is read only to be turned or stacked goes back to the system at once.
+        memory = mmap.mmap(-1, size) if size >= LARGE else bytearray(size)
         with entry.path.open("rb") as file:
             file.seek(entry.start)
-            memory = memoryview(tensor.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
-            if file.readinto(memory) != tensor.nbytes:
+            if file.readinto(memory) != size:
                 raise QkvError(entry.path, say("changed while it was read", "读取时被改动"), _again())
-        return tensor
+        return torch.frombuffer(memory, dtype=TYPES[entry.kind]).view(entry.shape)
 
 
 def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) -> Any:
@@ -74,6 +78,14 @@ def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) ->
     except OSError as error:
         raise QkvError(folder / name, say(f"cannot be read ({error.strerror})", f"无法读取（{error.strerror}）"),
                        say("check its permissions", "请检查权限")) from None
+
+
+def read_table(folder: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same, and it must be a table."""
+    content = read_json(folder, name, default)
+    if not isinstance(content, dict):
+        raise QkvError(folder / name, say("is not a table", "不是表"), say("is the download complete?", "下载完整吗？"))
+    return content
 
 
 def inside(folder: Path, *parts: str) -> Path:
@@ -114,8 +126,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _shard_names(folder: Path) -> list[str]:
-    index = read_json(folder, INDEX)
-    names = index.get("weight_map") if isinstance(index, dict) else None
+    names = read_table(folder, INDEX).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise QkvError(folder / INDEX, say("has no table 'weight_map' of names to files", "没有从权重名到文件的表 'weight_map'"),
                        _again())

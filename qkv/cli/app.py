@@ -31,7 +31,7 @@ app.command("check", help=say("Prove on this very model what must hold of every 
 app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)
 app.command("evaluate", help=say("BLEU, chrF, perplexity and speed of a translator.", "评测翻译：BLEU、chrF、困惑度与速度。"))(evaluate.evaluate)
 app.command("attention", help=say("Draw where a translator looks.", "画出翻译模型看向哪里。"))(attention.attention)
-app.command("import", help=say("Read another family's checkpoint; nothing of it is run.", "读取其他模型族的检查点；不运行其中任何代码。"))(convert.import_)
+app.command("import", help=say("Read another family's checkpoint; nothing of it is run.", "读取他人的检查点；不运行其中代码。"))(convert.import_)
 app.command("export", help=say("Write a model so that other software loads it.", "写出模型，供其他软件加载。"))(convert.export)
 
 

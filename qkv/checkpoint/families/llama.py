@@ -12,6 +12,7 @@ from qkv.checkpoint.families.rotary import read_rotary, write_rotary
 from qkv.checkpoint.names import Family, Row
 from qkv.model.spec import FeedForward, Gated, Heads, Layer, LmHead, Mixer, Norm, Rotary, Spec, Stack
 
+KINDS = ("sliding_attention", "full_attention")
 COPIES = {"lm_head.weight": ("model.embed_tokens.weight",)}
 
 FRAME = [
@@ -92,10 +93,11 @@ def windowed(config: Config, layers: list[Layer]) -> list[Layer]:
     if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
         return layers
     width, start = config.whole("sliding_window"), config.fields.get("max_window_layers", 28)
-    kinds = config.fields.get("layer_types") or [
-        "sliding_attention" if i >= start else "full_attention" for i in range(len(layers))]
-    if len(kinds) != len(layers) or not set(kinds) <= {"sliding_attention", "full_attention"}:
-        raise config.wrong("layer_types", kinds, "sliding_attention, full_attention")
+    kinds = config.fields.get("layer_types")
+    if kinds is None and type(start) is int:
+        kinds = ["sliding_attention" if i >= start else "full_attention" for i in range(len(layers))]
+    if not isinstance(kinds, list) or len(kinds) != len(layers) or any(kind not in KINDS for kind in kinds):
+        raise config.wrong("layer_types", kinds, ", ".join(KINDS))
     narrow = replace(layers[0], mixer=replace(layers[0].mixer, window=width))  # type: ignore[arg-type]
     return [narrow if kind == "sliding_attention" else layer for layer, kind in zip(layers, kinds, strict=True)]
 

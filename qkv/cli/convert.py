@@ -1,0 +1,79 @@
+"""`qkv import` and `qkv export`: other people's checkpoints, and ours in other people's software.
+
+In: a folder. Out: a folder of the other kind and a report; exit code 1 if the two do not compute the same.
+Told in docs/convert.md.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from qkv.errors import QkvError, near_miss
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.checkpoint.parity import Report
+
+FORMATS = ("huggingface",)
+INPUTS = typer.Option(8, "--inputs", min=0, help=say("Inputs on which both are compared; 0: none.", "比较多少个输入；0：不比较。"))
+JSON = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。"))
+
+
+def import_(
+    folder: Path = typer.Argument(help=say("A Hugging Face folder.", "Hugging Face 文件夹。")),
+    out: Path = typer.Option(..., "--out", help=say("Where our folder goes.", "我们的文件夹写到哪里。")),
+    inputs: int = INPUTS,
+    as_json: bool = JSON,
+) -> int:
+    """Read a checkpoint of another family; nothing of it is run."""
+    from qkv.checkpoint.convert import import_folder
+
+    return tell(out, *import_folder(folder, out, inputs), as_json)
+
+
+def export(
+    folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
+    to: str = typer.Option(..., "--to", help=say("The format: huggingface.", "格式：huggingface。")),
+    out: Path = typer.Option(..., "--out", help=say("Where their folder goes.", "他们的文件夹写到哪里。")),
+    inputs: int = INPUTS,
+    as_json: bool = JSON,
+) -> int:
+    """Write a model of ours so that other software loads it."""
+    if to not in FORMATS:
+        raise QkvError("--to", say(f"no format '{to}'", f"没有格式 '{to}'"), near_miss(to, FORMATS))
+    from qkv.checkpoint.convert import export_folder
+
+    return tell(out, *export_folder(folder, out, inputs), as_json)
+
+
+def tell(out: Path, facts: dict[str, Any], report: "Report | None", as_json: bool) -> int:
+    """Print what was made and how it compares; 1 if it does not."""
+    if as_json:
+        proof = {**asdict(report), "same": report.same} if report else None
+        print(json.dumps({"folder": str(out), "facts": facts, "report": proof}, ensure_ascii=False))
+    else:
+        print("\n".join([headline(out, facts), *(lines(report) if report else [unproven()])]))
+    return 0 if report is None or report.same else 1
+
+
+def headline(out: Path, facts: dict[str, Any]) -> str:
+    return say(f"{out}: {facts['family']}, {facts['parameters']:,} parameters, {facts['dtype']}",
+               f"{out}：{facts['family']}，{facts['parameters']:,} 个参数，{facts['dtype']}")
+
+
+def lines(report: "Report") -> list[str]:
+    mark, same = ("✓" if report.same else "✗"), f"{report.n_same}/{report.n_inputs}"
+    what = say("same greedy text", "贪心文本相同") if report.greedy else say("within rounding", "在舍入范围内")
+    return [
+        say(f"{mark} compared with {report.against}", f"{mark} 对照：{report.against}"),
+        say(f"  largest difference {report.largest:.1e} (rounding: up to {report.tolerance:.1e}), {what} {same}",
+            f"  最大差异 {report.largest:.1e}（舍入允许 {report.tolerance:.1e}），{what} {same}"),
+        *(f"  {name}  {one['bytes']:,}  sha256 {one['sha256']}" for name, one in report.files.items()),
+    ]
+
+
+def unproven() -> str:
+    return say("– not compared (--inputs 0)", "– 未比较（--inputs 0）")
