@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from qkv.generate.fast import FastStepper, can_be_fast
 from qkv.model.transformer import Transformer
 
 
@@ -50,7 +51,7 @@ def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None) ->
     """The stepper for these sentences, (batch, source); without padding no mask is needed."""
     if real is not None and bool(real.all()):
         real = None
-    return CachedStepper(model, source_ids, real)
+    return FastStepper(model, source_ids, real) if can_be_fast(model) else CachedStepper(model, source_ids, real)
 
 
 @contextmanager

@@ -1,0 +1,107 @@
+"""The fast step says what the plain one says, for every decoder it takes on."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from qkv.generate.fast import FastStepper, Joined, can_be_fast
+from qkv.generate.step import CachedStepper, make_stepper
+from qkv.model.explained import explained
+from qkv.model.presets import marian, translator
+from qkv.model.spec import Experts, Gated, Heads, Layer, LmHead, Rotary, Spec, Stack
+from qkv.model.transformer import Transformer
+from qkv.train.recipe import Shape
+from qkv.train.shape import translator_spec
+
+SMALL = {"layers": 2, "d_model": 32, "d_ff": 48, "dropout": 0.2}
+SHAPES = {
+    "today's": Shape(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
+    "the paper's": Shape(**SMALL, place="post", positions="sinusoidal"),
+    "gated, learned positions": Shape(**SMALL, gated=True, activation="silu", positions="learned", max_len=90),
+    "gelu without positions": Shape(**SMALL, activation="gelu", positions="none", tied=False),
+    "gelu by tanh": Shape(**SMALL, activation="gelu_tanh"),
+}
+
+
+def grouped() -> Spec:
+    heads = Heads(4, 2, 8)
+    layer = Layer(heads, Gated(24), repeat=2)
+    decoder = Stack((replace(layer, cross=Heads(4, 1, 8, bias=True)),), "past", final_norm=True)
+    return Spec(60, 32, Stack((layer,), final_norm=True), decoder, Rotary(share=0.5), LmHead(bias=True), max_len=90)
+
+
+SPECS = {name: translator_spec(shape, 60, 50) for name, shape in SHAPES.items()} | {
+    "grouped heads, a bias on the logits": grouped(),
+    "marian's": replace(marian(), vocab_size=60, d_model=32, **{
+        side: Stack((replace(stack.layers[0], mixer=Heads(2, 2, 16, bias=True, out_bias=True), repeat=2,
+                             cross=Heads(2, 2, 16) if side == "decoder" else None),), stack.sees)
+        for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))}),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_fast_and_plain_steps_agree_through_beams_and_departures(name, padded):
+    torch.manual_seed(0)
+    model = Transformer(SPECS[name]).double().eval()
+    source = torch.randint(4, 50, (3, 7))
+    real = torch.arange(7) < torch.tensor([7, 5, 2])[:, None] if padded else None
+    assert can_be_fast(model)
+    with torch.inference_mode():
+        plain, fast = CachedStepper(model, source, real), FastStepper(model, source, real)
+        ids = torch.tensor([2, 2, 2])
+        for place in range(80):  # more than the first room of the cache
+            a, b = plain.step(ids), fast.step(ids)
+            torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
+            ids = a.argmax(dim=-1)
+            if place == 2:  # each sentence gets two beams
+                ids = keep_both(plain, fast, ids, [0, 0, 1, 1, 2, 2], None)
+            if place == 5:  # the second sentence leaves, beams change places
+                ids = keep_both(plain, fast, ids, [5, 4, 1, 1], [2, 0])
+
+
+def keep_both(plain, fast, ids, rows, sentences):
+    rows, sentences = torch.tensor(rows), None if sentences is None else torch.tensor(sentences)
+    plain.keep(rows, sentences)
+    fast.keep(rows, sentences)
+    return ids[rows]
+
+
+def test_float32_steps_agree_to_1e_5():
+    torch.manual_seed(0)
+    model, source = Transformer(translator(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
+    with torch.inference_mode():
+        plain, fast, ids = CachedStepper(model, source, None), FastStepper(model, source, None), torch.tensor([2, 2])
+        for _ in range(20):
+            a = plain.step(ids)
+            torch.testing.assert_close(fast.step(ids), a, rtol=0, atol=1e-5)
+            ids = a.argmax(dim=-1)
+
+
+def test_joined_weights_follow_the_model_when_it_learns():
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    first = Joined.of(model)
+    assert Joined.of(model) is first
+    with torch.no_grad():
+        model.decoder.layers[0].attn.branch.q_proj.weight.add_(1.0)
+    second = Joined.of(model)
+    assert second is not first
+    torch.testing.assert_close(second.layers[0].qkv.weight[:32], model.decoder.layers[0].attn.branch.q_proj.weight.data)
+
+
+def test_other_kinds_of_decoders_take_the_plain_way():
+    spec = translator(60, 32, 1, 4, 48)
+    layer = spec.decoder.layers[0]
+    windowed = replace(layer, mixer=replace(layer.mixer, window=4))
+    expert = replace(layer, feed_forward=Experts(2, 1, Gated(8)))
+    for other in (windowed, expert):
+        model = Transformer(replace(spec, decoder=Stack((other,), "past"))).eval()
+        assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), CachedStepper)
+
+
+def test_a_model_that_is_being_explained_takes_the_plain_way():
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    with explained(model, ["decoder.layers.0.cross.branch.core"]):
+        assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), CachedStepper)
+    assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), FastStepper)
