@@ -4,6 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from qkv.checkpoint.folder import save_model
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
+from qkv.text.learn import learn
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -25,9 +31,20 @@ def headings(page: Path) -> list[str]:
     return re.findall(r"^(#+) ", text, re.M)
 
 
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory) -> Path:
+    """A folder with what the pages speak of: runs/zh-en is a translator with its first weights."""
+    folder = tmp_path_factory.mktemp("desk")
+    tokenizer = learn("bpe", ["我爱机器学习", "I love machine learning", "第一行", "第三行"], vocab_size=60)
+    torch.manual_seed(0)
+    model = Transformer(translator(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=32))
+    save_model(folder / "runs" / "zh-en", model, {"tokenizer": tokenizer})
+    return folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_every_python_block_of_a_page_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_python_block_of_a_page_runs(page, desk, monkeypatch):
+    monkeypatch.chdir(desk)
     names: dict[str, object] = {"__name__": "__docs__"}
     for line, code in blocks(page):  # from the first to the last, as a reader would type them
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
