@@ -69,9 +69,7 @@ def _tell(out: Path, task: "Translation") -> int:
     import qkv
     from qkv.train.card import write_card
 
-    recipe, translator = task.recipe, qkv.load(out)
-    search = {"beam_size": recipe.beam_size, "length_penalty": recipe.length_penalty}
-    print(write_card(out, task, lambda texts: translator(texts, **search)))
+    print(write_card(out, task, qkv.load(out)))
     print(say(f"{out} holds the model: qkv translate {out} TEXT", f"模型在 {out}：qkv translate {out} 文本"))
     return 0
 
