@@ -15,6 +15,8 @@ from torch import Tensor
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.marian_tokenizers import FILES as MARIAN_FILES
+from qkv.checkpoint.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.names import Family, links, to_ours, to_theirs
 from qkv.checkpoint.sentence import read_pooling
 from qkv.checkpoint.shards import TYPES, Shards, inside, read_table
@@ -171,13 +173,13 @@ def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
 # ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────
 def read_tokenizers(folder: Path) -> dict[str, Tokenizer]:
     """The tokenizer of the folder, in whichever of the usual formats it is; none is no error."""
+    there = {path.name for path in folder.iterdir()}
     for names in TOKENIZER_FILES:
-        present = [name for name in names if (folder / name).is_symlink() or (folder / name).exists()]
-        if present == list(names):
+        if there >= set(names):
             for name in names:
                 inside(folder, name)  # no link leads out
             return {"tokenizer": read_tokenizer(folder / names[0])}
-    return {}
+    return read_marian_tokenizers(folder) if there >= set(MARIAN_FILES) else {}
 
 
 def facts_of(model: Transformer, family: Family, shards: Shards, config: Config, folder: Path) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def write(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
     if config is None or routed is None or layer is None or not isinstance(layer.mixer, Latent):
         return None
     mixer, dense = layer.mixer, layer.feed_forward if isinstance(layer.feed_forward, Gated) else None
-    shared = routed.shared.d_ff // routed.each.d_ff if routed.shared else None
+    shared = routed.shared.d_ff // routed.each.d_ff if routed.shared else 1  # transformers has at least one
     return config | {
         "num_attention_heads": mixer.n_heads, "num_key_value_heads": mixer.n_heads, "q_lora_rank": mixer.q_rank,
         "kv_lora_rank": mixer.kv_rank, "qk_nope_head_dim": mixer.d_nope, "qk_rope_head_dim": mixer.d_rope,

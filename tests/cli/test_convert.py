@@ -1,0 +1,104 @@
+"""`qkv import` and `qkv export` convert, compare and tell; a mismatch leaves with 1, a mistake with one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.checkpoint import convert, parity
+from qkv.checkpoint.folder import load_model
+from qkv.cli.app import run
+from qkv.errors import QkvError
+from qkv.language import set_language
+from qkv.pipeline import Translator
+
+
+@pytest.fixture
+def stories(shared) -> Path:
+    return shared / "stories260K_hf"
+
+
+def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
+    assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"{tmp_path}/ours: llama, 260,032 parameters, float32"
+    assert out[1].startswith("✓ compared with transformers 5.")
+    assert out[2].endswith("same greedy text 8/8")
+    assert any(line.startswith("  model.safetensors  1,045,056  sha256 ") for line in out)
+    assert run(["export", str(tmp_path / "ours"), "--to", "huggingface", "--out", str(tmp_path / "theirs"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["facts"]["family"] == "llama" and told["report"]["same"] and told["report"]["largest"] < 1e-4
+    assert set(told["report"]["files"]) == {"README.md", "config.json", "generation_config.json", "model.safetensors",
+                                            "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(stories, tmp_path, capsys):
+    run(["import", str(stories), "--out", str(tmp_path / "ours"), "--inputs", "0"])
+    assert capsys.readouterr().out.splitlines()[1] == "– not compared (--inputs 0)"
+    assert json.loads((tmp_path / "ours" / "generation.json").read_text()) == {"start_id": 1, "eos_ids": [2]}
+    run(["export", str(tmp_path / "ours"), "--to", "huggingface", "--out", str(tmp_path / "theirs"), "--inputs", "0"])
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
+
+
+def test_a_mismatch_leaves_with_1_in_both_languages(stories, tmp_path, capsys, monkeypatch):
+    spoiled = load_model
+
+    def load_and_spoil(*arguments, **options):
+        loaded = spoiled(*arguments, **options)
+        loaded.model.embed.weight.data[5] += 1
+        return loaded
+
+    monkeypatch.setattr(convert, "load_model", load_and_spoil)  # as if a weight had been lost on the way
+    assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 1
+    assert "✗ compared with transformers" in capsys.readouterr().out
+    set_language("zh")
+    try:
+        assert run(["import", str(stories), "--out", str(tmp_path / "again")]) == 1
+    finally:
+        set_language("en")
+    assert "✗ 对照：transformers" in capsys.readouterr().out
+
+
+def test_without_transformers_the_files_are_read_again(stories, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(parity, "has_transformers", lambda: False)
+    assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 0
+    assert "✓ compared with the same files, read again (transformers is not installed)" in capsys.readouterr().out
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(digits, tmp_path):
+    with pytest.raises(QkvError) as error:
+        run(["export", str(digits), "--to", "onnx", "--out", str(tmp_path / "x")])
+    assert str(error.value) == "--to: no format 'onnx'; choose from huggingface"
+
+
+def test_an_import_never_overwrites(stories, digits):
+    with pytest.raises(QkvError) as error:
+        run(["import", str(stories), "--out", str(digits)])
+    assert str(error.value) == f"{digits}: is there already; choose another --out"
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "qkv", "import", str(tmp_path), "--out", str(tmp_path / "x")],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"{tmp_path}: no model.safetensors; is the download complete?\n"
+
+
+def test_a_translator_we_trained_translates_alike_in_transformers(digits, digit_pairs, tmp_path):
+    """Its sines alternate and Marian's stand in halves: the export puts the stream's dimensions in Marian's order."""
+    import transformers
+
+    run(["export", str(digits), "--to", "huggingface", "--out", str(tmp_path / "marian")])
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    ours = Translator.load(digits)
+    texts = [pair[0] for pair in digit_pairs(30, seed=999)]
+    rows = [torch.tensor([*ours.source.encode(text), ours.source.eos_id]) for text in texts]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=ours.pad)
+    real = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
+    said = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=30, num_beams=1, do_sample=False,
+                           bad_words_ids=None)
+    assert ours.target.decode_batch(said.tolist()) == ours(texts, beam_size=1)
