@@ -8,7 +8,7 @@ import pytest
 
 from qkv.data.batches import BatchPlan
 from qkv.data.corpus import Pairs
-from qkv.data.pairs import keep_ids, keep_pairs
+from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.errors import QkvError
 
 
@@ -83,3 +83,29 @@ def test_multi30k_goes_from_files_to_batches_and_none_of_it_is_lost(shared, tmp_
     lines = files[0].read_text("utf-8").split("\n")
     assert sorted(text_of(row) for row in source.take(order)) == sorted(s.strip() for s in lines[:-1])
     assert texts[0].take(order[:9]) == [text_of(row) for row in source.take(order[:9])]
+
+
+def numbered_corpus(folder: Path, n: int) -> Pairs:
+    (folder / "n.tsv").write_text("".join(f"一{i}\tone {i}\n" for i in range(n)), encoding="utf-8")
+    return Pairs(folder / "n.tsv")
+
+
+def test_a_share_is_held_out_and_all_the_others_are_left(tmp_path):
+    pairs = numbered_corpus(tmp_path, 25)
+    held, left = list(Share(pairs, 10, True)), list(Share(pairs, 10, False))
+    assert held == [("一5", "one 5"), ("一15", "one 15")]
+    assert len(left) == 23 and sorted(held + left) == sorted(pairs)
+
+
+def test_another_share_of_the_same_files_is_read_again(tmp_path):
+    pairs = numbered_corpus(tmp_path, 25)
+    sizes = [len(keep_pairs(tmp_path / "kept", Share(pairs, every, True))[0]) for every in (10, 5, 5, 10)]
+    assert sizes == [2, 5, 5, 2]
+    assert len(keep_pairs(tmp_path / "kept", pairs)[0]) == 25
+
+
+def test_another_dropout_is_encoded_again_and_the_same_is_kept(tmp_path):
+    tokenizer, (source, _) = Bytes(), keep_pairs(tmp_path / "kept", numbered_corpus(tmp_path, 25))
+    for dropout, n_encoded in [(0.0, 25), (0.1, 50), (0.1, 50), (0.2, 75), (0.0, 100)]:
+        keep_ids(tmp_path / "ids", source, tokenizer, dropout)
+        assert tokenizer.n_encoded == n_encoded
