@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -51,6 +54,17 @@ def test_learning_tells_what_it_made(qkv, tmp_path):
     code, out, _ = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json", "--json")
     assert json.loads(out) == {"file": "x.json", "kind": "bytes", "vocab_size": 280,
                                "fingerprint": read_tokenizer("x.json").fingerprint}
+
+
+def test_a_person_at_a_terminal_sees_a_bar_and_a_pipe_does_not(qkv, tmp_path):
+    screen, end = pty.openpty()
+    command = [sys.executable, "-m", "qkv", "tokenizer", "learn", "a.txt", "--out", "x.json"]
+    environment = {**os.environ, "TERM": "xterm"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, env=environment, timeout=60, cwd=tmp_path)
+    os.close(end)
+    assert done.stdout == f"x.json: {read_tokenizer('x.json').vocab_size} tokens (bytes)\n"
+    assert "learning" in os.read(screen, 10_000).decode()
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path).stderr == ""
 
 
 def test_choices_and_packed_files_are_taken(qkv, tmp_path):

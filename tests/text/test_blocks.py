@@ -72,7 +72,7 @@ def test_blocks_join_to_the_text_and_stay_small():
             assert all(part.startswith(" word") for part in parts[1:])
 
 
-def test_a_foreign_tokenizer_is_never_cut(monkeypatch, learned):
+def test_a_foreign_tokenizer_is_never_cut(learned):
     rules = learned["bytes"].rules | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁",
                                                         "prepend_scheme": "always", "split": False}}
     assert not module.may_cut(rules)

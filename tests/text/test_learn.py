@@ -66,6 +66,27 @@ def test_a_stream_teaches_what_a_list_teaches(kind, tmp_path):
     assert sum(seen) % sum(len(line.encode()) + 1 for line in CORPUS) == 0
 
 
+def test_eleven_megabytes_of_text_pass_through_five_of_memory():
+    program = """
+import resource
+from qkv.text.learn import learn
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+stream = lambda lines: ("the quick brown fox jumps over the lazy dog " * 25 + str(i % 99) for i in range(lines))
+learn("bytes", stream(300), 600)
+before = used()
+learn("bytes", stream(10_000), 600)
+print(used() - before)
+"""
+    kilobytes = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert int(kilobytes) < 5_000
+
+
+def test_surrogates_written_into_a_file_teach_the_replacement_sign(tmp_path):
+    (tmp_path / "a.txt").write_bytes("low \ud800 lower\n".encode("utf-8", "surrogatepass"))
+    learned = learn("bytes", FileTexts([tmp_path / "a.txt"]), 300)
+    assert learned.fingerprint == learn("bytes", ["low \ufffd lower"], 300).fingerprint
+
+
 def test_the_vocabulary_is_as_large_as_asked():
     for kind, size in [("word", 12), ("char", 20), ("bpe", 60), ("bytes", 290), ("wordpiece", 60)]:
         assert learn(kind, CORPUS, size).vocab_size == size
