@@ -1,6 +1,8 @@
 """The front door: quick help, one-line mistakes, two languages, colour only where it is wanted."""
 
 import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -62,9 +64,23 @@ def test_an_unknown_language_is_refused():
     assert run("--lang", "fr").returncode == 2
 
 
-def test_a_pipe_and_no_color_get_plain_text():
-    for environment in ({}, {"NO_COLOR": "1"}, {"NO_COLOR": "1", "TERM": "xterm-256color"}):
-        assert "\x1b" not in run("tokenizer", "--help", **environment).stdout
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a command writes to a terminal, control codes included."""
+    screen, end = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+    command = [sys.executable, "-m", "qkv", *arguments]
+    subprocess.run(command, stdout=end, timeout=60, env={**env, "TERM": "xterm-256color", **environment}, check=True)
+    os.close(end)
+    return os.read(screen, 100_000).decode()
+
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
+
+
+def test_colour_is_for_terminals_whose_owner_has_nothing_against_it():
+    assert COLOUR.search(on_a_terminal("tokenizer", "--help"))
+    assert not COLOUR.search(on_a_terminal("tokenizer", "--help", NO_COLOR="1"))
+    assert "\x1b" not in run("tokenizer", "--help", TERM="xterm-256color").stdout
 
 
 def test_a_reader_who_leaves_early_is_no_error(tmp_path):
