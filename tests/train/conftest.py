@@ -1,6 +1,8 @@
 """A corpus of 300 real pairs and the smallest model that can be trained on it."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch
 from qkv.data.builtin import builtin_pairs
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import Recipe, Shape
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
 TINY = Recipe(
     vocab_size=400, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64), steps=12, batch_tokens=400,

@@ -1,6 +1,5 @@
 """The loop, in one process: what reaches the weights, what is kept, and that a resumed run equals an unbroken one."""
 
-import hashlib
 import math
 import os
 import signal
@@ -8,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from run_traces import everything, same, sha256_of, told, watch_rows
 
 from qkv.checkpoint.folder import load_model
 from qkv.errors import QkvError
@@ -16,8 +15,8 @@ from qkv.train import loop
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import Shape
-from qkv.train.report import TIMES, read_metrics
-from qkv.train.state import flatten_optimizer, folder_of, load_state, saved_steps
+from qkv.train.report import read_metrics
+from qkv.train.state import folder_of, load_state, saved_steps
 
 
 @pytest.fixture
@@ -31,42 +30,6 @@ def trainer(tiny_recipe, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "other").mkdir()
     return make
-
-
-def everything(trainer):
-    """Weights, statistics, moments and averages of a trainer, bit by bit."""
-    parts = [trainer.model.state_dict(), *(flatten_optimizer(one)[0] for one in trainer.optimizers)]
-    return [{name: one.clone() for name, one in part.items()} for part in [*parts, trainer.ema.weights if trainer.ema else {}]]
-
-
-def same(one, other):
-    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-               for a, b in zip(one, other, strict=True))
-
-
-def sha256_of(folder, step):
-    """Of every tensor of a checkpoint, and of the published model."""
-    state = load_state(folder_of(folder, step))
-    tensors = [*state.tensors.items(), ("published", load_file(folder / "model.safetensors"))]
-    return {f"{group}/{name}": hashlib.sha256(one.numpy().tobytes()).hexdigest()
-            for group, named in tensors for name, one in named.items()}
-
-
-def told(folder):
-    """metrics.jsonl without times."""
-    return [{name: fact for name, fact in entry.items() if name not in TIMES} for entry in read_metrics(folder / "metrics.jsonl")]
-
-
-def watch_rows(task):
-    """The sample ids of every micro-batch that the task gives, as they are asked for."""
-    seen, rows = [], task.rows
-
-    def watched(micro_step, *place):
-        seen.append((micro_step, rows(micro_step, *place).tolist()))
-        return rows(micro_step, *place)
-
-    task.rows = watched
-    return seen
 
 
 # ---- steps ---------------------------------------------------------------------------------------------------------
