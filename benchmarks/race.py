@@ -1,0 +1,57 @@
+"""A fair race: every contestant in a process of its own, taking turns, medians compared.
+
+In: names and commands of workers. Out: seconds of each round. A worker prepares itself, says "ready", and for each
+line it reads runs one round and prints its seconds; while the others run, it sleeps.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def serve(round_: Callable[[], None]) -> None:
+    """The worker's side: warm up twice, then run a round for each line."""
+    round_()
+    round_()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        round_()
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seconds": seconds, "peak_mb": peak}), flush=True)
+
+
+def race(contestants: dict[str, list[str]], rounds: int = 7) -> dict[str, dict[str, float]]:
+    """The driver's side: median seconds of a round, and the peak memory, by name."""
+    workers = {}
+    for name, arguments in contestants.items():
+        command = [sys.executable, "-m", *arguments]
+        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+    for name, worker in workers.items():
+        while (line := worker.stdout.readline().strip()) != "ready":
+            if worker.poll() is not None:
+                raise SystemExit(f"{name} did not start: {line}")
+    told: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+            told[name].append(json.loads(worker.stdout.readline()))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait(timeout=60)
+    return {name: {"seconds": statistics.median(one["seconds"] for one in rows), "peak_mb": rows[-1]["peak_mb"]} for name, rows in told.items()}
+
+
+def shared_data() -> Path:
+    """The folder of real corpora, beside the checkout."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        raise SystemExit(f"no corpora in {folder}; this benchmark needs them")
+    return folder
