@@ -75,8 +75,7 @@ def learn(words: Mapping[str, int], n_merges: int, split: Callable[[str], list[s
     def entry(pair: Pair) -> tuple[int, int, int, Pair]:
         return -counts[pair], number[pair[0]], number[pair[1]], pair
 
-    queue = [entry(pair) for pair in counts]
-    heapq.heapify(queue)
+    queue = sorted(entry(pair) for pair in counts)  # a sorted list is a heap
     while queue and len(merges) < n_merges:
         waiting, _, _, pair = heapq.heappop(queue)
         if counts[pair] == -waiting:
@@ -112,8 +111,9 @@ def merge(text: list[str], pair: Pair) -> list[tuple[Pair, int]]:
 
 def apply(text: list[str], merges: Iterable[Pair]) -> list[str]:
     """The merges replayed in order: apply(characters("lows"), [("l", "o")]) == ["lo", "w", "s</w>"]."""
-    text = list(text)
-    for pair in merges:
-        if pair[0] in text:
-            merge(text, pair)
+    text, present = list(text), set(text)
+    for a, b in merges:
+        if a in present and b in present:
+            merge(text, (a, b))
+            present.add(a + b)
     return text
