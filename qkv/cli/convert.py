@@ -17,7 +17,7 @@ from qkv.language import say
 if TYPE_CHECKING:
     from qkv.checkpoint.parity import Report
 
-FORMATS = ("huggingface",)
+FORMATS = ("huggingface", "ctranslate2")
 INPUTS = typer.Option(8, "--inputs", min=0, help=say("Inputs on which both are compared; 0: none.", "比较多少个输入；0：不比较。"))
 JSON = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。"))
 
@@ -36,14 +36,21 @@ def import_(
 
 def export(
     folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
-    to: str = typer.Option(..., "--to", help=say("The format: huggingface.", "格式：huggingface。")),
+    to: str = typer.Option(..., "--to", help=say("The format: huggingface, ctranslate2.", "格式：huggingface、ctranslate2。")),
     out: Path = typer.Option(..., "--out", help=say("Where their folder goes.", "他们的文件夹写到哪里。")),
+    int8: bool = typer.Option(False, "--int8", help=say("8 bits a weight (ctranslate2).", "每个权重 8 位（ctranslate2）。")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
     """Write a model of ours so that other software loads it."""
     if to not in FORMATS:
         raise QkvError("--to", say(f"no format '{to}'", f"没有格式 '{to}'"), near_miss(to, FORMATS))
+    if to == "ctranslate2":
+        from qkv.checkpoint.ctranslate2 import export_ctranslate2
+
+        return tell(out, *export_ctranslate2(folder, out, inputs, int8), as_json)
+    if int8:
+        raise QkvError("--int8", say(f"{to} is written as stored", f"{to} 按原精度写出"), say("use --to ctranslate2", "请用 --to ctranslate2"))
     from qkv.checkpoint.convert import export_folder
 
     return tell(out, *export_folder(folder, out, inputs), as_json)

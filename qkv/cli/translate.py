@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -33,20 +33,21 @@ Alignment = Annotated[bool, typer.Option("--alignment", help=say("word pairs fro
 MaxLength = Annotated[int | None, typer.Option(help=say("tokens of a translated sentence", "译句词元数上限"))]
 BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时翻译的句数"))]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
+Engine = Annotated[str, typer.Option(help=say("torch, or ctranslate2 for a folder exported to it", "torch；导出的文件夹用 ctranslate2"))]
 Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a line", "每行一个 JSON 对象"))]
 
 
 def translate(
     folder: Folder, text: Text = None, file: File = None, beam_size: BeamSize = 4, length_penalty: LengthPenalty = 0.6,
     n_best: NBest = 1, alignment: Alignment = False, max_length: MaxLength = None, batch_size: BatchSize = 32,
-    device: Device = "cpu", as_json: Json = False,
+    device: Device = "cpu", engine: Engine = "torch", as_json: Json = False,
 ) -> None:
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
         raise QkvError("qkv translate", say("both a text and --file", "同时给了文字和 --file"), say("give one of them", "请只给一个"))
     settings: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best,
                                 "max_length": max_length, "batch_size": batch_size}
-    translator = open_translator(folder, device, settings)
+    translator = open_engine(engine, folder, device, settings)
     settings["details"] = as_json or n_best > 1
     number = 0
     for some in _lines(text, file, BATCHES_AT_ONCE * batch_size):
@@ -54,6 +55,19 @@ def translate(
             number += 1
             print(_shown(number, line, best, as_json))
         sys.stdout.flush()
+
+
+def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]) -> Any:
+    """Who translates; CTranslate2 does it without torch, which would cost seconds and its threads."""
+    if engine == "torch":
+        return open_translator(folder, device, settings)
+    if engine != "ctranslate2":
+        raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
+    from qkv.generate.engine import CTranslate2Translator
+    from qkv.generate.texts import Settings
+
+    Settings(**settings)
+    return CTranslate2Translator(folder, device)
 
 
 def open_translator(folder: Path, device: str, settings: dict[str, Any]) -> "Translator":
