@@ -20,7 +20,8 @@ demo: .venv/core.stamp
 	$(BIN)/qkv demo
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -29,14 +29,7 @@ def serve(round_: Callable[[], None]) -> None:
 
 def race(contestants: dict[str, list[str]], rounds: int = 7) -> dict[str, dict[str, float]]:
     """The driver's side: median seconds of a round, and the peak memory, by name."""
-    workers = {}
-    for name, arguments in contestants.items():
-        command = [sys.executable, "-m", *arguments]
-        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-    for name, worker in workers.items():
-        while (line := worker.stdout.readline().strip()) != "ready":
-            if worker.poll() is not None:
-                raise SystemExit(f"{name} did not start: {line}")
+    workers = {name: started(name, arguments) for name, arguments in contestants.items()}
     told: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
@@ -46,7 +39,18 @@ def race(contestants: dict[str, list[str]], rounds: int = 7) -> dict[str, dict[s
     for worker in workers.values():
         worker.stdin.close()
         worker.wait(timeout=60)
-    return {name: {"seconds": statistics.median(one["seconds"] for one in rows), "peak_mb": rows[-1]["peak_mb"]} for name, rows in told.items()}
+    medians = {name: statistics.median(one["seconds"] for one in rows) for name, rows in told.items()}
+    return {name: {"seconds": medians[name], "peak_mb": rows[-1]["peak_mb"]} for name, rows in told.items()}
+
+
+def started(name: str, arguments: list[str]) -> subprocess.Popen:
+    """A worker that has warmed up; one after the other, for two at once on two cores would take minutes."""
+    command, root = [sys.executable, "-m", *arguments], Path(__file__).parents[1]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+    while (line := worker.stdout.readline()).strip() != "ready":
+        if not line:
+            raise SystemExit(f"{name} did not start")
+    return worker
 
 
 def shared_data() -> Path:

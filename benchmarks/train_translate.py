@@ -12,7 +12,7 @@ import numpy as np
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its tokenizers.py is not the library
 from benchmarks.race import race, shared_data  # noqa: E402
 
-ROUNDS, BATCHES = 7, 8
+ROUNDS, BATCHES = 5, 6
 GOALS = {"tiny": 1.8, "small": 1.15}
 
 
@@ -30,7 +30,7 @@ def main() -> None:
             print(f"  ours over the best of theirs: {best / told['qkv']['seconds']:.2f} (goal {goal})", flush=True)
 
 
-def write_batches(file: Path) -> int:
+def write_batches(file: Path, count: int = BATCHES) -> int:
     """Some batches of an epoch, of all lengths, as the trainer would make them; gives their real tokens."""
     from qkv.data.batches import BatchPlan, pair_batch
     from qkv.text.learn import learn
@@ -43,7 +43,7 @@ def write_batches(file: Path) -> int:
     lengths = [np.array([len(row) + 1 for row in side]) for side in ids]
     plan = BatchPlan(*lengths, batch_tokens=4_096, seed=1)
     arrays, tokens = {}, 0
-    for i, rows in enumerate(plan.epoch(0)[:BATCHES]):
+    for i, rows in enumerate(plan.epoch(0)[:count]):
         batch = pair_batch([ids[0][r] for r in rows], [ids[1][r] for r in rows], tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
         arrays |= {f"source{i}": batch.source.numpy(), f"in{i}": batch.target_in.numpy(), f"out{i}": batch.target_out.numpy()}
         tokens += int((batch.source != 0).sum() + (batch.target_out != 0).sum())

@@ -1,0 +1,83 @@
+"""One contestant of the translation race: python -m benchmarks.translate_worker WHO FOLDER BEAM BATCH."""
+
+import sys
+
+import numpy as np
+
+from benchmarks.race import serve
+
+LENGTH, SENTENCES = 16, {1: 8, 32: 32}  # tokens out; sentences of a round, by batch size
+THREADS = {1: 1, 32: 2}                 # small work is faster on one thread, for us and for them
+
+
+def main() -> None:
+    who, folder, beam, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    sources = np.random.default_rng(0).integers(4, 9_000, (SENTENCES[batch], 14))
+    sources[:, -1] = 3  # <eos>
+    makers = {"qkv": ours, "transformers": theirs, "ctranslate2": champions}
+    translate = makers[who](folder, beam, batch)
+
+    def round_() -> None:
+        for start in range(0, len(sources), batch):
+            translate(sources[start : start + batch])
+
+    serve(round_)
+
+
+def ours(folder: str, beam: int, batch: int):
+    from qkv.allocator import keep_pages
+
+    keep_pages()
+    import torch
+
+    from qkv.checkpoint.huggingface import load_huggingface
+    from qkv.generate.beam import BeamRules, beam_search
+    from qkv.generate.decode import greedy
+
+    torch.set_num_threads(THREADS[batch])
+    model = load_huggingface(f"{folder}/huggingface").model.eval()
+
+    def translate(rows):
+        ids = torch.from_numpy(rows)
+        if beam == 1:
+            found = greedy(model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH)
+        else:
+            best = beam_search(model, ids, None, BeamRules(2, 3, 0, beam, 0.6), torch.full((len(ids),), LENGTH))
+            found = [one[0].ids for one in best]
+        assert all(len(one) == LENGTH for one in found)
+
+    return translate
+
+
+def theirs(folder: str, beam: int, batch: int):
+    import torch
+    from transformers import MarianMTModel
+
+    torch.set_num_threads(THREADS[batch])
+    model = MarianMTModel.from_pretrained(f"{folder}/huggingface").eval()
+
+    def translate(rows):
+        ids = torch.from_numpy(rows)
+        with torch.inference_mode():
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, num_beams=beam, do_sample=False)
+        assert found.shape[1] == LENGTH + 1  # the first one starts the sentence
+
+    return translate
+
+
+def champions(folder: str, beam: int, batch: int):
+    import ctranslate2
+
+    translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=2, compute_type="float32")
+    vocabulary = open(f"{folder}/vocabulary.txt", encoding="utf-8").read().split("\n")
+
+    def translate(rows):
+        tokens = [[vocabulary[i] for i in row] for row in rows]
+        found = translator.translate_batch(tokens, beam_size=beam, max_decoding_length=LENGTH, min_decoding_length=LENGTH, return_scores=False)
+        assert all(len(one.hypotheses[0]) == LENGTH for one in found)
+
+    return translate
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Every command and every line of Python in the README runs, and prints what the README says."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+pytestmark = pytest.mark.alone  # it trains for minutes and wants both cores
+
+
+def blocks(kind: str, file: str = "README.md") -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", (ROOT / file).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each command and the output printed under it."""
+    found = []
+    for block in blocks("console"):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], ""))
+            else:
+                found[-1] = (found[-1][0], found[-1][1] + line + "\n")
+    return found
+
+
+def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "QKV_LANG": "en"}
+    environment.pop("OMP_NUM_THREADS", None)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1_500)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Path:
+    """A folder as a reader has it after `make demo`, with two files of their own."""
+    demo = run(["make", "--no-print-directory", "demo"], ROOT)
+    assert demo.returncode == 0, demo.stderr[-2_000:]
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "demo.out").write_text(demo.stdout, encoding="utf-8")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "demo").symlink_to(ROOT / "runs" / "demo")
+    (folder / ".venv").symlink_to(BIN.parent)
+    pairs = builtin_pairs()[0][:400]
+    (folder / "my.zh").write_text("\n".join(pair.source for pair in pairs) + "\n", encoding="utf-8")
+    (folder / "my.en").write_text("\n".join(pair.target for pair in pairs) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_the_demo_translates_unseen_sentences_and_those_of_the_notes(desk):
+    told = (desk / "demo.out").read_text(encoding="utf-8")
+    assert float(re.search(r"exact match ([\d.]+)%", told)[1]) >= 90
+    assert float(re.search(r"BLEU\S* = ([\d.]+)", told)[1]) >= 95
+    for pair in NOTES_SENTENCES:
+        assert f"{pair.source} -> {pair.target}\n" in told
+    for picture in ("attention.png", "curves.png"):
+        assert (desk / "runs" / "demo" / picture).stat().st_size > 10_000
+
+
+def test_every_command_runs_and_prints_what_stands_there(desk):
+    for command, output in commands():
+        if command != "make demo":
+            done = run(shlex.split(command), desk)
+            assert done.returncode == 0, (command, done.stderr[-2_000:])
+            assert output in done.stdout, (command, done.stdout)
+
+
+def test_the_python_runs_and_prints_what_its_comment_says(desk):
+    (python,) = blocks("python")
+    done = run([sys.executable, "-c", python], desk)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert done.stdout.splitlines()[0] == re.search(r"# (.*)", python)[1]
+
+
+def test_both_languages_show_the_same_code():
+    for kind in ("console", "python"):
+        assert blocks(kind) == blocks(kind, "README.zh-CN.md")
