@@ -1,6 +1,7 @@
 """One contestant of the translation race: python -m benchmarks.translate_worker WHO FOLDER BEAM BATCH."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def champions(folder: str, beam: int, batch: int):
     import ctranslate2
 
     translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=2, compute_type="float32")
-    vocabulary = open(f"{folder}/vocabulary.txt", encoding="utf-8").read().split("\n")
+    vocabulary = Path(folder, "vocabulary.txt").read_text(encoding="utf-8").split("\n")
 
     def translate(rows):
         tokens = [[vocabulary[i] for i in row] for row in rows]
