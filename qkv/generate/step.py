@@ -58,12 +58,14 @@ def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None) ->
 def at_rest(model: Transformer) -> Iterator[None]:
     """While it lasts nothing is dropped out and no gradient is kept; then a model in training trains on."""
     training = model.training
-    model.eval()
+    if training:  # going through all modules costs more than a step of a small model
+        model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 def as_limits(model: Transformer, max_len: int | Tensor, source_ids: Tensor) -> Tensor:
