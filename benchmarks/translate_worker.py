@@ -8,7 +8,6 @@ import numpy as np
 from benchmarks.race import serve
 
 LENGTH, SENTENCES = 16, {1: 8, 32: 32}  # tokens out; sentences of a round, by batch size
-THREADS = {1: 1, 32: 2}                 # small work is faster on one thread, for us and for them
 
 
 def main() -> None:
@@ -35,7 +34,7 @@ def ours(folder: str, beam: int, batch: int):
     from qkv.generate.beam import BeamRules, beam_search
     from qkv.generate.decode import greedy
 
-    torch.set_num_threads(THREADS[batch])
+    torch.set_num_threads(2)
     model = load_huggingface(f"{folder}/huggingface").model.eval()
 
     def translate(rows):
@@ -54,7 +53,7 @@ def theirs(folder: str, beam: int, batch: int):
     import torch
     from transformers import MarianMTModel
 
-    torch.set_num_threads(THREADS[batch])
+    torch.set_num_threads(2)
     model = MarianMTModel.from_pretrained(f"{folder}/huggingface").eval()
 
     def translate(rows):

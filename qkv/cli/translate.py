@@ -19,7 +19,8 @@ from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.pipeline import Translation, Translator
+    from qkv.generate.texts import TextTranslator, Translation
+    from qkv.pipeline import Translator
 
 BATCHES_AT_ONCE = 16  # lines are read so many batches ahead, so that those of one length can go together
 
@@ -57,7 +58,7 @@ def translate(
         sys.stdout.flush()
 
 
-def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]) -> Any:
+def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]) -> "TextTranslator":
     """Who translates; CTranslate2 does it without torch, which would cost seconds and its threads."""
     if engine == "torch":
         return open_translator(folder, device, settings)
@@ -75,7 +76,8 @@ def open_translator(folder: Path, device: str, settings: dict[str, Any]) -> "Tra
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
-    from qkv.pipeline import Settings, Translator
+    from qkv.generate.texts import Settings
+    from qkv.pipeline import Translator
 
     Settings(**settings)
     return Translator.load(folder, device)

@@ -6,22 +6,14 @@ rules are those of textbook/beam.py, for all sentences at once. Told in docs/tra
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv.generate.best import best_tokens
 from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
+from qkv.generate.texts import Hypothesis
 from qkv.model.transformer import Transformer
-
-
-class Hypothesis(NamedTuple):
-    """A whole translation: without <bos>, with <eos> if it ended; score = log_prob / length penalty."""
-
-    ids: list[int]
-    log_prob: float
-    score: float
 
 
 @dataclass(frozen=True)

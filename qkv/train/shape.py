@@ -57,12 +57,13 @@ def _from_shape(shape: Shape) -> Spec:
         raise QkvError("model.n_heads", wrong, say(f"use {', '.join(good)}", f"请用 {'、'.join(good)}"))
     head = shape.d_model // shape.n_heads
     heads = Heads(shape.n_heads, shape.n_heads, head, bias=shape.bias, out_bias=shape.bias, qk_norm=shape.qk_norm)
+    cross = replace(heads, qk_norm=False)  # no other software can express norms on both sides of cross-attention
     wide = (Gated if shape.gated else Dense)(shape.d_ff, shape.activation, shape.bias)
     layer = Layer(heads, wide, Norm(shape.norm, shape.place), repeat=shape.layers)
     last = shape.place == "pre"  # a pre-norm stream is not yet normalised when it leaves the last layer
     return Spec(
         vocab_size=1, d_model=shape.d_model, positions=_positions(shape), head=LmHead(shape.tied), scaled_embedding=True,
-        encoder=Stack((layer,), "all", last), decoder=Stack((replace(layer, cross=heads),), "past", last),
+        encoder=Stack((layer,), "all", last), decoder=Stack((replace(layer, cross=cross),), "past", last),
         max_len=shape.max_len, dropout=shape.dropout,
     )  # fmt: skip
 
