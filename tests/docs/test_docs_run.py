@@ -59,3 +59,12 @@ def test_both_languages_have_the_same_sections_and_examples(page, other):
 def test_the_pages_are_found_and_their_blocks_are_seen():
     assert DOCS / "model.md" in PAGES and (DOCS / "model.md", DOCS / "model.zh-CN.md") in PAIRS
     assert len(blocks(DOCS / "model.md")) >= 10
+
+
+def test_every_page_and_section_that_the_code_names_is_there():
+    titles = {page.name: re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M) for page in PAGES}
+    for module in sorted((DOCS.parent / "qkv").rglob("*.py")):
+        text = module.read_text(encoding="utf-8").replace("\n", " ")
+        for page, section in re.findall(r'docs/([a-z0-9-]+\.md)(?:, "([^"]+)")?', text):
+            assert page in titles, (module, page)
+            assert not section or section in titles[page], (module, page, section)
