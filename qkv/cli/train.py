@@ -1,5 +1,6 @@
 """`qkv train`: from files, flags or a recipe to a model."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,18 +27,21 @@ def translate(
     resume: Annotated[bool, typer.Option(help=say("go on where the run stopped", "从停下处继续"))] = False,
     skip_damaged: Annotated[bool, typer.Option(help=say("pass over damaged checkpoints", "跳过损坏的检查点"))] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bf16")] = None,
+    compile_: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")] = None,
     explain: Annotated[bool, typer.Option(help=say("list every option with its reason, and leave", "列出所有选项及理由"))] = False,
 ) -> int:
     if explain:
         return _explain()
     if out is None:
         raise QkvError("qkv train translate", say("no --out", "没有 --out"), say("name a folder for the run", "请指定训练文件夹"))
-    flags = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target, "device": device}
+    flags = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target, "device": device,
+             "dtype": dtype, "compile": compile_}
     return run_translation(out, recipe, set_ or [], flags, resume, skip_damaged)
 
 
 def run_translation(
-    out: Path, recipe_file: Path | None, settings: list[str], flags: dict[str, str | None], resume: bool, skip_damaged: bool = False
+    out: Path, recipe_file: Path | None, settings: list[str], flags: Mapping[str, object], resume: bool, skip_damaged: bool = False
 ) -> int:
     """Read the recipe, prepare the data, train; the resolved recipe stands in the folder, for --resume to read."""
     from qkv.allocator import keep_pages
@@ -47,12 +51,15 @@ def run_translation(
     from qkv.text.lines import write_text
     from qkv.train.lock import locked
     from qkv.train.loop import Trainer, state_to_resume
+    from qkv.train.precision import check_bf16
     from qkv.train.prepare import prepare_translation
     from qkv.train.recipe import read_recipe
 
     kept = out / "train.yaml"
     recipe = read_recipe(kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
     check_device(recipe.device)
+    if recipe.dtype == "bf16":
+        check_bf16(recipe.device)
     if resume and not out.is_dir():
         state_to_resume(out, resume)  # refuses, and leaves no empty folder behind
     with locked(out):
