@@ -1,0 +1,24 @@
+"""Every recipe that we ship can be read and describes a model that can be built."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.model.transformer import Transformer
+from qkv.train.recipe import read_recipe
+from qkv.train.shape import translator_spec
+
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_a_shipped_recipe_reads_and_builds(path):
+    recipe = read_recipe(path)
+    with torch.device("meta"):
+        model = Transformer(translator_spec(recipe.model, recipe.vocab_size, None))
+    assert sum(one.numel() for one in model.parameters()) > 1_000_000
+
+
+def test_there_are_recipes():
+    assert {"multi30k-en-de", "multi30k-en-de-best", "tatoeba-zh-en"} <= {path.stem for path in RECIPES}
