@@ -29,6 +29,7 @@ from qkv.model.transformer import Transformer
 from qkv.text.files import read_tokenizer
 from qkv.text.tokenizer import Tokenizer
 
+TARGET = "target_tokenizer.json"  # of a model of ours with two vocabularies; other software knows only one
 # Files that make up a tokenizer; the first whole set is read.
 TOKENIZER_FILES = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"), ("vocab.txt",))
 
@@ -178,7 +179,10 @@ def read_tokenizers(folder: Path) -> dict[str, Tokenizer]:
         if there >= set(names):
             for name in names:
                 inside(folder, name)  # no link leads out
-            return {"tokenizer": read_tokenizer(folder / names[0])}
+            first = read_tokenizer(folder / names[0])
+            if TARGET not in there:
+                return {"tokenizer": first}
+            return {"source": first, "target": read_tokenizer(inside(folder, TARGET))}
     return read_marian_tokenizers(folder) if there >= set(MARIAN_FILES) else {}
 
 

@@ -20,6 +20,7 @@ from qkv.checkpoint.durable import separate
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config, grouped
 from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.huggingface import TARGET
 from qkv.checkpoint.names import Family, links, to_theirs
 from qkv.checkpoint.sentence import pooling_files
 from qkv.errors import QkvError
@@ -161,7 +162,7 @@ def tokenizer_files(tokenizers: Mapping[str, Tokenizer], max_len: int) -> dict[s
     named = {f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len, **named}
     files: dict[str, disk.Content] = {"tokenizer.json": first.save, "tokenizer_config.json": as_json(about)}
-    return files | ({"target_tokenizer.json": tokenizers["target"].save} if "target" in tokenizers else {})
+    return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
 
 
 def card(loaded: LoadedModel, family: Family) -> str:
