@@ -1,7 +1,7 @@
 """Freed memory stays with the process, so that the next step need not ask the system for it again.
 
 In: nothing. Out: a setting of the C library. The page faults of big temporary tensors cost as much as the arithmetic
-on a CPU: training is 1.4 times as fast at width 128 with this. Told in docs/performance.md, "The allocator".
+on a CPU, and the more so the smaller the model is. Told in docs/performance.md, "The allocator".
 """
 
 import ctypes

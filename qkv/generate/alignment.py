@@ -1,7 +1,7 @@
 """Which source word each target word comes from, read off the cross-attention.
 
 In: a sentence pair as ids. Out: pairs of words with a weight. Weights are those of the last but one layer, averaged over
-its heads: of all layers it is the one whose looking fits dictionaries best. Told in docs/translation.md, "Alignment".
+its heads: a choice, not a measured one. Told in docs/translation.md, "Alignment".
 """
 
 import re
