@@ -8,9 +8,9 @@ translator(["机器学习很有趣"])  # ['machine learning is interesting']
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.pipeline import Translator, load
+    from qkv.pipeline import Embedder, Generator, Translator, load
 
-__all__ = ["Translator", "__version__", "load"]
+__all__ = ["Embedder", "Generator", "Translator", "__version__", "load"]
 __version__ = "0.1.0"
 
 

@@ -1,4 +1,4 @@
-"""Text in, text out: tokenizing, batching, searching and joining in one call.
+"""The translator: tokenizing, batching, searching and joining in one call.
 
 In: a model folder, then texts. Out: translations, in the order of the texts, each the same alone and in company.
 Told in docs/translation.md.
@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.folder import LoadedModel, load_model, save_model
-from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, source_units, target_units
 from qkv.generate.beam import BeamRules, beam_search
@@ -19,6 +18,7 @@ from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
 from qkv.model.transformer import Transformer
+from qkv.pipeline.opening import open_folder
 from qkv.text.tokenizer import Tokenizer
 
 
@@ -38,8 +38,7 @@ class Translator(TextTranslator):
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Translator":
         """The translator in a model folder, ours or Hugging Face's."""
-        read = load_huggingface if is_huggingface(folder) else load_model
-        return cls.of(read(folder, check_device(device)), folder)
+        return cls.of(open_folder(folder, device), folder)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path) -> "Translator":
@@ -91,17 +90,3 @@ class Translator(TextTranslator):
         """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
         return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids]), *words)
-
-
-def load(folder: str | Path, device: str = "cpu") -> Translator:
-    """What a model folder is for: an encoder with a decoder translates."""
-    return Translator.load(folder, device)
-
-
-def check_device(name: str) -> str:
-    """The name, if this machine has such a device."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise QkvError("device", say(f"no '{name}' here", f"这里没有 '{name}'"), say("use cpu", "请用 cpu")) from None
-    return name

@@ -1,0 +1,28 @@
+"""Text in, text or vectors out: what a model folder is for decides which of the three it gives.
+
+In: a folder. Out: a Translator (encoder and decoder), a Generator (decoder alone) or an Embedder (encoder alone).
+Told in docs/translation.md, docs/generation.md and docs/embedding.md.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from qkv.pipeline.opening import check_device, open_folder
+from qkv.pipeline.translator import Translator
+
+__all__ = ["Translator", "check_device", "load"]
+
+
+def load(folder: str | Path, device: str = "cpu") -> Any:
+    """Which stacks are present is what the model is for."""
+    loaded = open_folder(folder, device)
+    spec = loaded.model.spec
+    if spec.decoder is None:
+        from qkv.pipeline.embedder import Embedder
+
+        return Embedder.of(loaded, folder)
+    if spec.encoder is None:
+        from qkv.pipeline.generator import Generator
+
+        return Generator.of(loaded, folder)
+    return Translator.of(loaded, folder)
