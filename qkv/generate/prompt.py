@@ -1,0 +1,64 @@
+"""One step of writing: the last token of each row in, the scores of the next one out.
+
+In: prompts as ids, then one id per row and step. Out: logits (rows, vocab). Whoever writes sees the model only through
+this seam, so that a faster stepper changes no text. Told in docs/generation.md, "From prompt to text".
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.model.transformer import Transformer
+
+
+class PromptStepper(Protocol):
+    """Rows are texts that grow; what a row is told depends on its own tokens only, never on its neighbours'."""
+
+    def read(self, prompts: list[list[int]]) -> Tensor:
+        """Forget all, read these prompts (one token or more, lengths may differ) -> (rows, vocab) logits after each."""
+        ...
+
+    def step(self, ids: Tensor) -> Tensor:
+        """(rows,) newest tokens -> (rows, vocab) logits of the next, which the caller may overwrite."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """New row i goes on from old row rows[i]: rows are dropped, reordered or repeated."""
+        ...
+
+
+class CachedPromptStepper:
+    """The plain way: the model's own decode, with its cache; short prompts are padded on the left."""
+
+    def __init__(self, model: Transformer):
+        self.model, self.cache = model, model.new_cache()
+
+    def read(self, prompts: list[list[int]]) -> Tensor:
+        self.cache = self.model.new_cache()
+        ids, real = left_padded(prompts, self.model.embed.weight.device)
+        stream = self.model.decode(ids, cache=self.cache, real=real)      # (rows, longest, d_model)
+        return self.model.logits(stream[:, -1])                           # (rows, vocab)
+
+    def step(self, ids: Tensor) -> Tensor:
+        stream = self.model.decode(ids[:, None], cache=self.cache)        # (rows, 1, d_model)
+        return self.model.logits(stream[:, 0])                            # (rows, vocab)
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.keep(rows)
+
+
+def make_prompt_stepper(model: Transformer) -> PromptStepper:
+    """The stepper for this model."""
+    return CachedPromptStepper(model)
+
+
+def left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Ids (rows, longest) that all end at the right edge, and which are real; None where all are: no mask is needed."""
+    longest = max(map(len, prompts))
+    assert min(map(len, prompts)) >= 1, "a prompt has at least one token"
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    gaps = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
+    if not gaps.any():
+        return ids, None
+    return ids, torch.arange(longest, device=device) >= gaps[:, None]
