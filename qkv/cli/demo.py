@@ -37,7 +37,7 @@ def demo(
 
 def _train(out: Path, again: bool) -> int:
     """Write the built-in pairs as files and train on them as on anybody's files; a stopped demo goes on."""
-    from qkv.cli.train import run_translation
+    from qkv.cli.train import run_training
     from qkv.data.builtin import builtin_pairs
     from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
@@ -53,7 +53,7 @@ def _train(out: Path, again: bool) -> int:
     recipe = out / "recipe.json"  # JSON is YAML too
     write_text(recipe, json.dumps(RECIPE, indent=2) + "\n")
     flags: dict[str, Any] = {"source": str(files["train"]), "valid_source": str(files["valid"])}
-    return run_translation(out, recipe, [], flags, resume=bool(saved_steps(out)))
+    return run_training("translate", out, recipe, [], flags, resume=bool(saved_steps(out)))
 
 
 def _show(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,38 +10,80 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.train.translation import Translation
+    from qkv.train.recipe import Recipe
+    from qkv.train.task import Task
 
 app = typer.Typer(no_args_is_help=True, help=say("Train a model on your own text.", "用自己的文本训练模型。"))
+
+Out = Annotated[Path | None, typer.Option(help=say("folder of the run", "训练文件夹"))]
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=say("a train.yaml", "配方文件"))]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=say("one option of the recipe", "配方中的一项"))]
+Resume = Annotated[bool, typer.Option(help=say("go on where the run stopped", "从停下处继续"))]
+SkipDamaged = Annotated[bool, typer.Option(help=say("pass over damaged checkpoints", "跳过损坏的检查点"))]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bf16")]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")]
+Explain = Annotated[bool, typer.Option(help=say("list every option with its reason, and leave", "列出所有选项及理由"))]
+Source = Annotated[str | None, typer.Option(help=say("sentences, one a line; or a TSV or JSONL of pairs", "源句文件；或 TSV / JSONL"))]
+Target = Annotated[str | None, typer.Option(help=say("their translations", "译文文件"))]
+Alike = Annotated[str | None, typer.Option(help=say("what means the same, line by line, such as translations", "逐行同义的句子，例如译文"))]
+Pairs = Annotated[str | None, typer.Option(help=say("sentences of one meaning on each line: TSV or JSONL", "每行若干同义句：TSV 或 JSONL"))]
+Text = Annotated[list[str] | None, typer.Option(
+    help=say("a text file, a folder of them, or JSONL; may be repeated", "文本文件、文件夹或 JSONL；可多次给出"))]
+More = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help=say("more files for --text", "--text 的更多文件"))]
+Valid = Annotated[str | None, typer.Option(help=say("held-out sentences", "验证句子"))]
+ValidText = Annotated[list[str] | None, typer.Option(help=say("held-out text", "验证文本"))]
 
 
 @app.command(help=say("Learn to translate from pairs of sentences.", "从句对学习翻译。"))
 def translate(
-    out: Annotated[Path | None, typer.Option(help=say("folder of the run", "训练文件夹"))] = None,
-    source: Annotated[str | None, typer.Option(help=say("sentences, one a line; or a TSV or JSONL of pairs", "源句文件；或 TSV / JSONL"))] = None,
-    target: Annotated[str | None, typer.Option(help=say("their translations", "译文文件"))] = None,
-    valid_source: Annotated[str | None, typer.Option(help=say("held-out sentences", "验证源句"))] = None,
-    valid_target: Annotated[str | None, typer.Option(help=say("their translations", "验证译文"))] = None,
-    recipe: Annotated[Path | None, typer.Option(help=say("a train.yaml", "配方文件"))] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=say("one option of the recipe", "配方中的一项"))] = None,
-    resume: Annotated[bool, typer.Option(help=say("go on where the run stopped", "从停下处继续"))] = False,
-    skip_damaged: Annotated[bool, typer.Option(help=say("pass over damaged checkpoints", "跳过损坏的检查点"))] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bf16")] = None,
-    compile_: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")] = None,
-    explain: Annotated[bool, typer.Option(help=say("list every option with its reason, and leave", "列出所有选项及理由"))] = False,
+    out: Out = None, source: Source = None, target: Target = None, valid_source: Valid = None, valid_target: Valid = None,
+    recipe: RecipeFile = None, set_: Settings = None, resume: Resume = False, skip_damaged: SkipDamaged = False,
+    device: Device = None, dtype: Dtype = None, compile_: Compile = None, explain: Explain = False,
+) -> int:
+    flags = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target,
+             "device": device, "dtype": dtype, "compile": compile_}
+    return _run("translate", out, recipe, set_, flags, resume, skip_damaged, explain)
+
+
+@app.command(help=say("Learn to write on from plain text.", "从纯文本学习续写。"))
+def generate(
+    more: More = None, out: Out = None, text: Text = None, valid_text: ValidText = None,
+    recipe: RecipeFile = None, set_: Settings = None, resume: Resume = False, skip_damaged: SkipDamaged = False,
+    device: Device = None, dtype: Dtype = None, compile_: Compile = None, explain: Explain = False,
+) -> int:
+    flags = {"text": [*(text or []), *(more or [])] or None, "valid_text": valid_text or None,
+             "device": device, "dtype": dtype, "compile": compile_}
+    return _run("generate", out, recipe, set_, flags, resume, skip_damaged, explain)
+
+
+@app.command(help=say("Learn vectors of sentences from text and sentences that mean the same.", "从文本与同义句学习句向量。"))
+def embed(
+    more: More = None, out: Out = None, text: Text = None, pairs: Pairs = None, source: Source = None, target: Alike = None,
+    valid_pairs: Valid = None, valid_source: Valid = None, valid_target: Valid = None,
+    recipe: RecipeFile = None, set_: Settings = None, resume: Resume = False, skip_damaged: SkipDamaged = False,
+    device: Device = None, dtype: Dtype = None, compile_: Compile = None, explain: Explain = False,
+) -> int:
+    flags = {"text": [*(text or []), *(more or [])] or None, "pairs": pairs, "source": source, "target": target,
+             "valid_pairs": valid_pairs, "valid_source": valid_source, "valid_target": valid_target,
+             "device": device, "dtype": dtype, "compile": compile_}
+    return _run("embed", out, recipe, set_, flags, resume, skip_damaged, explain)
+
+
+def _run(
+    task: str, out: Path | None, recipe: Path | None, settings: list[str] | None, flags: Mapping[str, object],
+    resume: bool, skip_damaged: bool, explain: bool,
 ) -> int:
     if explain:
-        return _explain()
+        return _explain(task)
     if out is None:
-        raise QkvError("qkv train translate", say("no --out", "没有 --out"), say("name a folder for the run", "请指定训练文件夹"))
-    flags = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target, "device": device,
-             "dtype": dtype, "compile": compile_}
-    return run_translation(out, recipe, set_ or [], flags, resume, skip_damaged)
+        raise QkvError(f"qkv train {task}", say("no --out", "没有 --out"), say("name a folder for the run", "请指定训练文件夹"))
+    return run_training(task, out, recipe, settings or [], flags, resume, skip_damaged)
 
 
-def run_translation(
-    out: Path, recipe_file: Path | None, settings: list[str], flags: Mapping[str, object], resume: bool, skip_damaged: bool = False
+def run_training(
+    task: str, out: Path, recipe_file: Path | None, settings: list[str], flags: Mapping[str, object], resume: bool,
+    skip_damaged: bool = False,
 ) -> int:
     """Read the recipe, prepare the data, train; the resolved recipe stands in the folder, for --resume to read."""
     from qkv.allocator import keep_pages
@@ -52,11 +94,10 @@ def run_translation(
     from qkv.train.lock import locked
     from qkv.train.loop import Trainer, state_to_resume
     from qkv.train.precision import check_bf16
-    from qkv.train.prepare import prepare_translation
-    from qkv.train.recipe import read_recipe
+    from qkv.train.recipe_reader import read_recipe
 
     kept = out / "train.yaml"
-    recipe = read_recipe(kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
+    recipe = read_recipe(_kind(task), kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
     check_device(recipe.device)
     if recipe.dtype == "bf16":
         check_bf16(recipe.device)
@@ -64,31 +105,56 @@ def run_translation(
         state_to_resume(out, resume)  # refuses, and leaves no empty folder behind
     with locked(out):
         state = state_to_resume(out, resume, skip_damaged)
-        task = prepare_translation(recipe, out / "data", resume)
-        trainer = Trainer(task, recipe, out, state)
+        prepared = _prepared(recipe, out / "data", resume)
+        trainer = Trainer(prepared, recipe, out, state)
         del state  # or every weight would stay in memory twice
         write_text(kept, recipe.to_yaml())  # only now is it sure that this recipe fits the run
-        return trainer.run() or _tell(out, task)
+        return trainer.run() or _tell(out, prepared)
 
 
-def _tell(out: Path, task: "Translation") -> int:
-    """The final score on the held-out sentences, by the model that was published, and its card."""
+def _kind(task: str) -> "type[Recipe]":
+    from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
+
+    return {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}[task]
+
+
+def _prepared(recipe: Any, folder: Path, resume: bool) -> "Task":
+    """The task with its data; a task's libraries are imported only for it."""
+    match recipe.task:
+        case "generate":
+            from qkv.train.prepare_text import prepare_generation
+
+            return prepare_generation(recipe, folder, resume)
+        case "embed":
+            from qkv.train.prepare_embed import prepare_embedding
+
+            return prepare_embedding(recipe, folder, resume)
+        case _:
+            from qkv.train.prepare import prepare_translation
+
+            return prepare_translation(recipe, folder, resume)
+
+
+def _tell(out: Path, task: "Task") -> int:
+    """The final score on the held-out data, by the model that was published, and its card."""
     import qkv
-    from qkv.train.card import write_card
+    from qkv.train.card import use_of, write_card
 
     print(write_card(out, task, qkv.load(out)))
-    print(say(f"{out} holds the model: qkv translate {out} TEXT", f"模型在 {out}：qkv translate {out} 文本"))
+    command = use_of(task)
+    given = say("FILE --out vectors.npy", "文件 --out vectors.npy") if command == "embed" else say("TEXT", "文本")
+    print(say(f"{out} holds the model: qkv {command} {out} {given}", f"模型在 {out}：qkv {command} {out} {given}"))
     return 0
 
 
-def _explain() -> int:
+def _explain(task: str) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from qkv.train.recipe import explain
+    from qkv.train.recipe_reader import explain
 
     table = Table(say("option", "选项"), say("default", "默认值"), say("why", "理由"))
-    for row in explain():
+    for row in explain(_kind(task)):
         table.add_row(*row)
     Console().print(table)
     return 0

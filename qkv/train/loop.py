@@ -4,22 +4,21 @@ In: a task (batches, losses, validation), a recipe, a folder. Out: the folder wi
 model. Every random choice comes from (seed, step), so a resumed run equals an unbroken one. See docs/training.md.
 """
 
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkv.checkpoint.folder import save_model
-from qkv.data.batches import PairBatch
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.model.init import calm_start
-from qkv.model.transformer import Transformer
 from qkv.train.average import Ema, mean_of
 from qkv.train.optim import make_optimizers, set_share
 from qkv.train.recipe import Recipe
@@ -36,7 +35,7 @@ from qkv.train.state import (
     save_state,
     saved_steps,
 )
-from qkv.train.translation import Translation
+from qkv.train.task import Task
 
 KEPT = 3  # checkpoints kept besides the best one
 
@@ -46,7 +45,7 @@ class Progress:
     """How far a run has come; saved with every checkpoint."""
 
     step: int = 0
-    best: float | None = None   # larger is better: BLEU, or minus the loss
+    best: float | None = None   # larger is better: BLEU or another goal, or minus the loss
     best_step: int = 0
     stale: int = 0              # validations since the best one
 
@@ -54,13 +53,10 @@ class Progress:
 class Trainer:
     """One run in one folder, from its beginning or from a checkpoint."""
 
-    def __init__(self, task: Translation, recipe: Recipe, folder: Path, resumed: State | None = None):
+    def __init__(self, task: Task, recipe: Recipe, folder: Path, resumed: State | None = None):
         self.task, self.recipe, self.folder = task, recipe, folder
         torch.manual_seed(recipe.seed)
-        self.model = Transformer(task.spec)
-        if recipe.calm_start:
-            calm_start(self.model)
-        self.model.to(recipe.device)
+        self.model = task.begin().to(recipe.device)
         self.optimizers = make_optimizers(self.model, recipe)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress()
@@ -123,7 +119,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.reporter.step(number, loss, sum(size[1] for size in sizes), lr)
 
-    def gradients(self, batches: list[PairBatch], predicted: int) -> float:
+    def gradients(self, batches: list[Any], predicted: int) -> float:
         """The mean loss of all tokens of a step; its gradients stand at the weights."""
         self.model.train()
         loss = 0.0
@@ -195,16 +191,21 @@ class Trainer:
         """Measure on held-out data; the best model so far is published at the top of the folder."""
         number = self.progress.step
         with self.reporter.paused(), self.measured_weights():
-            figures = self.task.validate(self.model, self.recipe.valid_bleu)
+            figures = self.task.validate(self.model)
             samples = figures.pop("samples", [])
             self.reporter.record(number, "valid", **figures)
             self.reporter.note(_told(number, figures, samples))
-            worth = _worth(figures)
+            worth = self.worth(figures)
             if self.progress.best is None or worth > self.progress.best:
                 self.progress.best, self.progress.best_step, self.progress.stale = worth, number, 0
                 self.publish()
             else:
                 self.progress.stale += 1
+
+    def worth(self, figures: dict[str, Any]) -> float:
+        """What is compared, larger is better: the task's goal, or minus the loss; no number is worth less than any."""
+        worth = float(-figures["loss"] if self.task.goal is None else figures[self.task.goal])
+        return -math.inf if math.isnan(worth) else worth
 
     @contextmanager
     def measured_weights(self) -> Iterator[None]:
@@ -217,7 +218,8 @@ class Trainer:
                 yield
 
     def publish(self) -> None:
-        save_model(self.folder, self.model, self.task.tokenizers)
+        beside = {f"{name}.json": f"{json.dumps(fact, indent=2)}\n".encode() for name, fact in self.task.facts.items()}
+        save_model(self.folder, self.model, self.task.tokenizers, beside)
 
     def finish(self) -> None:
         """Average the last checkpoints if the recipe says so; the better of average and best stays at the top."""
@@ -228,24 +230,18 @@ class Trainer:
         states = (load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps)
         self.model.load_state_dict(mean_of(states), strict=self.ema is None)
         self.model.eval()
-        figures = self.task.validate(self.model, self.recipe.valid_bleu)
+        figures = self.task.validate(self.model)
         figures.pop("samples", None)
         self.reporter.record(self.progress.step, "average", **figures)
         self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + _told(self.progress.step, figures, []))
-        if self.progress.best is None or _worth(figures) >= self.progress.best:
+        if self.progress.best is None or self.worth(figures) >= self.progress.best:
             self.publish()
 
 
-def _worth(figures: dict[str, Any]) -> float:
-    """What is compared, larger is better: BLEU, or minus the loss; no number is worth less than any."""
-    worth = float(figures.get("bleu", -figures["loss"]))
-    return -math.inf if math.isnan(worth) else worth
-
-
-def _told(step: int, figures: dict[str, Any], samples: list[tuple[str, str, str]]) -> str:
-    """A validation in a line, and a few translations under it."""
+def _told(step: int, figures: dict[str, Any], samples: list[str]) -> str:
+    """A validation in a line, and a few samples of what the model makes under it."""
     numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
-    shown = [f"    {source}\n    -> {output}   ({reference})" for source, output, reference in samples]
+    shown = [indent(sample, "    ") for sample in samples]
     return "\n".join([say(f"validation at step {step}: ", f"第 {step} 步验证：") + numbers, *shown])
 
 

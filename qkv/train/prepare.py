@@ -19,7 +19,7 @@ from qkv.text.learn import learn
 from qkv.text.lines import write_text
 from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
-from qkv.train.recipe import Recipe
+from qkv.train.recipe import TranslateRecipe
 from qkv.train.translation import PairData, Translation
 
 Texts = tuple[TextStore, TextStore]
@@ -28,7 +28,7 @@ SAMPLE = 2_000  # lines looked at to see whether two files are of one language
 WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
 
 
-def prepare_translation(recipe: Recipe, folder: Path, resume: bool = False) -> Translation:
+def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = False) -> Translation:
     """All that training needs besides the model; what is there already and still right is used again."""
     train, valid = _read(recipe, folder)
     if recipe.valid_source:
@@ -44,7 +44,7 @@ def prepare_translation(recipe: Recipe, folder: Path, resume: bool = False) -> T
     )  # fmt: skip
 
 
-def _read(recipe: Recipe, folder: Path) -> tuple[Texts, Texts]:
+def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts]:
     """The training and the held-out pairs; without files for the latter, some of the former are held out."""
     if recipe.source is None:
         wrong = say("no text to learn from", "没有训练文本")
@@ -77,7 +77,7 @@ def _words(texts: TextStore) -> set[str]:
     return {word for i in range(0, len(texts), step) for word in WORD.findall(texts[i].lower())}
 
 
-def _tokenizers(recipe: Recipe, folder: Path, train: Texts, resume: bool) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(recipe: TranslateRecipe, folder: Path, train: Texts, resume: bool) -> tuple[Tokenizer, Tokenizer]:
     if recipe.shared_vocab:
         both = _kept(recipe, folder / "tokenizer.json", train, resume)
         return both, both
@@ -85,7 +85,7 @@ def _tokenizers(recipe: Recipe, folder: Path, train: Texts, resume: bool) -> tup
     return source, target
 
 
-def _kept(recipe: Recipe, path: Path, texts: tuple[TextStore, ...], resume: bool) -> Tokenizer:
+def _kept(recipe: TranslateRecipe, path: Path, texts: tuple[TextStore, ...], resume: bool) -> Tokenizer:
     """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
     wishes = {"kind": recipe.tokenizer, "vocab_size": recipe.vocab_size}
     note, asked = path.with_suffix(".from"), json.dumps({**wishes, "texts": [one.rows.checksum for one in texts]})
@@ -102,7 +102,7 @@ def _kept(recipe: Recipe, path: Path, texts: tuple[TextStore, ...], resume: bool
     return tokenizer
 
 
-def _learned(recipe: Recipe, texts: tuple[TextStore, ...]) -> Tokenizer:
+def _learned(recipe: TranslateRecipe, texts: tuple[TextStore, ...]) -> Tokenizer:
     begin_and_end = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
     try:
         tokenizer = learn(recipe.tokenizer, chain.from_iterable(texts), recipe.vocab_size, begin_and_end)

@@ -1,18 +1,11 @@
-"""A recipe: everything a training run decides, in one typed value.
+"""A recipe: everything a training run decides, in one typed value, every option with a default and a reason.
 
-In: a YAML file, `--set key=value`, flags. Out: a Recipe, every option with a default and a reason (`--explain`).
-Told in docs/training.md, "Recipes".
+In: nothing. Out: `Recipe`, what all runs share, and what each task adds: `TranslateRecipe`, `GenerateRecipe`,
+`EmbedRecipe`; recipe_reader.py makes them from files and flags. Told in docs/training.md, "Recipes".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from math import inf
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
-
-from qkv.errors import QkvError, near_miss
-from qkv.language import say
 
 
 def option(default: Any, en: str, zh: str) -> Any:
@@ -46,24 +39,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One run. Files and sizes, then learning, then keeping watch."""
+    """What every run decides: its model, how it learns, how it keeps watch."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
-    task: Literal["translate"] = option("translate", "what is learned", "学什么")
-    source: str | None = option(None, "sentences to translate, one a line; or a TSV or JSONL of pairs",
-                                "源句，每行一句；或 TSV / JSONL 句对")
-    target: str | None = option(None, "their translations, line by line", "对应译文，逐行对齐")
-    valid_source: str | None = option(None, "held-out sentences; none: 1 % of the pairs, 1,000 at most",
-                                      "验证源句；不给则取 1 %（最多 1000 对）")
-    valid_target: str | None = option(None, "their translations", "验证译文")
-    target_language: str | None = option(None, "for the score's tokenizer, such as zh; none: guessed", "目标语言（决定评分分词），不给则猜")
-    bleu_tokenize: str | None = option(None, "sacrebleu's tokenizer, such as none for tokenised files", "sacrebleu 分词方式，已分词文件用 none")
-    tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("bytes", "kind learned from the text", "从文本学习的分词器种类")
-    vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
-    shared_vocab: bool = option(True, "one vocabulary for both sides", "两侧共用词表")
-    bpe_dropout: float = option(0.0, "merges left out at random in training: rarer pieces get seen", "训练时随机跳过合并，让少见片段也被见到")
-    bpe_variants: int = option(8, "encodings kept per sentence with bpe_dropout, one per epoch in turn", "bpe_dropout 时每句保留的编码数，逐轮轮换")
     model: str | Shape = option(  # noqa: RUF009 (a factory is made)
         Shape, "a preset's name, the path of a model.json, or sizes", "预设名、model.json 路径或尺寸")
     calm_start: bool = option(False, "branches begin by adding nothing: steady at high learning rates", "分支初始为零，高学习率更稳")
@@ -84,17 +63,12 @@ class Recipe:
     warmup: int = option(200, "steps of rising learning rate", "预热步数")
     decay_share: float = option(0.6, "with wsd: the last share of the steps, in which it falls", "wsd 中下降段所占比例")
     clip: float = option(1.0, "largest norm of the gradient; 0: no limit", "梯度范数上限；0 为不限")
-    label_smoothing: float = option(0.1, "share of belief spread over all tokens", "平滑到所有词元的概率份额")
-    r_drop: float = option(0.0, "weight of two passes' disagreement (doubles the cost)", "两次前向分歧的权重（开销翻倍）")
     average: int = option(0, "last checkpoints averaged at the end; 0: none", "结束时平均的检查点数；0 为不平均")
     ema: float = option(0.0, "decay of a running average of the weights, such as 0.999; 0: none", "权重滑动平均衰减，如 0.999；0 为不用")
 
     save_every: int = option(500, "steps between checkpoints", "保存间隔（步）")
     validate_every: int = option(500, "steps between validations", "验证间隔（步）")
-    valid_bleu: bool = option(True, "translate the held-out sentences at each validation", "每次验证时翻译并计算 BLEU")
     patience: int = option(0, "validations without a better one before stopping; 0: never", "多少次验证无改进即停；0 为不停")
-    beam_size: int = option(4, "of the final score", "最终评分的束宽")
-    length_penalty: float = option(0.6, "of the final score, the paper's", "最终评分的长度惩罚（论文值）")
 
     device: str = option("cpu", "cpu, cuda or mps", "cpu、cuda 或 mps")
     dtype: Literal["float32", "bf16"] = option(
@@ -102,134 +76,74 @@ class Recipe:
     compile: bool = option(False, "torch.compile; does not pay for sentences of varying length", "torch.compile；句长多变时不划算")
 
     def to_yaml(self) -> str:
-        """The recipe as resolved, every option written out."""
+        """The recipe as resolved, every option written out, the task's own first."""
         import yaml
 
-        return yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True)
+        tree = asdict(self)
+        own = {name: tree[name] for name in type(self).__annotations__}
+        return yaml.safe_dump(own | tree, sort_keys=False, allow_unicode=True)
 
 
-# What the numbers may be, from least to most; the rest is right as soon as its type is.
-COUNT, AMOUNT, SHARE = (1, inf), (0, inf), (0, 0.999999)
-LIMITS = {
-    **dict.fromkeys(("layers", "d_model", "n_heads", "d_ff", "max_len", "vocab_size", "bpe_variants", "steps", "batch_tokens",
-                     "accumulate", "save_every", "validate_every", "beam_size"), COUNT),
-    **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "r_drop", "average", "patience",
-                     "length_penalty"), AMOUNT),
-    **dict.fromkeys(("dropout", "bpe_dropout", "beta1", "beta2", "label_smoothing", "ema"), SHARE),
-    "decay_share": (0, 1), "seed": (0, 2**31 - 1),
-}  # fmt: skip
+@dataclass(frozen=True)
+class TranslateRecipe(Recipe):
+    """From pairs of sentences to a translator."""
+
+    task: Literal["translate"] = option("translate", "what is learned", "学什么")
+    source: str | None = option(None, "sentences to translate, one a line; or a TSV or JSONL of pairs",
+                                "源句，每行一句；或 TSV / JSONL 句对")
+    target: str | None = option(None, "their translations, line by line", "对应译文，逐行对齐")
+    valid_source: str | None = option(None, "held-out sentences; none: 1 % of the pairs, 1,000 at most",
+                                      "验证源句；不给则取 1 %（最多 1000 对）")
+    valid_target: str | None = option(None, "their translations", "验证译文")
+    target_language: str | None = option(None, "for the score's tokenizer, such as zh; none: guessed", "目标语言（决定评分分词），不给则猜")
+    bleu_tokenize: str | None = option(None, "sacrebleu's tokenizer, such as none for tokenised files", "sacrebleu 分词方式，已分词文件用 none")
+    tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("bytes", "kind learned from the text", "从文本学习的分词器种类")
+    vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    shared_vocab: bool = option(True, "one vocabulary for both sides", "两侧共用词表")
+    bpe_dropout: float = option(0.0, "merges left out at random in training: rarer pieces get seen", "训练时随机跳过合并，让少见片段也被见到")
+    bpe_variants: int = option(8, "encodings kept per sentence with bpe_dropout, one per epoch in turn", "bpe_dropout 时每句保留的编码数，逐轮轮换")
+    label_smoothing: float = option(0.1, "share of belief spread over all tokens", "平滑到所有词元的概率份额")
+    r_drop: float = option(0.0, "weight of two passes' disagreement (doubles the cost)", "两次前向分歧的权重（开销翻倍）")
+    valid_bleu: bool = option(True, "translate the held-out sentences at each validation", "每次验证时翻译并计算 BLEU")
+    beam_size: int = option(4, "of the final score", "最终评分的束宽")
+    length_penalty: float = option(0.6, "of the final score, the paper's", "最终评分的长度惩罚（论文值）")
 
 
-def read_recipe(path: str | Path | None, settings: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Recipe:
-    """A YAML file, then `key=value` settings, then flags that were given: the later wins."""
-    tree = _load(Path(path)) if path else {}
-    for setting in settings:
-        key, sign, text = setting.partition("=")
-        if not sign:
-            raise QkvError(f"--set {setting}", say("no value", "没有值"), say("write key=value", "请写 key=value"))
-        _put(tree, key.strip(), _yaml(text, f"--set {setting}"))
-    tree.update({key: value for key, value in (flags or {}).items() if value is not None})
-    return _checked(tree, str(path or "--set"))
+@dataclass(frozen=True)
+class GenerateRecipe(Recipe):
+    """From plain text to a model that writes on."""
+
+    task: Literal["generate"] = option("generate", "what is learned", "学什么")
+    text: tuple[str, ...] = option(tuple, "files to learn from: plain text, folders of it, or JSONL with a field text",
+                                   "训练文本：纯文本文件、文件夹，或含 text 字段的 JSONL")
+    valid_text: tuple[str, ...] = option(tuple, "held-out files; none: the last valid_share of the text", "验证文本；不给则取文本最后的 valid_share")
+    valid_share: float = option(0.05, "share of the text held out at its end", "文本末尾留作验证的比例")
+    tokenizer: str = option("bytes", "char, bytes, bpe, word or wordpiece, learned from the text; or the path of a tokenizer.json",
+                            "从文本学习的 char、bytes、bpe、word、wordpiece，或 tokenizer.json 的路径")
+    vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    context: int = option(256, "tokens of a window: how far back the model looks", "窗口的词元数：模型能回看多远")
+    separate_documents: bool = option(False, "no window reaches from one document into the next", "窗口不跨文档")
+    start_from: str | None = option(None, "a model folder to go on from: its weights and its tokenizer", "从某个模型文件夹继续：用其权重与分词器")
 
 
-def explain() -> list[tuple[str, str, str]]:
-    """Every option as (name, default, reason)."""
-    rows = []
-    for one in fields(Recipe):
-        if one.name == "model":
-            rows += [(f"model.{part.name}", str(part.default), say(*part.metadata["why"])) for part in fields(Shape)]
-        else:
-            rows.append((one.name, str(one.default), say(*one.metadata["why"])))
-    return rows
+@dataclass(frozen=True)
+class EmbedRecipe(Recipe):
+    """From plain text and sentences that mean the same to an encoder of sentences."""
 
-
-def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise QkvError(path, say("no such recipe", "没有这个配方"), say("see recipes/", "见 recipes/"))
-    tree = _yaml(path.read_text(encoding="utf-8-sig"), str(path))
-    if not isinstance(tree, dict):
-        raise QkvError(path, say("is no list of options", "不是选项列表"), say("write key: value", "请写 key: value"))
-    return tree
-
-
-def _yaml(text: str, where: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        line = str(error).splitlines()[0]
-        wrong = say(f"is not YAML ({line})", f"不是 YAML（{line}）")
-        raise QkvError(where, wrong, say("write key: value", "请写 key: value")) from None
-
-
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        below = tree.get(part, {})
-        if not isinstance(below, dict):
-            wrong = say(f"{part} is already {below!r}", f"{part} 已是 {below!r}")
-            raise QkvError(f"--set {key}", wrong, say("give a name or sizes, not both", "请只给名字，或只给尺寸"))
-        tree[part] = dict(below)
-        tree = tree[part]
-    tree[last] = value
-
-
-@cache
-def _reader() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Recipe)
-
-
-def _checked(tree: dict[str, Any], where: str) -> Recipe:
-    from pydantic import ValidationError
-
-    try:
-        recipe: Recipe = _reader().validate_python(tree)
-    except ValidationError as error:
-        raise QkvError(where, *_explain(error.errors())) from None
-    beyond = [*_beyond_limits(recipe), *_beyond_limits(recipe.model, "model.")]
-    if beyond:
-        raise QkvError(where, ", ".join(wrong for wrong, _ in beyond), ", ".join(right for _, right in beyond))
-    return recipe
-
-
-def _beyond_limits(part: Recipe | Shape | str, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each number that cannot be meant, and what it may be."""
-    for name, (least, most) in LIMITS.items():
-        value = getattr(part, name, least)
-        if not (least <= value <= most and value < inf):  # so that NaN is refused too
-            right = say(f"use {least} or more", f"请用不小于 {least} 的数") if most == inf else say(
-                f"use {least} to {most}", f"请用 {least} 到 {most} 的数")
-            yield say(f"{prefix}{name} cannot be {value}", f"{prefix}{name} 不能是 {value}"), right
-
-
-def _explain(errors: list[Any]) -> tuple[str, str]:
-    """All that is wrong, in one line; of the choice 'text or sizes' only the sizes are worth a word."""
-    wrong, right = [], []
-    for error in errors:
-        place = [str(part) for part in error["loc"] if part not in ("Shape", "str")]
-        name = ".".join(place)
-        if error["loc"][-1] == "str" and len(error["loc"]) > 1:
-            continue
-        if error["type"] == "unexpected_keyword_argument":
-            wrong.append(say(f"no option '{name}'", f"没有选项 '{name}'"))
-            known = fields(Recipe) if len(place) == 1 else fields(Shape)
-            right.append(near_miss(place[-1], [one.name for one in known]))
-        else:
-            wrong.append(say(f"{name} cannot be {error['input']!r}", f"{name} 不能是 {error['input']!r}"))
-            right.append(_right(error))
-    return ", ".join(wrong), ", ".join(right)
-
-
-def _right(error: Any) -> str:
-    """What would be right, in the person's language; pydantic speaks English only."""
-    match error["type"].partition("_")[0]:
-        case "literal": return say(f"use {error['ctx']['expected']}", f"请用 {error['ctx']['expected']}")
-        case "int": return say("use a whole number", "请用整数")
-        case "float": return say("use a number", "请用数字")
-        case "bool": return say("use true or false", "请用 true 或 false")
-        case "string": return say("use text, in quotes if it looks like something else", "请用文本，必要时加引号")
-        case "dataclass": return say("use a preset's name, the path of a model.json, or sizes", "请用预设名、model.json 路径或尺寸")
-        case _: return str(error["msg"])
+    task: Literal["embed"] = option("embed", "what is learned", "学什么")
+    text: tuple[str, ...] = option(tuple, "plain text for the masked tokens of the first steps", "前段掩码训练用的纯文本")
+    pairs: str | None = option(None, "sentences of one meaning on each line: TSV or JSONL", "每行若干同义句：TSV 或 JSONL")
+    source: str | None = option(None, "instead of pairs: sentences, one a line", "代替 pairs：句子文件，每行一句")
+    target: str | None = option(None, "what means the same, line by line, such as translations", "逐行同义的句子，例如译文")
+    valid_pairs: str | None = option(None, "held-out sentences of one meaning; none: 1 % of the lines", "验证用同义句；不给则取 1 %")
+    valid_source: str | None = option(None, "held-out sentences", "验证句子")
+    valid_target: str | None = option(None, "what means the same", "与之同义的句子")
+    tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("wordpiece", "kind learned from the text", "从文本学习的分词器种类")
+    vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    pooling: Literal["cls", "mean", "max"] = option("mean", "how token vectors become one", "词元向量如何合为一个")
+    masked_steps: int = option(0, "the first steps learn masked tokens, the rest pairs", "前若干步学习掩码词元，其余学习同义句")
+    mask_share: float = option(0.15, "share of tokens to be guessed", "需要猜测的词元比例")
+    whole_words: bool = option(False, "mask all pieces of a word together", "整词掩码")
+    batch_pairs: int = option(256, "pairs whose other halves are each other's wrong answers", "一批中互为反例的句对数")
+    temperature: float = option(0.05, "sharpness of the choice among a batch: lower is sharper", "批内选择的锐度，越低越尖锐")
+    chunk: int = option(64, "sentences held with their gradients at a time: memory, not learning", "同时保留梯度的句数：只影响内存")

@@ -232,6 +232,7 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int
     wanted = [(say("loss", "损失"), say("training", "训练"), "train", "loss"),
               (say("loss", "损失"), say("validation", "验证"), "valid", "loss"),
               ("BLEU", say("validation", "验证"), "valid", "bleu"),
+              (say("found at rank 1", "排第一的比例"), say("validation", "验证"), "valid", "rank1"),
               (say("learning rate", "学习率"), say("training", "训练"), "train", "lr")]
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for panel, label, kind, name in wanted:
@@ -248,17 +249,19 @@ class Facts:
     data: Mapping[str, object]
     model: Mapping[str, object]
     training: Mapping[str, object]
-    scores: Mapping[str, str]   # the set that was translated -> the lines of measure.scores.Scores
-    example: tuple[str, str]    # a sentence and this model's translation of it
+    scores: Mapping[str, str]   # what was measured -> its lines
+    example: tuple[str, str]    # a text and what this model makes of it
+    command: str = "translate"  # or generate, or embed
 
 
 def model_card(facts: Facts) -> str:
-    """The README.md of a trained translator: what it learned from, what it is, how good it is, how to use it."""
+    """The README.md of a trained model: what it learned from, what it is, how good it is, how to use it."""
     source, target = facts.example
     scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
-    command = f'$ qkv translate {shlex.quote(facts.folder)} {shlex.quote(source)}\n{target}'
-    python = (f"import qkv\ntranslator = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n"
-              f"translator([{json.dumps(source, ensure_ascii=False)}])  # {[target]}")
+    command = f'$ qkv {facts.command} {shlex.quote(facts.folder)} {shlex.quote(source)}\n{target}'
+    name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[facts.command]
+    python = (f"import qkv\n{name} = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n"
+              f"{name}([{json.dumps(source, ensure_ascii=False)}])  # {[target]}")
     parts = [f"# {Path(facts.folder).name}",
              f"## {say('Use', '使用')}\n```console\n{command}\n```\n```python\n{python}\n```",
              f"## {say('Data', '数据')}\n{_table(facts.data)}",

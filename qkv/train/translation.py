@@ -5,6 +5,7 @@ thanks to the mask); for each validation the loss and BLEU. Told in docs/trainin
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from torch import Tensor
 from qkv.data.batches import BatchPlan, PairBatch, collate, pair_batch
 from qkv.data.store import Store
 from qkv.generate.decode import greedy
+from qkv.language import say
 from qkv.measure.scores import score
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
-from qkv.train.recipe import Recipe
+from qkv.train.recipe import TranslateRecipe
 from qkv.train.shape import translator_spec
+from qkv.train.task import Final, new_model
 
 VALID_TOKENS = 8_192  # a validation batch needs no gradients, so it may be larger
 
@@ -39,8 +42,9 @@ class PairData:
 class Translation:
     """What the loop asks of a task: batches, losses, validation."""
 
-    def __init__(self, recipe: Recipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
+    def __init__(self, recipe: TranslateRecipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
         self.recipe, self.train, self.valid, self.source, self.target = recipe, train, valid, source, target
+        self.goal = "bleu" if recipe.valid_bleu else None
         assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
         self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
         assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
@@ -62,6 +66,13 @@ class Translation:
         if self.source.fingerprint == self.target.fingerprint:
             return {"tokenizer": self.target}
         return {"source": self.source, "target": self.target}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def begin(self) -> Transformer:
+        return new_model(self)
 
     def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """Which pairs make this micro-batch: the order of training."""
@@ -104,15 +115,15 @@ class Translation:
         return (model.loss(stream, target_out, real, smoothing) + self.recipe.r_drop * apart) / 2
 
     @torch.no_grad()
-    def validate(self, model: Transformer, decode: bool) -> dict[str, Any]:
-        """Loss and perplexity on the held-out pairs; BLEU and a few translations if `decode`."""
+    def validate(self, model: Transformer) -> dict[str, Any]:
+        """Loss and perplexity on the held-out pairs; BLEU and a few translations if the recipe wants them."""
         total = count = 0.0
         for rows in self.valid_plan.epoch(0):
             batch = self._pairs(self.valid, 0, rows)
             total += float(self.loss(model, batch, label_smoothing=0.0))
             count += self.sizes(batch)[0]
         figures = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
-        return figures | self._bleu(model) if decode else figures
+        return figures | self._bleu(model) if self.recipe.valid_bleu else figures
 
     def _bleu(self, model: Transformer) -> dict[str, Any]:
         special = {"bos_id": self.bos, "eos_id": self.eos, "pad_id": self.pad}
@@ -126,8 +137,20 @@ class Translation:
         references = [self.valid.target_texts[i] for i in order]
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
         scores = score([outputs[i] for i in order], references, language, tokenize)
-        samples = [(self.valid.source_texts[i], outputs[i], self.valid.target_texts[i]) for i in order[:3]]
+        samples = [f"{self.valid.source_texts[i]}\n-> {outputs[i]}   ({self.valid.target_texts[i]})" for i in order[:3]]
         return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
+
+    def final(self, use: Callable[..., Any]) -> Final:
+        """Translate the held-out sentences with the published model, by beam search."""
+        recipe, sources, references = self.recipe, list(self.valid.source_texts), list(self.valid.target_texts)
+        outputs = use(sources, beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)
+        scores = score(outputs, references, recipe.target_language or "", recipe.bleu_tokenize or "")
+        return Final(
+            data={say("pairs", "句对"): len(self.train.source_texts), say("held out", "验证句对"): len(sources),
+                  say("vocabulary", "词表"): self.spec.vocab_size},
+            scores={say(f"held out, beam {recipe.beam_size}", f"验证集，束宽 {recipe.beam_size}"): str(scores)},
+            example=(sources[0], use(sources[:1])[0]),  # as the card's own lines translate it
+        )
 
 
 def _moved(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:

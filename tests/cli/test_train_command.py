@@ -9,7 +9,8 @@ import pytest
 from qkv.cli import main
 from qkv.data.builtin import builtin_pairs
 from qkv.language import set_language
-from qkv.train.recipe import read_recipe
+from qkv.train.recipe import TranslateRecipe
+from qkv.train.recipe_reader import read_recipe
 from qkv.train.state import saved_steps
 
 SMALL = ["vocab_size=400", "model.layers=1", "model.d_model=16", "model.n_heads=2", "model.d_ff=32", "model.max_len=64",
@@ -69,7 +70,7 @@ def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out and "chrF2|" in out
     assert out.endswith("run holds the model: qkv translate run TEXT\n")
-    recipe = read_recipe(run / "train.yaml")
+    recipe = read_recipe(TranslateRecipe, run / "train.yaml")
     assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model.d_model) == ("a.zh", "v.en", 6, 16)
 
 
@@ -101,14 +102,14 @@ def test_a_recipe_file_settings_and_flags_work_together(files, monkeypatch):
         one.replace("=", ": ") for one in SMALL if not one.startswith("model.")))
     sizes = [f"--set={one}" for one in SMALL if one.startswith("model.")]
     assert qkv(monkeypatch, "train", "translate", "--recipe", "my.yaml", "--source", "a.zh", "--set", "lr=1e-3", *sizes, "--out", "run") == 0
-    recipe = read_recipe(files / "run" / "train.yaml")
+    recipe = read_recipe(TranslateRecipe, files / "run" / "train.yaml")
     assert (recipe.source, recipe.target, recipe.seed, recipe.lr, recipe.steps) == ("a.zh", "a.en", 5, 0.001, 6)
 
 
 def test_resume_needs_only_the_folder_and_more_steps_can_be_asked_for(train, files, monkeypatch):
     assert train("--out", "run") == 0
     assert qkv(monkeypatch, "train", "translate", "--out", "run", "--resume", "--set", "steps=9") == 0
-    assert saved_steps(files / "run")[-1] == 9 and read_recipe(files / "run" / "train.yaml").steps == 9
+    assert saved_steps(files / "run")[-1] == 9 and read_recipe(TranslateRecipe, files / "run" / "train.yaml").steps == 9
 
 
 def test_an_early_stop_is_told_by_the_card(train, files):

@@ -9,11 +9,11 @@ import torch
 
 from qkv.data.builtin import builtin_pairs
 from qkv.train.prepare import prepare_translation
-from qkv.train.recipe import Recipe, Shape
+from qkv.train.recipe import Shape, TranslateRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
-TINY = Recipe(
+TINY = TranslateRecipe(
     vocab_size=400, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64), steps=12, batch_tokens=400,
     save_every=3, validate_every=6, warmup=3, lr=5e-3, valid_bleu=False,
 )

@@ -1,12 +1,14 @@
 """A recipe is read from a file, from settings and from flags, and what cannot be meant is said in one line."""
 
 from dataclasses import fields
+from itertools import chain
 
 import pytest
 
 from qkv.errors import QkvError
 from qkv.language import set_language
-from qkv.train.recipe import LIMITS, Recipe, Shape, explain, read_recipe
+from qkv.train.recipe import EmbedRecipe, GenerateRecipe, Shape, TranslateRecipe
+from qkv.train.recipe_reader import LIMITS, explain, read_recipe
 
 
 @pytest.fixture
@@ -23,52 +25,52 @@ def written(folder, text):
 
 def complaint(*settings, path=None):
     with pytest.raises(QkvError) as error:
-        read_recipe(path, settings)
+        read_recipe(TranslateRecipe, path, settings)
     return str(error.value)
 
 
 def test_a_file_gives_way_to_settings_and_settings_to_flags(tmp_path):
     path = written(tmp_path, "source: file\ntarget: file\nsteps: 10\nseed: 10\nlr: 10\nwarmup: 10\n")
-    recipe = read_recipe(path, ["source=set", "steps=20", "seed=20", "seed=30"], {"source": "flag", "target": None})
+    recipe = read_recipe(TranslateRecipe, path, ["source=set", "steps=20", "seed=20", "seed=30"], {"source": "flag", "target": None})
     assert (recipe.source, recipe.target, recipe.steps, recipe.seed, recipe.lr) == ("flag", "file", 20, 30, 10.0)
 
 
 def test_a_dotted_key_changes_one_size_and_leaves_the_others(tmp_path):
-    recipe = read_recipe(written(tmp_path, "model: {d_model: 32, layers: 2}"), ["model.d_model=64", "model.n_heads=2"])
+    recipe = read_recipe(TranslateRecipe, written(tmp_path, "model: {d_model: 32, layers: 2}"), ["model.d_model=64", "model.n_heads=2"])
     assert recipe.model == Shape(d_model=64, layers=2, n_heads=2)
 
 
 def test_the_model_may_be_a_name():
-    assert read_recipe(None, ["model=paper-base"]).model == "paper-base"
+    assert read_recipe(TranslateRecipe, None, ["model=paper-base"]).model == "paper-base"
     assert complaint("model=tiny", "model.d_model=64") == (
         "--set model.d_model: model is already 'tiny'; give a name or sizes, not both")
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("5E-4", 0.0005), ("2", 2.0), (" 0.25 ", 0.25)])
 def test_numbers_may_be_written_as_people_write_them(text, value):
-    assert read_recipe(None, [f"lr={text}"]).lr == value
+    assert read_recipe(TranslateRecipe, None, [f"lr={text}"]).lr == value
 
 
 def test_a_value_may_hold_an_equals_sign():
-    assert read_recipe(None, ["source=a=b.txt"]).source == "a=b.txt"
+    assert read_recipe(TranslateRecipe, None, ["source=a=b.txt"]).source == "a=b.txt"
 
 
 def test_nothing_given_is_the_default():
-    assert read_recipe(None) == Recipe()
+    assert read_recipe(TranslateRecipe, None) == TranslateRecipe()
 
 
 def test_a_recipe_written_out_reads_back_the_same(tmp_path):
-    recipe = read_recipe(None, ["source=数据/a.zh", "eps=1e-9", "lr=3e-4", "model.gated=true", "model.activation=silu",
+    recipe = read_recipe(TranslateRecipe, None, ["source=数据/a.zh", "eps=1e-9", "lr=3e-4", "model.gated=true", "model.activation=silu",
                                 "target_language='no'", "schedule=paper", "ema=0.999"])
     path = written(tmp_path, recipe.to_yaml())
-    assert read_recipe(path) == recipe
+    assert read_recipe(TranslateRecipe, path) == recipe
     assert "数据/a.zh" in path.read_text(encoding="utf-8")
-    assert path.read_text(encoding="utf-8").count("\n") == len(fields(Recipe)) + len(fields(Shape))
+    assert path.read_text(encoding="utf-8").count("\n") == len(fields(TranslateRecipe)) + len(fields(Shape))
 
 
 def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfsteps: 7\r\nlr: 0.5\r\n")
-    assert (read_recipe(tmp_path / "a.yaml").steps, read_recipe(tmp_path / "a.yaml").lr) == (7, 0.5)
+    assert (read_recipe(TranslateRecipe, tmp_path / "a.yaml").steps, read_recipe(TranslateRecipe, tmp_path / "a.yaml").lr) == (7, 0.5)
 
 
 @pytest.mark.parametrize(("settings", "line"), [
@@ -106,11 +108,12 @@ def test_complaints_are_made_in_chinese_too(chinese):
     assert complaint("ema=1") == "--set: ema 不能是 1.0; 请用 0 到 0.999999 的数"
 
 
-def test_explain_lists_every_option_with_its_default_and_a_reason(chinese):
-    in_chinese = explain()
+@pytest.mark.parametrize("kind", [TranslateRecipe, GenerateRecipe, EmbedRecipe])
+def test_explain_lists_every_option_with_its_default_and_a_reason(chinese, kind):
+    in_chinese = explain(kind)
     set_language("en")
-    in_english = explain()
-    names = {one.name for one in fields(Recipe)} - {"model"} | {f"model.{one.name}" for one in fields(Shape)}
+    in_english = explain(kind)
+    names = {one.name for one in fields(kind)} - {"model"} | {f"model.{one.name}" for one in fields(Shape)}
     assert {name for name, _, _ in in_english} == {name for name, _, _ in in_chinese} == names
     assert ("warmup", "200", "steps of rising learning rate") in in_english
     for (_, _, en), (_, _, zh) in zip(in_english, in_chinese, strict=True):
@@ -118,5 +121,6 @@ def test_explain_lists_every_option_with_its_default_and_a_reason(chinese):
 
 
 def test_every_limit_is_of_an_option_and_every_number_has_a_limit():
-    kinds = {one.name: one.type for one in (*fields(Recipe), *fields(Shape))}
+    every = chain.from_iterable(map(fields, (TranslateRecipe, GenerateRecipe, EmbedRecipe, Shape)))
+    kinds = {one.name: one.type for one in every}
     assert set(LIMITS) == {name for name, kind in kinds.items() if kind in (int, float)}
