@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from qkv.errors import QkvError
+from qkv.language import say
 from qkv.model.transformer import Transformer
 
 
@@ -48,8 +50,10 @@ class CachedPromptStepper:
         self.cache.keep(rows)
 
 
-def make_prompt_stepper(model: Transformer) -> PromptStepper:
-    """The stepper for this model."""
+def make_prompt_stepper(model: Transformer, int8: bool = False) -> PromptStepper:
+    """A stepper for this model; `int8` makes its matrices small, which only a fast one can."""
+    if int8:
+        raise QkvError("int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
     return CachedPromptStepper(model)
 
 

@@ -1,0 +1,93 @@
+"""The generator: a prompt in, text that goes on from it out.
+
+In: a model folder, then prompts. Out: texts, in the order of the prompts, each the same alone and in company.
+Told in docs/generation.md.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qkv.checkpoint.convert import GENERATION
+from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.errors import QkvError
+from qkv.generate.prompt import make_prompt_stepper
+from qkv.generate.settings import Writing
+from qkv.generate.step import at_rest
+from qkv.generate.write import Bounds, Writer, write
+from qkv.generate.writing import Draft, TextGenerator
+from qkv.language import say
+from qkv.model.transformer import Transformer
+from qkv.pipeline.opening import open_folder
+from qkv.text.tokenizer import Tokenizer
+
+
+class Generator(TextGenerator):
+    """generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40); lists give lists."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, marks: dict[str, Any] | None = None, int8: bool = False):
+        """`marks` are the ids that begin and end texts, as an imported folder tells them: start_id, eos_ids."""
+        self.model, self.tokenizer, self.marks = model.eval(), tokenizer, marks or {}
+        self.vocab_size, self.context = model.spec.vocab_size, model.spec.max_len
+        known = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+        self.ends = tuple(self.marks.get("eos_ids") or known)
+        self.begin = begin_marks(tokenizer, self.marks.get("start_id"), self.ends)
+        self.first = self.marks.get("start_id", self.ends[0] if self.ends else tokenizer.bos_id)
+        self.int8 = int8
+        make_prompt_stepper(model, int8)  # what it prepares is kept; a model that has no such step is refused now
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Generator":
+        """The generator in a model folder, ours or Hugging Face's; `int8` makes its matrices small and fast."""
+        return cls.of(open_folder(folder, device), folder, int8)
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, folder: str | Path, int8: bool = False) -> "Generator":
+        """The generator that a loaded folder holds."""
+        spec = loaded.model.spec
+        if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
+            raise QkvError(folder, say("not a language model", "不是语言模型"), say(
+                "one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
+        if "tokenizer" not in loaded.tokenizers:
+            raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
+        return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.facts.get("generation"), int8)
+
+    def save(self, folder: str | Path) -> None:
+        """A folder that `qkv.load` reads."""
+        marks = {GENERATION: (json.dumps(self.marks, indent=2) + "\n").encode()} if self.marks else {}
+        save_model(folder, self.model, {"tokenizer": self.tokenizer}, marks)
+
+    def write_batch(self, prompts: list[list[int]], settings: Writing, ends: tuple[int, ...]) -> list[Draft]:
+        streams = [self.text_stream(prompt, settings) for prompt in prompts for _ in range(settings.n)]
+
+        def stopped(text: int, id: int) -> bool:
+            streams[text].add(id)
+            return streams[text].stopped
+        with at_rest(self.model):
+            stepper = make_prompt_stepper(self.model, self.int8)
+            return write(stepper, prompts, settings, self._bounds(ends), stopped if settings.stop else None)
+
+    def write_stream(self, prompt: list[int], settings: Writing, ends: tuple[int, ...]) -> Iterator[int]:
+        with at_rest(self.model):
+            writer = Writer(make_prompt_stepper(self.model, self.int8), [prompt], settings, self._bounds(ends))
+        while writer.n_alive:
+            with at_rest(self.model):  # not while the caller has the word: his gradients are his own
+                id = int(writer.advance()[0])
+            yield id
+
+    def _bounds(self, ends: tuple[int, ...]) -> Bounds:
+        return Bounds(self.context, ends, self.begin)
+
+
+def begin_marks(tokenizer: Tokenizer, start_id: int | None, ends: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands before every text: what the tokenizer's own template says, else a start mark that is no end as well.
+
+    Llama's texts begin with <s>; GPT-2's one mark stands between texts, so a prompt goes without it.
+    """
+    if tokenizer.rules.get("post_processor") is None:
+        return () if start_id is None or start_id in ends else (start_id,)
+    plain = tokenizer.core.encode("a", add_special_tokens=False).ids
+    marked = tokenizer.core.encode("a", add_special_tokens=True).ids
+    before = next((n for n in range(len(marked)) if marked[n : n + len(plain)] == plain), 0)
+    return tuple(marked[:before])

@@ -1,0 +1,29 @@
+"""Tiny language models for the tests of writing: weights drawn at random, in float64."""
+
+import torch
+
+from qkv.model import spec as s
+from qkv.model.presets import writer
+from qkv.model.transformer import Transformer
+
+KINDS = {
+    "rotary": (s.Heads(4, 2, 4), s.Rotary()),
+    "learned": (s.Heads(2, 2, 8, bias=True, out_bias=True), s.Learned()),
+    "window": (s.Heads(4, 4, 4, window=4), s.Rotary()),
+    "sinusoidal": (s.Heads(4, 4, 4), s.Sinusoidal()),
+    "lstm": (s.Recurrent("lstm"), s.NoPositions()),
+    "experts": (s.Heads(4, 2, 4), s.Rotary()),
+}
+
+
+def make(kind: str = "rotary", vocab: int = 23, max_len: int = 24, seed: int = 0) -> Transformer:
+    """A decoder of this kind; its scores differ enough for texts to differ."""
+    mixer, positions = KINDS[kind]
+    ff: s.FeedForward = s.Experts(4, 2, s.Gated(12)) if kind == "experts" else s.Gated(20)
+    spec = writer(vocab, 16, 2, mixer, ff)
+    torch.manual_seed(seed)
+    model = Transformer(s.Spec(**{**vars(spec), "positions": positions, "max_len": max_len})).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
