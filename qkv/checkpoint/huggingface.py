@@ -65,6 +65,12 @@ def load_huggingface(
     return LoadedModel(model.eval(), read_tokenizers(folder), facts_of(model, family, shards, config, folder))
 
 
+def read_spec(folder: Path) -> Spec:
+    """What their config.json describes, in our words."""
+    config = Config(folder / "config.json", read_config(folder), Shards(folder).entries)
+    return family_of(config).read(config)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json as it stands there; what it says is checked field by field."""
     return read_table(folder, "config.json")

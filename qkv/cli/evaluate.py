@@ -1,144 +1,69 @@
-"""`qkv evaluate`: how good a model's translations are, in the field's own numbers.
+"""`qkv evaluate`: how good a model is, in the numbers of its field; what is given says which numbers are meant.
 
-In: a model folder, sentences and their right translations. Out: BLEU and chrF as sacrebleu prints them, perplexity and
-sentences/s; against a second system, whether the two really differ. Told in docs/translation.md, "Scores".
+In: a model folder and sentences with their translations, a text, or pairs with scores. Out: BLEU and chrF; perplexity and
+bits per byte; similarity and retrieval. Told in docs/translation.md, docs/generation.md and docs/embedding.md, "Scores".
 """
 
-import json
-import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty, open_translator
+from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
 from qkv.errors import QkvError
 from qkv.language import say
 
-if TYPE_CHECKING:
-    from qkv.measure.perplexity import Perplexity
-    from qkv.measure.scores import Comparison, Scores
-    from qkv.pipeline import Translator
-
-Source = Annotated[Path, typer.Option(help=say("sentences, one a line", "原文，每行一句"))]
-Target = Annotated[Path, typer.Option(help=say("their right translations", "参考译文"))]
+Source = Annotated[Path | None, typer.Option(help=say("sentences, one a line", "原文，每行一句"))]
+Target = Annotated[Path | None, typer.Option(help=say("their right translations", "参考译文"))]
 Language = Annotated[str, typer.Option(help=say("of the target, such as zh; else guessed", "目标语言，如 zh；不给则猜"))]
 Tokenize = Annotated[str, typer.Option(help=say("BLEU's tokenizer; none for tokenised files", "BLEU 分词方式；已分词文件用 none"))]
 Against = Annotated[Path | None, typer.Option(help=say("a model folder or a file of outputs to compare with", "用来比较的模型文件夹或译文文件"))]
 Output = Annotated[Path | None, typer.Option(help=say("write the translations here", "译文写入此文件"))]
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that was measured."""
-
-    scores: "Scores"
-    perplexity: "Perplexity"
-    seconds: float
-    comparison: "Comparison | None" = None
-
-    def __str__(self) -> str:
-        p, n = self.perplexity, self.scores.sentences
-        left_out = say(f", {p.left_out:,} pairs too long", f"，{p.left_out:,} 对过长") if p.left_out else ""
-        lines = [
-            str(self.scores),
-            say(f"exact match {self.scores.exact:.1%}", f"完全一致 {self.scores.exact:.1%}"),
-            say(f"perplexity {p.value:.3f} ({p.nats_per_token:.4f} nats/token, {p.tokens:,} tokens{left_out})",
-                f"困惑度 {p.value:.3f}（每词元 {p.nats_per_token:.4f} nats，{p.tokens:,} 个词元{left_out}）"),
-            say(f"{n / self.seconds:.1f} sentences/s ({n:,} in {self.seconds:.2f} s)",
-                f"每秒 {n / self.seconds:.1f} 句（{n:,} 句，{self.seconds:.2f} 秒）"),
-        ]
-        return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
-
-    def as_json(self) -> dict[str, Any]:
-        p = self.perplexity
-        facts = self.scores.as_json() | {
-            "perplexity": p.value, "nats_per_token": p.nats_per_token, "tokens": p.tokens, "left_out": p.left_out,
-            "seconds": self.seconds, "sentences_per_second": self.scores.sentences / self.seconds,
-        }
-        if self.comparison:
-            facts["against"] = self.comparison.scores[0].as_json()
-            facts |= {"p_bleu": self.comparison.p_bleu, "p_chrf": self.comparison.p_chrf}
-        return facts
+Text = Annotated[Path | None, typer.Option(help=say("a text, for a model that writes", "供续写模型评测的文本"))]
+Pairs = Annotated[Path | None, typer.Option(help=say("two sentences and a score a line, for an embedder", "每行两句与一个分数，供句向量模型"))]
 
 
 def evaluate(
-    folder: Folder, source: Source, target: Target, language: Language = "", tokenize: Tokenize = "",
+    folder: Folder, source: Source = None, target: Target = None, text: Text = None, pairs: Pairs = None,
+    language: Language = "", tokenize: Tokenize = "",
     beam_size: BeamSize = 4, length_penalty: LengthPenalty = 0.6, batch_size: BatchSize = 32,
     against: Against = None, output: Output = None, device: Device = "cpu", as_json: Json = False,
 ) -> None:
-    """BLEU and chrF with their signatures, perplexity, sentences/s; with --against, a paired bootstrap test."""
-    from qkv.measure.scores import score
-    from qkv.text.lines import write_text
+    """One kind of files, one kind of score."""
+    _refuse_mixtures(source, target, text, pairs)
+    if text:
+        from qkv.cli.evaluate_text import evaluate_text
 
-    sources, references = _aligned(source, target)
-    score(references[:1], references[:1], language, tokenize)  # a mistake in an option is told before the work
+        return evaluate_text(folder, text, device, as_json)
+    if pairs:
+        from qkv.cli.evaluate_pairs import evaluate_pairs
+
+        return evaluate_pairs(folder, pairs, device, as_json)
+    assert source and target
+    if _is_embedder(folder):
+        from qkv.cli.evaluate_pairs import evaluate_retrieval
+
+        return evaluate_retrieval(folder, source, target, device, as_json)
+    from qkv.cli.evaluate_translation import evaluate_translation
+
     settings = {"beam_size": beam_size, "length_penalty": length_penalty, "batch_size": batch_size}
-    translator = open_translator(folder, device, settings)
-    others = _outputs_of(against, device, sources, settings) if against else None
-    start = time.perf_counter()
-    outputs = _translated(translator, sources, settings)
-    seconds = time.perf_counter() - start
-    if output:
-        write_text(output, "".join(f"{line}\n" for line in outputs))
-    report = _report(translator, outputs, (sources, references), (language, tokenize), seconds)
-    if others is not None:
-        report = _compared(report, (others, outputs, references), (language, tokenize), (str(against), str(folder)))
-    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report)
+    return evaluate_translation(folder, (source, target), (language, tokenize), settings, against, output, device, as_json)
 
 
-def _report(
-    translator: "Translator", outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
-) -> Report:
-    from qkv.measure.perplexity import translation_perplexity
-    from qkv.measure.scores import score
-
-    sources, references = pairs
-    perplexity = translation_perplexity(
-        translator.model, [translator.encode_source(one) for one in sources],
-        [translator.encode_target(one) for one in references])
-    return Report(score(outputs, references, *kind), perplexity, seconds)
+def _refuse_mixtures(source: Path | None, target: Path | None, text: Path | None, pairs: Path | None) -> None:
+    kinds = [bool(source or target), bool(text), bool(pairs)]
+    right = say("give --source and --target, or --text, or --pairs", "请给 --source 与 --target，或 --text，或 --pairs")
+    if not any(kinds):
+        raise QkvError("qkv evaluate", say("nothing to measure on", "没有可供评测的文件"), right)
+    if sum(kinds) > 1 or bool(source) != bool(target):
+        raise QkvError("qkv evaluate", say("half a question, or two at once", "只给了一半，或同时给了两种"), right)
 
 
-def _compared(report: Report, lines: tuple[list[str], list[str], list[str]], kind: tuple[str, str],
-              names: tuple[str, str]) -> Report:
-    from qkv.measure.scores import compare
+def _is_embedder(folder: Path) -> bool:
+    """Two aligned files are translations for a translator, and pairs to be found for an encoder alone."""
+    from qkv.allocator import keep_pages
 
-    return Report(report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names))
+    keep_pages()  # before torch is imported
+    from qkv.pipeline.opening import spec_of
 
-
-def _aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    from qkv.text.lines import read_lines
-
-    sources, references = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(references):
-        raise QkvError(f"{source}, {target}", say(f"{len(sources):,} lines against {len(references):,}",
-                                                  f"前者 {len(sources):,} 行，后者 {len(references):,} 行"),
-                       say("line n of one must translate line n of the other", "两个文件的同一行必须互为译文"))
-    return sources, references
-
-
-def _outputs_of(against: Path, device: str, sources: list[str], settings: dict[str, Any]) -> list[str]:
-    """The other system's translations: of a model, or read from a file."""
-    from qkv.text.lines import read_lines
-
-    if against.is_dir():
-        return _translated(open_translator(against, device, settings), sources, settings)
-    outputs = list(read_lines(against))
-    if len(outputs) != len(sources):
-        raise QkvError(against, say(f"{len(outputs):,} lines for {len(sources):,} sentences",
-                                    f"{len(outputs):,} 行，原文却有 {len(sources):,} 句"),
-                       say("give one translation a line", "每行请给一句译文"))
-    return outputs
-
-
-def _translated(translator: "Translator", sources: list[str], settings: dict[str, Any]) -> list[str]:
-    """The best translations; a person at a terminal sees how far it is."""
-    def tell(done: int, of: int) -> None:
-        if sys.stderr.isatty():
-            end = "\n" if done == of else ""
-            print(f"\r{done:,} / {of:,}", end=end, file=sys.stderr, flush=True)
-    found = translator.translate(sources, progress=tell, details=False, **settings)
-    return [best[0].text for best in found]
+    return spec_of(folder).decoder is None

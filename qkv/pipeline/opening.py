@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from qkv.checkpoint.convert import with_extras
-from qkv.checkpoint.folder import LoadedModel, load_model
-from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.checkpoint.folder import MODEL, LoadedModel, load_model, refuse_incomplete, refuse_no_folder, standing_version
+from qkv.checkpoint.huggingface import is_huggingface, load_huggingface, read_spec
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.model.door import from_json
+from qkv.model.spec import Spec
 
 
 def open_folder(folder: str | Path, device: str = "cpu") -> LoadedModel:
@@ -21,6 +23,17 @@ def open_folder(folder: str | Path, device: str = "cpu") -> LoadedModel:
     if is_huggingface(folder):
         return load_huggingface(folder, device)
     return with_extras(load_model(folder, device), Path(folder))
+
+
+def spec_of(folder: str | Path) -> Spec:
+    """What the model of a folder is, without its weights."""
+    folder = Path(folder)
+    if is_huggingface(folder):
+        return read_spec(folder)
+    refuse_no_folder(folder)
+    version = standing_version(folder)
+    refuse_incomplete(folder, version)
+    return from_json(version.files[MODEL].read_text("utf-8", "replace"), str(folder / MODEL))
 
 
 def check_device(name: str) -> str:

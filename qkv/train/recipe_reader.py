@@ -94,7 +94,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 def _reader(kind: Hashable) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    return TypeAdapter(cast(type, kind))
 
 
 def _checked(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:

@@ -68,7 +68,7 @@ def test_a_model_does_not_differ_from_itself(digits, files, capsys):
     (["{digits}", "--source", "{s}", "--target", "{t}", "--tokenize", "13b"],
      "--tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"),
     (["{digits}", "--source", "{s}", "--target", "{t}", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
-    (["{digits}", "--source", "{s}"], "qkv evaluate: Missing option '--target'; see --help"),
+    (["{digits}", "--source", "{s}"], "qkv evaluate: half a question, or two at once; give --source and --target, or --text, or --pairs"),
 ])
 def test_bad_input_is_one_line(digits, files, tmp_path, arguments, line):
     (tmp_path / "short").write_text("one\n", encoding="utf-8")

@@ -1,0 +1,132 @@
+"""`qkv evaluate FOLDER --source --target`: how good a model's translations are, in the field's own numbers.
+
+In: a model folder, sentences and their right translations. Out: BLEU and chrF as sacrebleu prints them, perplexity and
+sentences/s; against a second system, whether the two really differ. Told in docs/translation.md, "Scores".
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.cli.translate import open_translator
+from qkv.errors import QkvError
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.measure.perplexity import Perplexity
+    from qkv.measure.scores import Comparison, Scores
+    from qkv.pipeline import Translator
+
+@dataclass(frozen=True)
+class Report:
+    """All that was measured."""
+
+    scores: "Scores"
+    perplexity: "Perplexity"
+    seconds: float
+    comparison: "Comparison | None" = None
+
+    def __str__(self) -> str:
+        p, n = self.perplexity, self.scores.sentences
+        left_out = say(f", {p.left_out:,} pairs too long", f"，{p.left_out:,} 对过长") if p.left_out else ""
+        lines = [
+            str(self.scores),
+            say(f"exact match {self.scores.exact:.1%}", f"完全一致 {self.scores.exact:.1%}"),
+            say(f"perplexity {p.value:.3f} ({p.nats_per_token:.4f} nats/token, {p.tokens:,} tokens{left_out})",
+                f"困惑度 {p.value:.3f}（每词元 {p.nats_per_token:.4f} nats，{p.tokens:,} 个词元{left_out}）"),
+            say(f"{n / self.seconds:.1f} sentences/s ({n:,} in {self.seconds:.2f} s)",
+                f"每秒 {n / self.seconds:.1f} 句（{n:,} 句，{self.seconds:.2f} 秒）"),
+        ]
+        return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
+
+    def as_json(self) -> dict[str, Any]:
+        p = self.perplexity
+        facts = self.scores.as_json() | {
+            "perplexity": p.value, "nats_per_token": p.nats_per_token, "tokens": p.tokens, "left_out": p.left_out,
+            "seconds": self.seconds, "sentences_per_second": self.scores.sentences / self.seconds,
+        }
+        if self.comparison:
+            facts["against"] = self.comparison.scores[0].as_json()
+            facts |= {"p_bleu": self.comparison.p_bleu, "p_chrf": self.comparison.p_chrf}
+        return facts
+
+
+def evaluate_translation(
+    folder: Path, files: tuple[Path, Path], kind: tuple[str, str], settings: dict[str, Any],
+    against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False,
+) -> None:
+    """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
+    from qkv.measure.scores import score
+    from qkv.text.lines import write_text
+
+    sources, references = aligned(*files)
+    score(references[:1], references[:1], *kind)  # a mistake in an option is told before the work
+    translator = open_translator(folder, device, settings)
+    others = _outputs_of(against, device, sources, settings) if against else None
+    start = time.perf_counter()
+    outputs = _translated(translator, sources, settings)
+    seconds = time.perf_counter() - start
+    if output:
+        write_text(output, "".join(f"{line}\n" for line in outputs))
+    report = _report(translator, outputs, (sources, references), kind, seconds)
+    if others is not None:
+        report = _compared(report, (others, outputs, references), kind, (str(against), str(folder)))
+    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report)
+
+
+def _report(
+    translator: "Translator", outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
+) -> Report:
+    from qkv.measure.perplexity import translation_perplexity
+    from qkv.measure.scores import score
+
+    sources, references = pairs
+    perplexity = translation_perplexity(
+        translator.model, [translator.encode_source(one) for one in sources],
+        [translator.encode_target(one) for one in references])
+    return Report(score(outputs, references, *kind), perplexity, seconds)
+
+
+def _compared(report: Report, lines: tuple[list[str], list[str], list[str]], kind: tuple[str, str],
+              names: tuple[str, str]) -> Report:
+    from qkv.measure.scores import compare
+
+    return Report(report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names))
+
+
+def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    from qkv.text.lines import read_lines
+
+    sources, references = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(references):
+        raise QkvError(f"{source}, {target}", say(f"{len(sources):,} lines against {len(references):,}",
+                                                  f"前者 {len(sources):,} 行，后者 {len(references):,} 行"),
+                       say("line n of one must translate line n of the other", "两个文件的同一行必须互为译文"))
+    return sources, references
+
+
+def _outputs_of(against: Path, device: str, sources: list[str], settings: dict[str, Any]) -> list[str]:
+    """The other system's translations: of a model, or read from a file."""
+    from qkv.text.lines import read_lines
+
+    if against.is_dir():
+        return _translated(open_translator(against, device, settings), sources, settings)
+    outputs = list(read_lines(against))
+    if len(outputs) != len(sources):
+        raise QkvError(against, say(f"{len(outputs):,} lines for {len(sources):,} sentences",
+                                    f"{len(outputs):,} 行，原文却有 {len(sources):,} 句"),
+                       say("give one translation a line", "每行请给一句译文"))
+    return outputs
+
+
+def _translated(translator: "Translator", sources: list[str], settings: dict[str, Any]) -> list[str]:
+    """The best translations; a person at a terminal sees how far it is."""
+    def tell(done: int, of: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done == of else ""
+            print(f"\r{done:,} / {of:,}", end=end, file=sys.stderr, flush=True)
+    found = translator.translate(sources, progress=tell, details=False, **settings)
+    return [best[0].text for best in found]
