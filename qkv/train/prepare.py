@@ -4,7 +4,6 @@ In: a recipe that names files. Out: a Translation with its vocabularies and its 
 Told in docs/training.md, "Your own files".
 """
 
-import json
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -15,12 +14,10 @@ from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.text.learn import learn
-from qkv.text.lines import write_text
-from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.translation import PairData, Translation
+from qkv.train.vocabulary import kept_tokenizer
 
 Texts = tuple[TextStore, TextStore]
 FEWEST = 10     # pairs of which one can be held out
@@ -86,34 +83,8 @@ def _tokenizers(recipe: TranslateRecipe, folder: Path, train: Texts, resume: boo
 
 
 def _kept(recipe: TranslateRecipe, path: Path, texts: tuple[TextStore, ...], resume: bool) -> Tokenizer:
-    """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
-    wishes = {"kind": recipe.tokenizer, "vocab_size": recipe.vocab_size}
-    note, asked = path.with_suffix(".from"), json.dumps({**wishes, "texts": [one.rows.checksum for one in texts]})
-    found = note.read_text(encoding="utf-8") if note.is_file() else None
-    if resume and found is not None and any(json.loads(found)[name] != wish for name, wish in wishes.items()):
-        wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
-        raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
-    if path.is_file() and (resume or found == asked):
-        return Tokenizer.load(path)
-    note.unlink(missing_ok=True)
-    tokenizer = _learned(recipe, texts)
-    tokenizer.save(path)
-    write_text(note, asked)  # after the tokenizer: it vouches for it
-    return tokenizer
-
-
-def _learned(recipe: TranslateRecipe, texts: tuple[TextStore, ...]) -> Tokenizer:
-    begin_and_end = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
-    try:
-        tokenizer = learn(recipe.tokenizer, chain.from_iterable(texts), recipe.vocab_size, begin_and_end)
-    except QkvError as error:
-        raise QkvError("vocab_size" if error.where == "--vocab-size" else error.where, error.wrong, error.right) from None
-    # Words and characters are what there is; merges were asked for by number and must not silently be fewer.
-    if recipe.tokenizer not in ("word", "char") and tokenizer.vocab_size < recipe.vocab_size:
-        found, asked = tokenizer.vocab_size, recipe.vocab_size
-        wrong = say(f"this text supports only {found:,} pieces, not {asked:,}", f"这些文本只够 {found:,} 个片段，而不是 {asked:,} 个")
-        raise QkvError("vocab_size", wrong, say(f"use at most {found:,}", f"最多用 {found:,}"))
-    return tokenizer
+    checksums = [one.rows.checksum for one in texts]
+    return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts), checksums, resume)
 
 
 def _encoded(folder: Path, texts: Texts, tokenizers: tuple[Tokenizer, Tokenizer], dropout: float, variants: int) -> PairData:

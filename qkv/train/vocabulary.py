@@ -1,0 +1,50 @@
+"""The tokenizer of a run: learned once from its text, then kept.
+
+In: what the recipe asks for and the texts. Out: a Tokenizer, the same one whenever the run goes on.
+Told in docs/training.md, "Your own files".
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.learn import learn
+from qkv.text.lines import write_text
+from qkv.text.pipeline import Choices
+from qkv.text.tokenizer import Tokenizer
+
+
+def kept_tokenizer(
+    path: Path, kind: str, vocab_size: int, texts: Iterable[str], checksums: Sequence[str], resume: bool
+) -> Tokenizer:
+    """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
+    wishes = {"kind": kind, "vocab_size": vocab_size}
+    note, asked = path.with_suffix(".from"), json.dumps({**wishes, "texts": list(checksums)})
+    found = note.read_text(encoding="utf-8") if note.is_file() else None
+    if resume and found is not None and any(json.loads(found)[name] != wish for name, wish in wishes.items()):
+        wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
+        raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
+    if path.is_file() and (resume or found == asked):
+        return Tokenizer.load(path)
+    note.unlink(missing_ok=True)
+    tokenizer = _learned(kind, vocab_size, texts)
+    tokenizer.save(path)
+    write_text(note, asked)  # after the tokenizer: it vouches for it
+    return tokenizer
+
+
+def _learned(kind: str, vocab_size: int, texts: Iterable[str]) -> Tokenizer:
+    begin_and_end = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
+    try:
+        tokenizer = learn(kind, texts, vocab_size, begin_and_end)
+    except QkvError as error:
+        where = {"--vocab-size": "vocab_size", "--kind": "tokenizer"}.get(error.where, error.where)
+        raise QkvError(where, error.wrong, error.right) from None
+    # Words and characters are what there is; merges were asked for by number and must not silently be fewer.
+    if kind not in ("word", "char") and tokenizer.vocab_size < vocab_size:
+        found = tokenizer.vocab_size
+        wrong = say(f"this text supports only {found:,} pieces, not {vocab_size:,}", f"这些文本只够 {found:,} 个片段，而不是 {vocab_size:,} 个")
+        raise QkvError("vocab_size", wrong, say(f"use at most {found:,}", f"最多用 {found:,}"))
+    return tokenizer
