@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from qkv.cli import attention, check, convert, demo, evaluate, plan, tokenizer, train, translate
+from qkv.cli import attention, check, convert, demo, evaluate, explore, plan, tokenizer, train, translate
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -30,7 +30,8 @@ app.command("plan")(plan.plan)
 app.command("check", help=say("Prove on this very model what must hold of every one.", "在这个模型上验证每个模型都应满足的性质。"))(check.check)
 app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)
 app.command("evaluate", help=say("How good a model is, in its field's numbers.", "评测模型：用该领域的指标。"))(evaluate.evaluate)
-app.command("attention", help=say("Draw where a translator looks.", "画出翻译模型看向哪里。"))(attention.attention)
+app.command("explore", help=say("A page that shows the model think.", "用网页展示模型如何思考。"))(explore.explore)
+app.command("attention", help=say("Draw where a model looks.", "画出模型看向哪里。"))(attention.attention)
 app.command("import", help=say("Read another family's checkpoint; nothing of it is run.", "读取他人的检查点；不运行其中代码。"))(convert.import_)
 app.command("export", help=say("Write a model so that other software loads it.", "写出模型，供其他软件加载。"))(convert.export)
 

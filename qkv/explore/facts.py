@@ -1,0 +1,97 @@
+"""What there is to know about a model before it has read anything.
+
+In: a subject. Out: the page's `model` answer: facts in the order to show them, the stacks, the kinds of steps with
+their words and textbook code. Told in docs/explore.md, "The page".
+"""
+
+from typing import Any
+
+from qkv.explore.kinds import as_both, code_for_page, kinds_for_page, kinds_of
+from qkv.explore.passes import MOST_TOKENS
+from qkv.explore.subject import Subject
+from qkv.explore.words import Both
+from qkv.language import current_language
+from qkv.model import spec as s
+from qkv.model.head import LmHead
+
+CHARACTERS, SENTENCES = 4_000, 64  # of a text; of sentences to compare with
+
+FAMILY = {"translator": Both("encoder and decoder: a translator", "编码器加解码器：翻译模型"),
+          "generator": Both("decoder only: a generator", "仅解码器：生成模型"),
+          "embedder": Both("encoder only: an embedder", "仅编码器：句向量模型")}
+NORM = {"layer": "LayerNorm", "rms": "RMSNorm", "batch": "BatchNorm"}
+PLACE = {"pre": Both("before each branch", "在每个分支之前"), "post": Both("after each sum", "在每次相加之后")}
+POSITIONS = {"sinusoidal": Both("sines and cosines, added", "正弦与余弦，相加"), "learned": Both("a learned table, added", "可学习的表，相加"),
+             "rotary": Both("rotation of queries and keys", "旋转查询和键"), "none": Both("none", "无")}
+PARTS = {"embed": Both("Into the model", "进入模型"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
+         "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the model", "离开模型"), "pool": Both("Sentence vector", "句向量")}
+EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习"],
+            "generator": ["今天天气真好", "Once upon a time"],
+            "embedder": ["The animal didn't cross the street because it was too tired",
+                         "The animal didn't cross the street because it was too wide"]}
+
+
+def model_answer(subject: Subject) -> dict[str, Any]:
+    """All of it, as JSON."""
+    spec, model = subject.model.spec, subject.model
+    kinds = kinds_of(spec, subject.pooling["pooling"])
+    speaks = isinstance(model.lm_head, LmHead)
+    return {
+        "name": subject.name, "family": subject.family, "language": current_language(), "facts": facts_of(subject),
+        "stacks": [stack_json(name, stack) for name, stack in stacks_of(spec)], "positions": spec.positions.kind,
+        "d_model": spec.d_model, "vocab_size": spec.vocab_size,
+        "source_vocab_size": spec.source_vocab_size or spec.vocab_size, "parameters": count(subject),
+        "can": {"logits": speaks, "lens": speaks, "beam": speaks and subject.family != "embedder",
+                "say": subject.family != "embedder", "sentences": subject.family == "embedder",
+                "positions_off": spec.positions.kind != "none", "waves": spec.positions.kind != "none"},
+        "limits": {"characters": CHARACTERS, "tokens": min(MOST_TOKENS, subject.longest), "sentences": SENTENCES},
+        "examples": EXAMPLES[subject.family], "kinds": kinds_for_page(kinds), "code": code_for_page(kinds),
+        "parts": {name: {"title": as_both(title)} for name, title in PARTS.items()},
+    }
+
+
+def count(subject: Subject) -> int:
+    return sum(weight.numel() for weight in subject.model.parameters())
+
+
+def stacks_of(spec: s.Spec) -> list[tuple[str, s.Stack]]:
+    return [(name, stack) for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)) if stack]
+
+
+def stack_json(name: str, stack: s.Stack) -> dict[str, Any]:
+    layers = [{"mixer": layer.mixer.kind, "n_heads": getattr(layer.mixer, "n_heads", None),
+               "cross_heads": layer.cross.n_heads if layer.cross else None,
+               "feed_forward": layer.feed_forward.kind, "norm": layer.norm.place} for layer in stack.each_layer()]
+    return {"name": name, "n_layers": len(layers), "sees": stack.sees, "layers": layers}
+
+
+def facts_of(subject: Subject) -> list[dict[str, Any]]:
+    """One line a fact, in the order to show them."""
+    spec = subject.model.spec
+    first = stacks_of(spec)[-1][1].layers[0]
+    rows: list[tuple[str, Both, Any]] = [
+        ("family", Both("Family", "类型"), FAMILY[subject.family]),
+        ("layers", Both("Layers", "层数"), " + ".join(str(len(stack.each_layer())) for _, stack in stacks_of(spec))),
+        ("mixer", Both("Tokens are mixed by", "词元混合方式"), first.mixer.kind),
+        ("heads", Both("Heads", "头数"), getattr(first.mixer, "n_heads", None)),
+        ("kv_heads", Both("Key/value heads", "键/值头数"), getattr(first.mixer, "n_kv_heads", None)),
+        ("d_model", Both("Width of the stream (d_model)", "主流宽度 d_model"), spec.d_model),
+        ("d_ff", Both("Width of the feed-forward (d_ff)", "前馈宽度 d_ff"), width_of(first.feed_forward)),
+        ("experts", Both("Experts (asked)", "专家数（每次询问）"), experts_of(first.feed_forward)),
+        ("vocab_size", Both("Vocabulary", "词表"), spec.vocab_size),
+        ("parameters", Both("Parameters", "参数"), count(subject)),
+        ("positions", Both("Positions", "位置"), POSITIONS[spec.positions.kind]),
+        ("norm", Both("Norm", "归一化"), Both(f"{NORM[first.norm.kind]}, {PLACE[first.norm.place].en}",
+                                          f"{NORM[first.norm.kind]}，{PLACE[first.norm.place].zh}")),
+        ("max_len", Both("Longest text", "最长文本"), spec.max_len),
+    ]
+    return [{"key": key, "title": as_both(title), "value": as_both(value) if isinstance(value, Both) else value}
+            for key, title, value in rows if value is not None]
+
+
+def width_of(part: s.FeedForward) -> int:
+    return part.each.d_ff if isinstance(part, s.Experts) else part.d_ff
+
+
+def experts_of(part: s.FeedForward) -> str | None:
+    return f"{part.n_experts} ({part.n_active})" if isinstance(part, s.Experts) else None

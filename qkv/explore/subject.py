@@ -1,0 +1,119 @@
+"""The model that is looked at, with what turns a person's text into its ids.
+
+In: a loaded folder of any family, ours or imported. Out: ids, tokens and words as a person reads them, by side: the
+encoder reads the "source" side, the decoder the "target" side. Told in docs/explore.md, "The page".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from qkv.checkpoint.folder import LoadedModel
+from qkv.errors import QkvError
+from qkv.generate.alignment import Unit, target_units, units
+from qkv.language import say
+from qkv.text.lines import mend_surrogates
+from qkv.text.tokenizer import Tokenizer
+
+_PART = re.compile(r"\[\d+(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
+
+
+class Subject:
+    """A model of any family and its tokenizers, one for each side it has."""
+
+    def __init__(self, loaded: LoadedModel, name: str):
+        self.model, self.facts, self.name = loaded.model, loaded.facts, name
+        spec = self.model.spec
+        both = spec.encoder is not None and spec.decoder is not None
+        self.family = "translator" if both else "generator" if spec.decoder else "embedder"
+        self.tokenizers = sides_of(loaded, self.family, name)
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The ids that begin and end a text, as far as the folder tells them."""
+        return self.facts.get("generation") or {}
+
+    @property
+    def pooling(self) -> dict[str, Any]:
+        """How token vectors become one vector."""
+        return {"pooling": "mean", "normalised": True} | (self.facts.get("pooling") or {})
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends what the decoder says."""
+        ends = self.generation.get("eos_ids") or [self.tokenizers["target"].eos_id]
+        return ends[0]
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that the decoder reads first; Marian's translations begin with <pad>."""
+        target = self.tokenizers["target"]
+        if self.family == "translator":
+            return target.pad_id if target.bos_id is None else target.bos_id
+        return None if target.bos_id == target.eos_id else target.bos_id
+
+    def read(self, text: str, side: str) -> list[int]:
+        """What the model reads of a person's text: its ids with the special tokens around them."""
+        tokenizer = self.tokenizers[side]
+        begin, end = self.around(side)
+        return [*begin, *tokenizer.encode(mend_surrogates(text)), *end]
+
+    def around(self, side: str) -> tuple[list[int], list[int]]:
+        """The special tokens before and after a text on this side."""
+        one = self.tokenizers[side]
+        if side == "target":
+            return present(self.bos_id), []
+        if self.family == "translator":
+            return [], present(one.eos_id)
+        return present(one.cls_id, one.bos_id), present(one.sep_id, one.eos_id)
+
+    def shown(self, ids: Sequence[int], side: str) -> list[str]:
+        """A readable string for each id; a vocabulary larger than its tokenizer has nameless ids."""
+        named = self.tokenizers[side].tokens_for_people(ids)
+        return [text or f"<{id}>" for text, id in zip(named, ids, strict=True)]
+
+    def side(self, ids: Sequence[int], side: str, text: str | None = None) -> dict[str, Any]:
+        """All that the page needs to name the tokens of a side; `text`: what the ids were read from, if they were."""
+        tokenizer, shown = self.tokenizers[side], self.shown(ids, side)
+        special = set(tokenizer.special_ids.values())
+        return {
+            "ids": list(ids), "tokens": shown, "special": [id in special for id in ids],
+            "partial": [bool(_PART.search(one) and not _PART.search(raw))
+                        for one, raw in zip(shown, tokenizer.tokens(ids), strict=True)],
+            "words": [{"text": one.text, "tokens": one.tokens} for one in self.words(ids, side, text)],
+        }
+
+    def words(self, ids: Sequence[int], side: str, text: str | None) -> list[Unit]:
+        """Pieces merged to words; what belongs to no word, such as <eos>, stands alone."""
+        begin, end = (len(part) for part in self.around(side))
+        body, tokenizer = ids[begin : len(ids) - end], self.tokenizers[side]
+        if text is None or tokenizer.encode(mend_surrogates(text)) != list(body):
+            begin, found = 0, target_units(tokenizer, ids)
+        else:
+            found = units(mend_surrogates(text), tokenizer.offsets(text))
+        whole = [Unit(one.text, [token + begin for token in one.tokens]) for one in found]
+        left = set(range(len(ids))) - {token for one in whole for token in one.tokens}
+        alone = [Unit(self.shown([ids[token]], side)[0], [token]) for token in left]
+        return sorted([*whole, *alone], key=lambda one: one.tokens[0])
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a side may have."""
+        return self.model.spec.max_len
+
+
+def present(*choices: int | None) -> list[int]:
+    """The first id that is there, as a list of one; else an empty one."""
+    return [one for one in choices if one is not None][:1]
+
+
+def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:
+    """The tokenizer of each side."""
+    names = loaded.tokenizers
+    both = names.get("tokenizer")
+    found = {"source": both or names.get("source"), "target": both or names.get("target")}
+    wanted = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[family]
+    sides = {side: one for side, one in found.items() if side in wanted and one is not None}
+    if len(sides) < len(wanted):
+        raise QkvError(name, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
+    return sides
