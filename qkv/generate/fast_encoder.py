@@ -1,0 +1,198 @@
+"""The fast encoder: the same layers over sentences laid end to end, so that no padding is ever computed.
+
+In: ids of sentences one after the other, those of one length side by side. Out: a vector for each token, equal to the
+model's own (proven in tests/generate/test_fast_encoder.py). Told in docs/embedding.md, "Use".
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.generate.fast import fast_norm, joined
+from qkv.model import spec as s
+from qkv.model.attention import FusedCore, GroupedAttention
+from qkv.model.block import Block
+from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
+from qkv.model.positions import LearnedPositions, SinusoidalPositions
+from qkv.model.transformer import Memory, Transformer
+from qkv.model.turn import NoTurn, Turn
+
+ROOM = 64  # places worked out at the start; more when a longer sentence comes
+
+Groups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
+Map = Callable[[Tensor], Tensor]
+
+
+class PackedEncoder(Protocol):
+    """(tokens,) ids of sentences laid end to end -> (tokens, d_model)."""
+
+    def __call__(self, ids: Tensor, groups: Groups) -> Tensor: ...
+
+
+class PlainEncoder:
+    """The plain way, for encoders of any kind: the model's own encode, one length at a time."""
+
+    def __init__(self, model: Transformer):
+        self.model = model
+
+    def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
+        parts = ids.split([rows * length for rows, length in groups])
+        shapes = zip(parts, groups, strict=True)
+        return torch.cat([self.model.encode(part.view(shape)).states.flatten(0, 1) for part, shape in shapes])
+
+
+class FastEncoderLayer:
+    """One block: its weights, those that read the same input side by side."""
+
+    def __init__(self, block: Block, norm: s.Norm):
+        attn, wide = block.attn.branch, block.ffn.branch
+        assert isinstance(attn, GroupedAttention) and isinstance(wide, DenseFeedForward | GatedFeedForward)
+        self.heads, self.pre_norm = attn.heads, norm.place == "pre"
+        self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
+        self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
+        self.gated = isinstance(wide, GatedFeedForward)
+        self.up = joined(wide.gate_proj, wide.up_proj) if isinstance(wide, GatedFeedForward) else joined(wide.up_proj)
+        self.down, self.activation = joined(wide.down_proj), wide.activation
+        self.norms = fast_norm(block.attn.norm, norm), fast_norm(block.ffn.norm, norm)
+
+    def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
+        first, second = self.norms
+        if self.pre_norm:
+            x = self.attend(first(x), groups, turn).add_(x)
+            return self.think(second(x)).add_(x)
+        x = first(self.attend(x, groups, turn).add_(x))
+        return second(self.think(x).add_(x))
+
+    def attend(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
+        """What each token gathers from its own sentence."""
+        n_heads, n_kv_heads = self.heads.n_heads, self.heads.n_kv_heads
+        both = self.qkv(x).view(len(x), n_heads + 2 * n_kv_heads, -1)                # (tokens, all heads, d_head)
+        q, k, v = both.split((n_heads, n_kv_heads, n_kv_heads), 1)
+        if self.heads.qk_norm or not isinstance(turn, NoTurn):
+            q, k = turn(self.q_norm(q)), turn(self.k_norm(k))
+        if len(groups) == 1:
+            return self.out(self.mix(q, k, v, groups[0]))
+        sizes = [rows * length for rows, length in groups]
+        parts = zip(q.split(sizes), k.split(sizes), v.split(sizes), groups, strict=True)
+        return self.out(torch.cat([self.mix(*part) for part in parts]))              # (tokens, d_model)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, shape: tuple[int, int]) -> Tensor:
+        """Attention in sentences of one length: nothing to hide, so the fused kernel needs no mask."""
+        q, k, v = (one.unflatten(0, shape).transpose(1, 2) for one in (q, k, v))     # (rows, heads, length, d_head)
+        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)                        # (tokens, heads * d_head)
+
+    def think(self, x: Tensor) -> Tensor:
+        """The feed-forward."""
+        wide = self.up(x)
+        if self.gated:
+            gate, wide = wide.chunk(2, dim=-1)
+            return self.down(self.activation(gate) * wide)
+        return self.down(self.activation(wide))
+
+
+class FastEncoder:
+    """A model's encoder as few large operations; made once for a model and anew when its weights change."""
+
+    def __init__(self, model: Transformer):
+        assert model.encoder is not None and model.spec.encoder is not None
+        norms = [layer.norm for layer in model.spec.encoder.each_layer()]
+        blocks = zip(model.encoder.layers, norms, strict=True)
+        self.layers = [FastEncoderLayer(block, norm) for block, norm in blocks if isinstance(block, Block)]
+        self.encoder, self.scale = model.encoder, model.scale
+        self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
+        self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
+        self.parameters = list(model.parameters())
+        self.version = self.current_version()
+        self._plan(ROOM)
+
+    def current_version(self) -> list[tuple[int, int]]:
+        return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in self.parameters]
+
+    @staticmethod
+    def of(model: Transformer) -> "FastEncoder":
+        """The joined weights of a model, kept as long as the model's own stay the same."""
+        kept = _kept.get(model)
+        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
+            kept = _kept[model] = FastEncoder(model)
+        return kept
+
+    def _plan(self, places: int) -> None:
+        """What each place adds to an embedding, and how it turns queries and keys, for all places up to a number."""
+        positions, limit = self.encoder.positions, self.encoder.limit
+        all_places = torch.arange(min(places, limit or places), device=self.table.device)[None]
+        nothing = self.table.new_zeros(1, all_places.shape[1], self.table.shape[1])
+        self.added = positions(nothing, all_places)[0]                               # (places, d_model)
+        if self.type is not None:
+            self.added = self.added + self.type
+        self.adds = self.type is not None or isinstance(positions, LearnedPositions | SinusoidalPositions)
+        self.turn = positions.turn(all_places, self.table.dtype)
+
+    def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
+        longest = max(length for _, length in groups)
+        if longest > len(self.added):
+            self._plan(max(longest, 2 * len(self.added)))
+        assert longest <= len(self.added), "a sentence is longer than the model counts"
+        places = places_in(groups, ids.device)
+        x = F.embedding(ids, self.table)                                             # (tokens, d_model)
+        if self.adds:
+            x = torch.add(self.added[places], x, alpha=self.scale)
+        elif self.scale != 1.0:
+            x = x * self.scale
+        x, turn = self.encoder.embed_norm(x), self._turn_at(places)
+        for layer in self.layers:
+            x = layer(x, groups, turn)
+        return self.encoder.norm(x)
+
+    def _turn_at(self, places: Tensor) -> Turn:
+        if isinstance(self.turn, NoTurn):
+            return self.turn
+        return type(self.turn)(self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None])
+
+
+_kept: WeakKeyDictionary[Transformer, FastEncoder] = WeakKeyDictionary()
+
+
+def make_encoder(model: Transformer) -> PackedEncoder:
+    """The fast one where every block is of the common kind, else the plain one."""
+    return FastEncoder.of(model) if can_encode_fast(model) else PlainEncoder(model)
+
+
+def can_encode_fast(model: Transformer) -> bool:
+    """Whether every encoder block is of the common kind: full attention and a plain feed-forward, not being recorded."""
+    if model.encoder is None or model.spec.encoder is None or model.spec.encoder.sees != "all":
+        return False
+    layers = model.spec.encoder.layers
+    return all(
+        isinstance(layer.mixer, s.Heads) and layer.mixer.window is None and layer.cross is None
+        and layer.norm.kind != "batch" and not isinstance(layer.feed_forward, s.Experts) for layer in layers
+    ) and all(isinstance(block, Block) and isinstance(block.attn.branch.core, FusedCore) for block in model.encoder.layers)
+
+
+def encode(model: Transformer, ids: Tensor, real: Tensor | None = None) -> Memory:
+    """As model.encode: (batch, source) ids to a memory; what stands at padding is zeros."""
+    encoder = make_encoder(model)
+    if real is None or bool(real.all()):
+        return Memory(encoder(ids.flatten(), [(len(ids), ids.shape[1])]).view(*ids.shape, -1), real)
+    sizes = real.sum(dim=1)
+    order = sizes.argsort()
+    states = encoder(ids[order][real[order]], groups_of(sizes[order].tolist()))      # (tokens, d_model)
+    padded = states.new_zeros(*ids.shape, states.shape[1])
+    padded[order[:, None].expand_as(real)[real[order]], real[order].nonzero()[:, 1]] = states
+    return Memory(padded, real)
+
+
+def groups_of(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Sentences of one length side by side: groups_of([2, 2, 5]) == [(2, 2), (1, 5)]; empty ones take no room."""
+    return [(len(list(some)), length) for length, some in groupby(lengths) if length]
+
+
+def places_in(groups: Groups, device: torch.device) -> Tensor:
+    """The place of each token in its sentence, (tokens,)."""
+    parts = [torch.arange(length, device=device).repeat(rows) for rows, length in groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
