@@ -4,62 +4,35 @@ In: ids, one at a time. Out: the text that can be shown by now; all pieces joine
 Told in docs/generation.md, "Streams".
 """
 
+import codecs
 from collections.abc import Sequence
 
 from qkv.text.tokenizer import Tokenizer
 
-UNFINISHED = 3     # a character has four bytes at most, so a begun one has three tokens at most
-WINDOW = 8         # tokens before the text that tell how it joins on: whether a space stands between
-BROKEN = "\ufffd"  # what a tokenizer gives for bytes that are not a whole character
+WINDOW = 8  # tokens that tell how the next one joins on: whether a space stands between
 
 
 class Characters:
-    """Ids in, whole characters out; bytes that are surely no character come out as U+FFFD."""
+    """Ids in, whole characters out; bytes that are surely no character come out as U+FFFD, the sign for that."""
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()):
-        self.tokenizer = tokenizer
-        self.known = self._last_whole(list(before))  # tokens whose text is out, as far as it matters for what follows
-        self.waiting: list[int] = []                 # tokens whose text is not out yet: they end within a character
+        self.tokenizer, self.specials = tokenizer, set(tokenizer.special_ids.values())
+        self.last = [id for id in before if id not in self.specials][-WINDOW:]
+        self.bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")  # keeps what is not yet a character
 
     def add(self, id: int) -> str:
         """The characters that are whole with this token."""
-        self.waiting.append(id)
-        surely_broken = ""
-        if len(self.waiting) > UNFINISHED and self._is_cut(self._text()):
-            surely_broken, self.known = self.tokenizer.decode(self.waiting[:1]), []
-            del self.waiting[0]
-        text = self._text()
-        if self._is_cut(text):
-            return surely_broken
-        self.known = self.waiting if text else (self.known + self.waiting)[:WINDOW]
-        self.waiting = []
-        return surely_broken + text
-
-    def finish(self) -> str:
-        """The rest; bytes that never became a character are left off."""
-        text = self._text()
-        text = text.rstrip(BROKEN) if self._is_cut(text) else text
-        self.known, self.waiting = self.waiting, []
+        if id in self.specials:
+            return ""
+        piece = self.tokenizer._bytes(self.tokenizer.tokens([id])[0])
+        text = self.bytes.decode(piece) if isinstance(piece, bytes) else self.bytes.decode(b"", True) + self._joined(id)
+        self.last = [*self.last, id][-WINDOW:]
         return text
 
-    def _text(self) -> str:
-        """What the waiting tokens add to the known ones: tokenizers join words by looking at both."""
-        known, both = self.tokenizer.decode_batch([self.known, self.known + self.waiting])
-        if both.startswith(known):
-            return both[len(known) :]
-        return self.tokenizer.decode(self.waiting)  # one foreign byte spoils its neighbours, but theirs is out already
-
-    def _is_cut(self, text: str) -> bool:
-        """Whether it ends within a character; the model may also mean the sign U+FFFD itself."""
-        if not text.endswith(BROKEN):
-            return False
-        shown = "".join(self.tokenizer.tokens_for_people(self.waiting))
-        return not shown.endswith(("<U+FFFD>", BROKEN))
-
-    def _last_whole(self, before: list[int]) -> list[int]:
-        """The last tokens, beginning with a whole character."""
-        tails = [before[max(0, len(before) - size) :] for size in range(WINDOW, WINDOW - 4, -1)]
-        return next((tail for tail in tails if not self.tokenizer.decode(tail).startswith(BROKEN)), [])
+    def _joined(self, id: int) -> str:
+        """What a token adds to the last ones: tokenizers join words by looking at both."""
+        before, both = self.tokenizer.decode_batch([self.last, [*self.last, id]])
+        return both[len(before) :]
 
 
 class TextStream:
@@ -75,8 +48,8 @@ class TextStream:
         return self._show(self.characters.add(id), last=False)
 
     def finish(self) -> str:
-        """What was held back, now that nothing follows."""
-        return self._show(self.characters.finish(), last=True)
+        """What was held back, now that nothing follows; bytes that never became a character are left off."""
+        return self._show("", last=True)
 
     def _show(self, new: str, last: bool) -> str:
         if self.stopped:

@@ -22,8 +22,8 @@ class Draft(NamedTuple):
 
     ids: list[int]
     why: str
-    log_probs: list[float] = []                    # of each token, by the model itself, before any rule
-    best: list[list[tuple[int, float]]] = []       # at each place the likeliest tokens, with theirs
+    log_probs: Sequence[float] = ()                # of each token, by the model itself, before any rule
+    best: Sequence[list[tuple[int, float]]] = ()   # at each place the likeliest tokens, with theirs
 
 
 @dataclass(frozen=True)
@@ -139,4 +139,4 @@ class TextGenerator(ABC):
         if settings.logprobs is None:
             return written
         named = [[(self.tokenizer.tokens_for_people([id])[0], number) for id, number in some] for some in draft.best[:n]]
-        return replace(written, log_probs=draft.log_probs[:n], best=named)
+        return replace(written, log_probs=list(draft.log_probs[:n]), best=named)
