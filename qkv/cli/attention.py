@@ -1,10 +1,11 @@
-"""`qkv attention`: a picture of where a translator looks."""
+"""`qkv attention`: a picture of where a model looks."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -12,14 +13,27 @@ if TYPE_CHECKING:
 
 
 def attention(
-    folder: Annotated[Path, typer.Argument(help=say("a trained translator", "训练好的翻译模型"))],
-    text: Annotated[str, typer.Argument(help=say("the sentence to translate", "要翻译的句子"))],
+    folder: Annotated[Path, typer.Argument(help=say("the model", "模型文件夹"))],
+    text: Annotated[str, typer.Argument(help=say("the sentence to read", "要读的句子"))],
     out: Annotated[Path, typer.Option(help=say("the picture", "图片文件"))] = Path("attention.png"),
+    kind: Annotated[str | None, typer.Option(help="encoder, decoder, cross")] = None,
+    layer: Annotated[int | None, typer.Option(help=say("which layer, from 0; all its heads", "第几层（从 0 起），画出所有头"))] = None,
 ) -> None:
-    """Draw, for each piece of the translation, where in the sentence the decoder looked."""
+    """Draw where a model looks: a translator's cross-attention, else every head of the last layer."""
+    from qkv.cli.explore import open_explorer
+    from qkv.explore.passes import Pass
+    from qkv.explore.picture import draw_attention
+    from qkv.explore.problem import Problem
     from qkv.pipeline import Translator
 
-    print(draw_cross_attention(Translator.load(folder), text, out))
+    subject = open_explorer(folder).subject
+    if subject.family == "translator" and kind is None and layer is None:
+        print(draw_cross_attention(Translator(subject.model, *subject.tokenizers.values()), text, out))
+        return
+    try:
+        print(draw_attention(Pass(subject, text, ()), out, kind, layer))
+    except Problem as problem:
+        raise QkvError("qkv attention", say(problem.en, problem.zh).rstrip(".。")) from None
 
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:

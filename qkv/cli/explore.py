@@ -16,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
+    from qkv.checkpoint.folder import LoadedModel
     from qkv.explore.explorer import Explorer
 
 PORT = 8321
@@ -58,7 +59,19 @@ def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = No
     from qkv.text.lines import read_lines
 
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
-    return Explorer(Subject(open_folder(folder, device), Path(folder).resolve().name), lines)
+    loaded = open_folder(folder, device)
+    return Explorer(Subject(loaded, Path(folder).resolve().name, begin_of(loaded)), lines)
+
+
+def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
+    """What a generator reads before every text, as in `qkv generate`."""
+    from qkv.pipeline.generator import begin_marks
+
+    spec, marks, tokenizer = loaded.model.spec, loaded.facts.get("generation") or {}, loaded.tokenizers.get("tokenizer")
+    if spec.encoder is not None or tokenizer is None:
+        return None
+    ends = tuple(marks.get("eos_ids") or ([] if tokenizer.eos_id is None else [tokenizer.eos_id]))
+    return begin_marks(tokenizer, marks.get("start_id"), ends)
 
 
 def check_door(host: str, key: str | None) -> None:

@@ -5,12 +5,9 @@ in both languages with a 4xx. FastAPI comes with the extra `serve`. Told in docs
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from torch import Tensor
@@ -18,6 +15,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.guard import Guard
+from qkv.explore.numerals import as_numbers, to_json
 from qkv.explore.problem import Problem
 from qkv.explore.questions import no_such
 from qkv.text.lines import mend_surrogates
@@ -112,30 +110,6 @@ def packed(answer: Answer) -> Response:
         return Response(numbers.tobytes(), media_type="application/octet-stream",
                         headers={"x-shape": shape, "x-dtype": str(numbers.dtype)})
     return Response(to_json(answer), media_type="application/json")
-
-
-def as_numbers(tensor: Tensor) -> np.ndarray:
-    """Little-endian float32, or bytes."""
-    flat = tensor.detach().cpu()
-    if flat.dtype == torch.uint8:
-        return flat.contiguous().numpy()
-    return flat.float().contiguous().numpy().astype("<f4", copy=False)
-
-
-def to_json(value: Any) -> str:
-    """JSON that every browser reads: what is not finite is null."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(finite(value), ensure_ascii=False)
-
-
-def finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def told(request: Request, problem: Any) -> Response:

@@ -12,11 +12,10 @@ from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.shown import Shown
 from qkv.explore.story import SIDE_OF
+from qkv.model.pooling import pool
 from qkv.model.view import places_of
-from qkv.textbook.pooling import cls_pooling, max_pooling, mean_pooling
 
 MOST_NUMBERS = 4_000_000
-POOL = {"mean": mean_pooling, "cls": cls_pooling, "max": max_pooling}
 
 
 def fetch(one: Pass, shown: Shown, index: int | None = None, rows: slice | None = None) -> Tensor:
@@ -87,7 +86,6 @@ def logits(one: Pass, rows: slice | None = None) -> Tensor:
 def sentence_vectors(one: Pass) -> tuple[Tensor, Tensor]:
     """The pooled vector, and the sentence vector, (d_model,) each: the same one where the model does not normalise."""
     rule = one.subject.pooling
-    x = one.streams["encoder"]
     with one.running():
-        pooled = POOL[rule["pooling"]](x, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))[0]
+        pooled = pool(one.streams["encoder"], None, rule["pooling"])[0]
         return pooled, F.normalize(pooled, dim=-1) if rule["normalised"] else pooled

@@ -6,11 +6,11 @@ nothing of it and is given back as it was. Told in docs/explore.md, "Recording".
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.attention import ExplainedCore
 from qkv.model.explained import explained, fused_cores
+
+if TYPE_CHECKING:
+    from qkv.explore.picture import Picture
 
 INSIDE_A_CORE = tuple(name for name, _ in ExplainedCore().named_children())  # q, k, v, scores, masked, weights, mixed
 
@@ -50,6 +53,16 @@ class Steps(Mapping[str, Any]):
             raise QkvError(path, say("was chosen, but no pass has come by", "已选中，但还没有任何一遍经过它"),
                            say("run the model inside the block", "请在 with 块内运行模型"))
         raise QkvError(path, say("was not recorded", "未被记录"), near_miss(path, self.paths))
+
+    def show(self, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, path: str = "") -> "Picture":
+        """A picture of attention weights, which a notebook draws: those at `path`, else the last that were recorded."""
+        from qkv.explore.picture import picture_of  # matplotlib is slow to come
+
+        shown = path or next((one for one in reversed(self.paths) if one.endswith(".weights") and one in self), "")
+        if not shown:
+            raise QkvError("show", say("no attention weights were recorded", "没有记录注意力权重"),
+                           say("record(model, \"*.core.weights\")", "请用 record(model, \"*.core.weights\")"))
+        return picture_of(self[shown][0], rows, columns, shown)
 
     def listener(self, path: str) -> Callable[..., None]:
         """A forward hook that keeps what its module gives and changes nothing."""

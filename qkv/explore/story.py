@@ -118,7 +118,7 @@ def end_steps(one: Pass) -> Iterator[Step]:
     """Logits and the next token; for an embedder the sentence vector."""
     spec, side = one.subject.model.spec, one.end
     if one.subject.family == "embedder":
-        for kind in ("pooling", "sentence"):
+        for kind in ("pooling", "sentence") if one.subject.pooling["normalised"] else ("pooling",):
             shown = Shown(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (shown,))
     if has_logits(one):

@@ -6,12 +6,17 @@ encoder reads the "source" side, the decoder the "target" side. Told in docs/exp
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
+
+import torch
 
 from qkv.checkpoint.folder import LoadedModel
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
+from qkv.model.transformer import Transformer
+from qkv.text.frame import Frame, frame_of
 from qkv.text.lines import mend_surrogates
 from qkv.text.tokenizer import Tokenizer
 
@@ -21,12 +26,14 @@ _PART = re.compile(r"\[\d+(?:-\d+)?/\d\]")  # how tokens_for_people marks a piec
 class Subject:
     """A model of any family and its tokenizers, one for each side it has."""
 
-    def __init__(self, loaded: LoadedModel, name: str):
-        self.model, self.facts, self.name = loaded.model, loaded.facts, name
+    def __init__(self, loaded: LoadedModel, name: str, begin: Sequence[int] | None = None):
+        """`begin`: what a generator reads before every text; None: the <bos> of its tokenizer."""
+        self.model, self.facts, self.name = computable(loaded.model), loaded.facts, name
         spec = self.model.spec
         both = spec.encoder is not None and spec.decoder is not None
         self.family = "translator" if both else "generator" if spec.decoder else "embedder"
         self.tokenizers = sides_of(loaded, self.family, name)
+        self.begin = begin
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -36,7 +43,7 @@ class Subject:
     @property
     def pooling(self) -> dict[str, Any]:
         """How token vectors become one vector."""
-        return {"pooling": "mean", "normalised": True} | (self.facts.get("pooling") or {})
+        return {"pooling": "mean", "normalised": False} | (self.facts.get("pooling") or {})
 
     @property
     def eos_id(self) -> int | None:
@@ -46,11 +53,9 @@ class Subject:
 
     @property
     def bos_id(self) -> int | None:
-        """The token that the decoder reads first; Marian's translations begin with <pad>."""
+        """The token that a translation begins with; Marian's begin with <pad>."""
         target = self.tokenizers["target"]
-        if self.family == "translator":
-            return target.pad_id if target.bos_id is None else target.bos_id
-        return None if target.bos_id == target.eos_id else target.bos_id
+        return target.pad_id if target.bos_id is None and self.family == "translator" else target.bos_id
 
     def read(self, text: str, side: str) -> list[int]:
         """What the model reads of a person's text: its ids with the special tokens around them."""
@@ -62,10 +67,16 @@ class Subject:
         """The special tokens before and after a text on this side."""
         one = self.tokenizers[side]
         if side == "target":
-            return present(self.bos_id), []
+            begin = self.begin if self.family == "generator" else None
+            return present(self.bos_id) if begin is None else list(begin), []
         if self.family == "translator":
             return [], present(one.eos_id)
-        return present(one.cls_id, one.bos_id), present(one.sep_id, one.eos_id)
+        return list(self.frame.before), list(self.frame.after)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around a sentence that an encoder alone reads."""
+        return frame_of(self.tokenizers["source"])
 
     def shown(self, ids: Sequence[int], side: str) -> list[str]:
         """A readable string for each id; a vocabulary larger than its tokenizer has nameless ids."""
@@ -99,12 +110,17 @@ class Subject:
     @property
     def longest(self) -> int:
         """How many tokens a side may have."""
-        return self.model.spec.max_len
+        return min(self.pooling.get("max_len") or self.model.spec.max_len, self.model.spec.max_len)
 
 
-def present(*choices: int | None) -> list[int]:
-    """The first id that is there, as a list of one; else an empty one."""
-    return [one for one in choices if one is not None][:1]
+def present(id: int | None) -> list[int]:
+    return [] if id is None else [id]
+
+
+def computable(model: Transformer) -> Transformer:
+    """A CPU computes in float32, however the weights are stored."""
+    halved = model.embed.weight.dtype in (torch.float16, torch.bfloat16) and model.embed.weight.device.type == "cpu"
+    return model.float() if halved else model
 
 
 def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:
