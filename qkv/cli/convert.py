@@ -17,7 +17,7 @@ from qkv.language import say
 if TYPE_CHECKING:
     from qkv.checkpoint.parity import Report
 
-FORMATS = ("huggingface", "ctranslate2")
+FORMATS = ("huggingface", "ctranslate2", "gguf")
 INPUTS = typer.Option(8, "--inputs", min=0, help=say("Inputs on which both are compared; 0: none.", "比较多少个输入；0：不比较。"))
 JSON = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。"))
 
@@ -36,24 +36,44 @@ def import_(
 
 def export(
     folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
-    to: str = typer.Option(..., "--to", help=say("The format: huggingface, ctranslate2.", "格式：huggingface、ctranslate2。")),
-    out: Path = typer.Option(..., "--out", help=say("Where their folder goes.", "他们的文件夹写到哪里。")),
-    int8: bool = typer.Option(False, "--int8", help=say("8 bits a weight (ctranslate2).", "每个权重 8 位（ctranslate2）。")),
+    to: str = typer.Option(..., "--to", help=say("The format: huggingface, ctranslate2, gguf.", "格式：huggingface、ctranslate2、gguf。")),
+    out: Path = typer.Option(..., "--out", help=say("Where their folder or file goes.", "他们的文件夹或文件写到哪里。")),
+    int8: bool = typer.Option(False, "--int8", help=say("8 bits a weight (ctranslate2, gguf).", "每个权重 8 位（ctranslate2、gguf）。")),
+    float16: bool = typer.Option(False, "--float16", help=say("16 bits a weight (gguf).", "每个权重 16 位（gguf）。")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
     """Write a model of ours so that other software loads it."""
     if to not in FORMATS:
         raise QkvError("--to", say(f"no format '{to}'", f"没有格式 '{to}'"), near_miss(to, FORMATS))
+    return tell(out, *written(folder, to, out, inputs, number_type(to, int8, float16)), as_json)
+
+
+def number_type(to: str, int8: bool, float16: bool) -> str | None:
+    """How weights are stored; None where the format keeps them as they are."""
+    if int8 and float16:
+        raise QkvError("--int8", say("8 or 16 bits a weight, not both", "每个权重 8 位或 16 位，不能兼有"), say("give one of them", "请只给一个"))
+    if int8 and to == "huggingface":
+        raise QkvError("--int8", say(f"{to} is written as stored", f"{to} 按原精度写出"),
+                       say("use --to ctranslate2 or --to gguf", "请用 --to ctranslate2 或 --to gguf"))
+    if float16 and to != "gguf":
+        raise QkvError("--float16", say(f"{to} does not take it", f"{to} 不支持"), say("use --to gguf", "请用 --to gguf"))
+    return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
+
+
+def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) -> "tuple[dict[str, Any], Report | None]":
+    """The model in the format `to`: facts about it, and how the two compare."""
     if to == "ctranslate2":
         from qkv.checkpoint.ctranslate2 import export_ctranslate2
 
-        return tell(out, *export_ctranslate2(folder, out, inputs, int8), as_json)
-    if int8:
-        raise QkvError("--int8", say(f"{to} is written as stored", f"{to} 按原精度写出"), say("use --to ctranslate2", "请用 --to ctranslate2"))
+        return export_ctranslate2(folder, out, inputs, dtype == "int8")
+    if to == "gguf":
+        from qkv.checkpoint.gguf import export_gguf
+
+        return export_gguf(folder, out, inputs, dtype or "float32")
     from qkv.checkpoint.convert import export_folder
 
-    return tell(out, *export_folder(folder, out, inputs), as_json)
+    return export_folder(folder, out, inputs)
 
 
 def tell(out: Path, facts: dict[str, Any], report: "Report | None", as_json: bool) -> int:

@@ -230,7 +230,7 @@ def test_what_ctranslate2_cannot_say_is_named_in_one_line_and_nothing_is_written
      "n_best: 9 of a beam of 4; raise beam_size or lower n_best"),
     (["export", "{ours}", "--to", "ctranslate2", "--out", "{theirs}"], "{theirs}: is there already; choose another --out"),
     (["export", "{ours}", "--to", "huggingface", "--int8", "--out", "{tmp}/x"],
-     "--int8: huggingface is written as stored; use --to ctranslate2"),
+     "--int8: huggingface is written as stored; use --to ctranslate2 or --to gguf"),
 ])
 def test_a_mistake_is_one_line(digits, exported, tmp_path, arguments, line):
     def filled(text: str) -> str:

@@ -72,7 +72,7 @@ def test_without_transformers_the_files_are_read_again(stories, tmp_path, capsys
 def test_an_unknown_format_is_refused_with_the_known_ones(digits, tmp_path):
     with pytest.raises(QkvError) as error:
         run(["export", str(digits), "--to", "onnx", "--out", str(tmp_path / "x")])
-    assert str(error.value) == "--to: no format 'onnx'; choose from huggingface, ctranslate2"
+    assert str(error.value) == "--to: no format 'onnx'; choose from huggingface, ctranslate2, gguf"
 
 
 def test_an_import_never_overwrites(stories, digits):
