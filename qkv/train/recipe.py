@@ -132,18 +132,25 @@ class EmbedRecipe(Recipe):
 
     task: Literal["embed"] = option("embed", "what is learned", "学什么")
     text: tuple[str, ...] = option(tuple, "plain text for the masked tokens of the first steps", "前段掩码训练用的纯文本")
-    pairs: str | None = option(None, "sentences of one meaning on each line: TSV or JSONL", "每行若干同义句：TSV 或 JSONL")
+    pairs: str | None = option(None, "sentences of one meaning on each line: TSV, JSONL, or aligned files as in 'train.*.en'",
+                               "每行若干同义句：TSV、JSONL，或 'train.*.en' 这样的对齐文件")
     source: str | None = option(None, "instead of pairs: sentences, one a line", "代替 pairs：句子文件，每行一句")
     target: str | None = option(None, "what means the same, line by line, such as translations", "逐行同义的句子，例如译文")
     valid_pairs: str | None = option(None, "held-out sentences of one meaning; none: 1 % of the lines", "验证用同义句；不给则取 1 %")
     valid_source: str | None = option(None, "held-out sentences", "验证句子")
     valid_target: str | None = option(None, "what means the same", "与之同义的句子")
+    hard_negatives: bool = option(False, "the third column looks alike and means something else", "第三列形似而义异")
     tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("wordpiece", "kind learned from the text", "从文本学习的分词器种类")
     vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    lowercase: bool = option(False, "capitals are read as small letters", "大写按小写读")
     pooling: Literal["cls", "mean", "max"] = option("mean", "how token vectors become one", "词元向量如何合为一个")
     masked_steps: int = option(0, "the first steps learn masked tokens, the rest pairs", "前若干步学习掩码词元，其余学习同义句")
     mask_share: float = option(0.15, "share of tokens to be guessed", "需要猜测的词元比例")
     whole_words: bool = option(False, "mask all pieces of a word together", "整词掩码")
-    batch_pairs: int = option(256, "pairs whose other halves are each other's wrong answers", "一批中互为反例的句对数")
+    batch_pairs: int = option(256, "groups of a batch: each is a wrong answer to all others", "一批的同义句组数：彼此互为反例")
+    views: int = option(2, "sentences of a group read together; more teach more where groups are larger",
+                        "每组一起读的句数；组大时多读几句学得更多")
     temperature: float = option(0.05, "sharpness of the choice among a batch: lower is sharper", "批内选择的锐度，越低越尖锐")
-    chunk: int = option(64, "sentences held with their gradients at a time: memory, not learning", "同时保留梯度的句数：只影响内存")
+    chunk: int = option(64, "sentences encoded at a time, those of one length together", "一次编码的句数，长度相近的在一起")
+    recompute: bool = option(False, "hold one chunk at a time: batches of any size fit, for a third more work",
+                             "每次只保留一块：任意大的批都放得下，多三分之一计算")

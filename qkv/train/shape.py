@@ -18,6 +18,7 @@ from qkv.model.spec import (
     Layer,
     Learned,
     LmHead,
+    MaskedHead,
     NoPositions,
     Norm,
     Positions,
@@ -39,6 +40,31 @@ def translator_spec(model: str | Shape, vocab_size: int, source_vocab_size: int 
         wrong = say(f"the decoder of '{model}' sees the future", f"'{model}' 的解码器能看到未来")
         raise QkvError("model", wrong, say('give its decoder "sees": "past"', '请让解码器 "sees": "past"'))
     return replace(spec, vocab_size=vocab_size, source_vocab_size=source_vocab_size)
+
+
+def reader_spec(model: str | Shape, vocab_size: int, guesses: bool) -> Spec:
+    """An encoder for this vocabulary; if it guesses masked tokens, with a head that names them."""
+    spec = replace(_from_shape(model), decoder=None) if isinstance(model, Shape) else _from_name(model)
+    if spec.encoder is None or spec.decoder is not None:
+        wrong = say(f"'{model}' is no encoder alone", f"'{model}' 不是单独的编码器")
+        raise QkvError("model", wrong, say("sentence vectors need one, as in 'minilm'", "句向量需要它，例如 'minilm'"))
+    head = LmHead(model.tied) if isinstance(model, Shape) else MaskedHead()
+    return replace(spec, vocab_size=vocab_size, head=head if guesses else None)
+
+
+def writer_spec(model: str | Shape, vocab_size: int, context: int) -> Spec:
+    """A decoder alone, for this vocabulary and windows of this many tokens."""
+    if isinstance(model, Shape):
+        both = _from_shape(model)
+        assert both.decoder is not None
+        layer = replace(both.decoder.layers[0], cross=None)
+        spec = replace(both, encoder=None, decoder=replace(both.decoder, layers=(layer,)))
+    else:
+        spec = _from_name(model)
+    if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past" or not isinstance(spec.head, LmHead):
+        wrong = say(f"'{model}' is no language model", f"'{model}' 不是语言模型")
+        raise QkvError("model", wrong, say("it needs a decoder alone, as in 'llama'", "需要只有解码器的模型，例如 'llama'"))
+    return replace(spec, vocab_size=vocab_size, max_len=context)
 
 
 def _from_name(name: str) -> Spec:

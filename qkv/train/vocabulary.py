@@ -15,30 +15,34 @@ from qkv.text.lines import write_text
 from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
 
+BEGIN_AND_END = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
+
 
 def kept_tokenizer(
-    path: Path, kind: str, vocab_size: int, texts: Iterable[str], checksums: Sequence[str], resume: bool
+    path: Path, kind: str, vocab_size: int, texts: Iterable[str], checksums: Sequence[str], resume: bool,
+    choices: Choices = BEGIN_AND_END,
 ) -> Tokenizer:
     """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
-    wishes = {"kind": kind, "vocab_size": vocab_size}
+    wishes: dict[str, object] = {"kind": kind, "vocab_size": vocab_size}
+    if choices != BEGIN_AND_END:
+        wishes["choices"] = repr(choices)
     note, asked = path.with_suffix(".from"), json.dumps({**wishes, "texts": list(checksums)})
     found = note.read_text(encoding="utf-8") if note.is_file() else None
-    if resume and found is not None and any(json.loads(found)[name] != wish for name, wish in wishes.items()):
+    if resume and found is not None and any(json.loads(found).get(name) != wish for name, wish in wishes.items()):
         wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
         raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
     if path.is_file() and (resume or found == asked):
         return Tokenizer.load(path)
     note.unlink(missing_ok=True)
-    tokenizer = _learned(kind, vocab_size, texts)
+    tokenizer = _learned(kind, vocab_size, texts, choices)
     tokenizer.save(path)
     write_text(note, asked)  # after the tokenizer: it vouches for it
     return tokenizer
 
 
-def _learned(kind: str, vocab_size: int, texts: Iterable[str]) -> Tokenizer:
-    begin_and_end = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
+def _learned(kind: str, vocab_size: int, texts: Iterable[str], choices: Choices) -> Tokenizer:
     try:
-        tokenizer = learn(kind, texts, vocab_size, begin_and_end)
+        tokenizer = learn(kind, texts, vocab_size, choices)
     except QkvError as error:
         where = {"--vocab-size": "vocab_size", "--kind": "tokenizer"}.get(error.where, error.where)
         raise QkvError(where, error.wrong, error.right) from None

@@ -1,0 +1,180 @@
+"""Sentences that mean the same, a group a line: pairs, several captions of one picture, a sentence and its translation.
+
+In: a TSV or JSONL, or files aligned line by line. Out: a stream of groups; the same on disk, read when asked for.
+Told in docs/embedding.md, "Contrastive pairs".
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from qkv.data.corpus import fingerprint_of
+from qkv.data.store import Store, StoreWriter, TextStore, reusable
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.lines import mend_surrogates, read_lines
+
+Line = tuple[str, ...]  # the sentences of one line, some perhaps empty
+PARTS = ("texts", "members", "negatives")
+MANY = 1 << 32  # sentences are numbered below this
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sentences of one meaning, and perhaps one that looks alike and means something else."""
+
+    texts: tuple[str, ...]
+    negative: str = ""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups read lazily, as often as they are asked for: groups_of("a.tsv"), groups_of("a.zh", "a.en").
+
+    With `hard_negatives` the third column means something else. Of `every` lines one is held out, or all others are.
+    """
+
+    paths: tuple[Path, ...]
+    hard_negatives: bool = False
+    every: int = 0
+    held_out: bool = False
+
+    def __iter__(self) -> Iterator[Group]:
+        kept = 0
+        for number, (where, line) in enumerate(self._lines()):
+            if self.every and (number % self.every == self.every // 2) != self.held_out:
+                continue
+            if group := self._group(where, line):
+                kept += 1
+                yield group
+        if not kept:
+            names = ", ".join(map(str, self.paths))
+            raise QkvError(names, say("no line has two sentences", "没有一行有两个句子"),
+                           say("give two sentences of one meaning on each line", "每行请给出两个意思相同的句子"))
+
+    def share(self, every: int, held_out: bool) -> "Groups":
+        """Every `every`-th line, or all the others: one file serves for training and validation."""
+        return replace(self, every=every, held_out=held_out)
+
+    def fingerprint(self) -> dict[str, str]:
+        """What tells whether the same groups would be read again."""
+        choices = f"{len(self.paths)} {self.hard_negatives} {self.every} {self.held_out}"
+        return {"files": fingerprint_of(self.paths), "groups": choices}
+
+    def _lines(self) -> Iterator[tuple[str, Line]]:
+        """Each line as it stands, with where it stands."""
+        if len(self.paths) > 1:
+            return _aligned(self.paths)
+        name = self.paths[0].name.lower().removesuffix(".gz")
+        return _jsonl(self.paths[0]) if name.endswith((".jsonl", ".ndjson")) else _tsv(self.paths[0], self.hard_negatives)
+
+    def _group(self, where: str, line: Line) -> Group | None:
+        """The sentences that are there, each once; a single one teaches nothing."""
+        line = tuple(sentence.strip() for sentence in line)
+        negative = line[2] if self.hard_negatives and len(line) > 2 else ""
+        texts = tuple(dict.fromkeys(sentence for sentence in (line[:2] if self.hard_negatives else line) if sentence))
+        if negative and negative in texts:
+            wrong = say("the hard negative is one of the sentences themselves", "反例与句子本身相同")
+            raise QkvError(where, wrong, say("give one that means something else", "请给出意思不同的句子"))
+        return Group(texts, negative) if len(texts) > 1 else None
+
+
+def groups_of(*paths: str | Path, hard_negatives: bool = False) -> Groups:
+    """The groups of one TSV or JSONL, of aligned files, or of those that a pattern such as train.*.en names, sorted."""
+    files = tuple(Path(path) for path in paths)
+    if len(files) == 1 and "*" in files[0].name:
+        files = tuple(sorted(files[0].parent.glob(files[0].name)))
+        if len(files) < 2:
+            wrong = say(f"the pattern names {len(files)} files", f"此通配符只对应 {len(files)} 个文件")
+            raise QkvError(paths[0], wrong, say("it should name two or more, aligned line by line", "应对应两个以上逐行对齐的文件"))
+    return Groups(files, hard_negatives)
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+def _aligned(paths: tuple[Path, ...]) -> Iterator[tuple[str, Line]]:
+    """Line n of every file; a file that ends early is noticed at its end."""
+    for number, line in enumerate(zip_longest(*map(read_lines, paths)), start=1):
+        if None in line:
+            short = [str(path) for path, sentence in zip(paths, line, strict=True) if sentence is None]
+            wrong = say(f"only {number - 1:,} lines, others have more", f"只有 {number - 1:,} 行，其他文件更多")
+            raise QkvError(", ".join(short), wrong, say("line n of all files must mean the same", "各文件的同一行必须意思相同"))
+        yield _place(paths[0], number), line
+
+
+def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Line]]:
+    """Columns are sentences; a blank line is an empty group."""
+    least = 3 if hard_negatives else 2
+    for number, text in enumerate(read_lines(path), start=1):
+        line = tuple(text.split("\t"))
+        if text.strip() and len(line) < least:
+            wrong = say(f"{len(line)} of {least} columns", f"{least} 列中只有 {len(line)} 列")
+            shape = "<TAB>".join((say("sentence", "句子"), say("same meaning", "同义句"), say("another meaning", "异义句"))[:least])
+            raise QkvError(_place(path, number), wrong, say(f"write {shape}", f"请写成 {shape}"))
+        yield _place(path, number), line
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, Line]]:
+    for number, text in enumerate(read_lines(path), start=1):
+        if text.strip():
+            yield _place(path, number), _fields(_place(path, number), text)
+
+
+def _fields(where: str, text: str) -> Line:
+    """{"texts": [...]} is a group of any size; {"source", "target", "negative"} a pair, its last field left out at will."""
+    example = '{"texts": ["...", "..."]}, {"source": "...", "target": "..."}'
+    try:
+        record: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        record = None
+    match record:
+        case {"texts": [*texts]}: found = texts
+        case {"source": source, "target": target}: found = [source, target, *([record["negative"]] if "negative" in record else [])]
+        case _: found = []
+    if len(found) < 2 or not all(isinstance(one, str) for one in found):
+        raise QkvError(where, say("no two sentences", "没有两个句子"), say(f"write {example}", f"请写成 {example}"))
+    return tuple(map(mend_surrogates, found))
+
+
+def _place(path: Path, number: int) -> str:
+    return say(f"{path}, line {number}", f"{path} 第 {number} 行")
+
+
+# ---- keeping -------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class GroupStore:
+    """Groups on disk: all sentences one after the other, and for each group the numbers of its own."""
+
+    texts: TextStore
+    members: Store    # row g: the numbers of the sentences of group g
+    negatives: Store  # row g: the number of its hard negative, or nothing
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+def keep_groups(folder: str | Path, groups: Groups) -> GroupStore:
+    """The groups as stores below `folder`; read again only when the files have changed."""
+    folders = {part: Path(folder) / part for part in PARTS}
+    fingerprint = groups.fingerprint()
+    stored = [reusable(one, fingerprint) for one in folders.values()]
+    if None in stored or len(stored[1] or ()) != len(stored[2] or ()):
+        _write(folders, groups, fingerprint)
+    return GroupStore(TextStore.open(folders["texts"]), *(Store.open(folders[part]) for part in PARTS[1:]))
+
+
+def _write(folders: Mapping[str, Path], groups: Groups, fingerprint: dict[str, str]) -> None:
+    count = 0
+    with (StoreWriter(folders["texts"], 256, fingerprint) as texts, StoreWriter(folders["members"], MANY, fingerprint) as members,
+          StoreWriter(folders["negatives"], MANY, fingerprint) as negatives):
+        for group in groups:
+            n, odd = len(group.texts), [group.negative] if group.negative else []
+            for sentence in (*group.texts, *odd):
+                texts.add_text(sentence)
+            members.add(range(count, count + n))
+            negatives.add(range(count + n, count + n + len(odd)))
+            count += n + len(odd)

@@ -1,0 +1,219 @@
+"""The task of sentence vectors: first masked tokens if the recipe says so, then pairs that mean the same.
+
+In: a recipe, groups of sentences, perhaps plain text. Out: for each step a batch and its loss; for each validation how
+often a sentence finds its own among all held-out ones. Told in docs/embedding.md, "Training".
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data.batches import BatchPlan, collate
+from qkv.data.group_plan import GroupPlan
+from qkv.data.groups import GroupStore
+from qkv.data.store import Store
+from qkv.language import say
+from qkv.model.pooling import pool
+from qkv.model.spec import Spec
+from qkv.model.transformer import Transformer
+from qkv.text.frame import frame_of
+from qkv.text.tokenizer import Tokenizer
+from qkv.train.contrast import Chunks, alike_groups, contrastive_loss, cut_chunks
+from qkv.train.masking import Masked, Masking
+from qkv.train.recipe import EmbedRecipe
+from qkv.train.shape import reader_spec
+from qkv.train.task import Final, new_model
+
+BLOCK = 1_024          # queries compared with all held-out sentences at a time
+VALID_MASKED = 16      # batches of masked tokens in a validation
+
+
+@dataclass(frozen=True)
+class GroupData:
+    """Groups of sentences and the ids of all their sentences."""
+
+    groups: GroupStore
+    ids: Store
+
+
+@dataclass(frozen=True)
+class MeaningBatch:
+    """Sentences to be encoded, the hard negatives last; who sits where; and which groups mean the same."""
+
+    chunks: Chunks
+    seats: Tensor      # (groups, views): places among the sentences, -1 where a group has no more
+    alike: Tensor      # (groups, groups)
+    odd_alike: Tensor  # (groups, hard negatives)
+
+    @property
+    def views(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Every two columns of seats: the groups that sit in both, and their places in the one and in the other."""
+        for one, other in combinations(self.seats.T, 2):
+            groups = ((one >= 0) & (other >= 0)).nonzero()[:, 0]
+            if len(groups):
+                yield groups, one[groups], other[groups]
+
+
+class Embedding:
+    """What the loop asks of a task: batches, losses, validation."""
+
+    goal: str | None = "rank1"
+
+    def __init__(self, recipe: EmbedRecipe, train: GroupData, valid: GroupData, plain: Store | None, tokenizer: Tokenizer):
+        self.recipe, self.train, self.valid, self.plain, self.tokenizer = recipe, train, valid, plain, tokenizer
+        assert tokenizer.pad_id is not None
+        self.pad, self.frame = tokenizer.pad_id, frame_of(tokenizer)
+        self.room = self.spec.max_len - self.frame.size
+        self.plan = GroupPlan(train.groups.members.lengths, recipe.batch_pairs, recipe.seed, recipe.views)
+        if plain is not None:
+            lengths = plain.lengths + self.frame.size
+            self.masking = Masking(tokenizer, recipe.mask_share, recipe.whole_words)
+            self.text_plan = BatchPlan(lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len)
+
+    @property
+    def spec(self) -> Spec:
+        """The encoder to train; only one that guesses tokens needs a head to name them."""
+        return reader_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)
+
+    @property
+    def tokenizers(self) -> dict[str, Tokenizer]:
+        return {"tokenizer": self.tokenizer}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How vectors are made of this model, saved as pooling.json; imported models keep it in the same way."""
+        return {"pooling": {"pooling": self.recipe.pooling, "normalised": True, "max_len": self.spec.max_len}}
+
+    def begin(self) -> Transformer:
+        return new_model(self)
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> Masked | MeaningBatch:
+        """Masked tokens in the first steps, groups in the others, each counted from its own beginning."""
+        masked = self.recipe.masked_steps * self.recipe.accumulate
+        if micro_step < masked:
+            return self._masked(micro_step, rank, world)
+        rows, places = self.plan.batch(micro_step - masked, rank, world)
+        return self._meanings(rows, places)
+
+    def _masked(self, step: int, rank: int, world: int) -> Masked:
+        assert self.plain is not None
+        rows = self.text_plan.batch(step, rank, world)
+        draws = torch.Generator().manual_seed((self.recipe.seed << 32) + step * world + rank)
+        return self.masking(self._collated(self.plain.take(rows)), draws)
+
+    def _meanings(self, rows: np.ndarray, places: np.ndarray) -> MeaningBatch:
+        """The batch of these groups; `places` (groups, views) says which sentences speak for each."""
+        groups = self.train.groups
+        chosen = np.concatenate([members[own[own >= 0]] for members, own in zip(groups.members.take(rows), places, strict=True)])
+        seats = np.where(places >= 0, np.cumsum(places >= 0).reshape(places.shape) - 1, -1)
+        sentences = self._framed(self.train.ids.take(chosen))
+        odd = self._framed(self.train.ids.take(np.concatenate(groups.negatives.take(rows))))
+        chunks = cut_chunks([*sentences, *odd], self.recipe.chunk, self.pad)
+        return MeaningBatch(chunks, torch.from_numpy(seats), *alike_groups(sentences, seats, odd))
+
+    def _framed(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Each sentence as the encoder reads it, cut to what it can read."""
+        return [np.array(self.frame.around(row[: self.room])) for row in rows]
+
+    def _collated(self, rows: Sequence[np.ndarray]) -> Tensor:
+        return collate(self._framed(rows), self.pad)
+
+    def sizes(self, batch: Masked | MeaningBatch) -> tuple[int, int]:
+        """What is predicted: tokens, or which sentence belongs to which; and how many tokens are real."""
+        if isinstance(batch, Masked):
+            return int(batch.chosen.sum()), int(batch.ids.ne(self.pad).sum())
+        return sum(len(groups) for groups, _, _ in batch.views), sum(int(ids.ne(self.pad).sum()) for ids in batch.chunks.ids)
+
+    # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def loss(self, model: Transformer, batch: Masked | MeaningBatch) -> Tensor:
+        """Summed over all that is predicted."""
+        return self._masked_loss(model, batch) if isinstance(batch, Masked) else self._contrast(model, batch)
+
+    def _masked_loss(self, model: Transformer, batch: Masked) -> Tensor:
+        device = model.embed.weight.device
+        ids, real = batch.ids.to(device), batch.targets.ne(self.pad).to(device)
+        memory = model.encode(ids, None if bool(real.all()) else real)
+        return model.loss(memory.states, batch.targets.to(device), batch.chosen.to(device))
+
+    def _contrast(self, model: Transformer, batch: MeaningBatch) -> Tensor:
+        """The loss of every two columns: each group's sentence of the one finds that of the other."""
+        device = model.embed.weight.device
+        vectors = batch.chunks.vectors(self._encoder(model), device, self.recipe.recompute)  # (sentences, d_model)
+        alike, odd_alike = batch.alike.to(device), batch.odd_alike.to(device)
+        odd = vectors[len(vectors) - odd_alike.shape[1] :]
+        total = vectors.new_zeros(())
+        for groups, one, other in batch.views:
+            odds = (odd, odd_alike[groups]) if len(odd) else None
+            total = total + contrastive_loss(vectors[one], vectors[other], self.recipe.temperature, alike[groups][:, groups], odds)
+        return total
+
+    def _encoder(self, model: Transformer) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """ids to vectors of length one."""
+        def encode(ids: Tensor, real: Tensor | None) -> Tensor:
+            return F.normalize(pool(model.encode(ids, real).states, real, self.recipe.pooling), dim=-1)
+
+        return encode
+
+    # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────
+    @torch.no_grad()
+    def validate(self, model: Transformer) -> dict[str, Any]:
+        """How often the first sentence of a held-out group finds the second among all, and the other way round."""
+        first, second = self._held_out(model)                                   # each (groups, d_model)
+        there, back = (_rank1(*sides) for sides in ((first, second), (second, first)))
+        alike = torch.eye(len(first), dtype=torch.bool, device=first.device)
+        losses = [float(contrastive_loss(a, b, self.recipe.temperature, alike[: len(a), : len(a)]))
+                  for a, b in zip(first.split(BLOCK), second.split(BLOCK), strict=True)]
+        figures = {"loss": sum(losses) / len(first), "rank1": (there + back) / 2, "rank1_forth": there, "rank1_back": back}
+        return figures | self._held_out_tokens(model)
+
+    def _held_out(self, model: Transformer) -> list[Tensor]:
+        groups = self.valid.groups
+        pairs = np.array([groups.members[row][:2] for row in range(len(groups))])  # (groups, 2)
+        rows = self._framed(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
+        chunks = cut_chunks(rows, self.recipe.chunk, self.pad)
+        vectors = chunks.vectors(self._encoder(model), model.embed.weight.device, recompute=False)
+        return list(vectors.chunk(2))
+
+    def _held_out_tokens(self, model: Transformer) -> dict[str, float]:
+        """The loss of guessing tokens of held-out sentences, hidden in the same way each time."""
+        if self.plain is None:
+            return {}
+        total = count = 0.0
+        rows = np.array_split(np.arange(len(self.valid.ids)), max(1, len(self.valid.ids) // self.recipe.chunk))
+        for number, some in enumerate(rows[:VALID_MASKED]):
+            batch = self.masking(self._collated(self.valid.ids.take(some)), torch.Generator().manual_seed(number))
+            total += float(self._masked_loss(model, batch))
+            count += float(batch.chosen.sum())
+        return {"masked_loss": total / max(1.0, count)}
+
+    def final(self, use: Callable[..., Any]) -> Final:
+        """Ask the published model, as people do, which held-out sentence belongs to which."""
+        groups = self.valid.groups
+        firsts, seconds = (groups.texts.take(groups.members[row][side] for row in range(len(groups))) for side in (0, 1))
+        first, second = (F.normalize(torch.as_tensor(np.asarray(use(side))), dim=-1) for side in (firsts, seconds))
+        there, back = _rank1(first, second), _rank1(second, first)
+        told = say(f"rank 1 among {len(groups):,}: {there:.1%} there, {back:.1%} back",
+                   f"{len(groups):,} 句中排第一：正向 {there:.1%}，反向 {back:.1%}")
+        nearest = int((first[0] @ second.T).argmax())
+        return Final(
+            data={say("groups", "同义句组"): len(self.train.groups), say("sentences", "句子"): len(self.train.ids),
+                  say("held out", "验证组"): len(groups), say("vocabulary", "词表"): self.spec.vocab_size},
+            scores={say("held out, nearest by cosine", "验证集，余弦最近"): told},
+            example=(firsts[0], seconds[nearest]),
+        )
+
+
+def _rank1(queries: Tensor, answers: Tensor) -> float:
+    """The share of queries nearest to their own answer, the one of the same row."""
+    hits = 0
+    for start in range(0, len(queries), BLOCK):
+        nearest = (queries[start : start + BLOCK] @ answers.T).argmax(dim=1)    # (block,)
+        hits += int((nearest == torch.arange(start, start + len(nearest), device=nearest.device)).sum())
+    return hits / len(queries)

@@ -1,0 +1,125 @@
+"""From files to the task of sentence vectors: groups read, a tokenizer learned, all sentences encoded and kept.
+
+In: a recipe that names files. Out: an Embedding with its vocabulary and its ids on disk.
+Told in docs/embedding.md, "Training".
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from qkv.data.corpus import document_files, fingerprint_of, read_pieces
+from qkv.data.groups import Groups, GroupStore, groups_of, keep_groups
+from qkv.data.pairs import keep_ids
+from qkv.data.store import Store, TextStore, reusable, write_store, write_texts
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.frame import frame_of
+from qkv.text.pipeline import Choices
+from qkv.text.tokenizer import Tokenizer
+from qkv.train.embedding import Embedding, GroupData
+from qkv.train.recipe import EmbedRecipe
+from qkv.train.shape import reader_spec
+from qkv.train.vocabulary import kept_tokenizer
+
+FEWEST = 10   # groups of which one can be held out
+AT_ONCE = 4_096  # lines encoded at a time
+
+
+def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -> Embedding:
+    """All that training needs besides the model; what is there already and still right is used again."""
+    refuse_impossible(recipe)
+    read, held_out = _groups(recipe)
+    train, valid = keep_groups(folder / "train", read), keep_groups(folder / "valid", held_out)
+    plain = _plain_text(recipe, folder) if recipe.masked_steps else None
+    tokenizer = _tokenizer(recipe, folder, [train.texts, *([plain] if plain else [])], resume)
+    return Embedding(
+        recipe, _encoded(folder / "train", train, tokenizer), _encoded(folder / "valid", valid, tokenizer),
+        _pieces(recipe, folder, plain or train.texts, tokenizer) if recipe.masked_steps else None, tokenizer,
+    )  # fmt: skip
+
+
+def refuse_impossible(recipe: EmbedRecipe) -> None:
+    """What each option alone allows and all together do not."""
+    if recipe.masked_steps >= recipe.steps:
+        wrong = say(f"{recipe.masked_steps} of {recipe.steps} steps leave none for pairs",
+                    f"{recipe.steps} 步中占 {recipe.masked_steps} 步，没有剩给句对的")
+        raise QkvError("masked_steps", wrong, say("use fewer, or more steps", "请减少它，或增加 steps"))
+    if recipe.text and not recipe.masked_steps:
+        wrong = say("plain text is for masked tokens, and masked_steps is 0", "纯文本用于掩码训练，而 masked_steps 为 0")
+        raise QkvError("text", wrong, say("give masked_steps, or leave out the text", "请给出 masked_steps，或不给 text"))
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
+    """The groups to learn from and those held out; without files for the latter, some of the former are held out."""
+    train = _named(recipe, "", recipe.pairs, recipe.source, recipe.target)
+    if train is None:
+        wrong = say("no pairs to learn from", "没有可学的句对")
+        raise QkvError("pairs", wrong, say("give --pairs, or --source and --target", "请给 --pairs，或 --source 与 --target"))
+    valid = _named(recipe, "valid_", recipe.valid_pairs, recipe.valid_source, recipe.valid_target)
+    if valid is not None:
+        return train, valid
+    count = sum(1 for _ in train)
+    if count < FEWEST:
+        wrong = say(f"only {count} groups, too few to hold some out", f"只有 {count} 组，不够留出验证集")
+        right = say(f"give {FEWEST} or more, or --valid-pairs", f"请给至少 {FEWEST} 组，或给 --valid-pairs")
+        raise QkvError(", ".join(map(str, train.paths)), wrong, right)
+    every = max(100, -(-count // 1_000)) if count >= 200 else FEWEST
+    return train.share(every, held_out=False), train.share(every, held_out=True)
+
+
+def _named(recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | None, target: str | None) -> Groups | None:
+    """The groups of one file, or of two aligned ones; None where none is named."""
+    if pairs is not None and (source is not None or target is not None):
+        wrong = say(f"given beside {prefix}source or {prefix}target", f"与 {prefix}source 或 {prefix}target 同时给出")
+        raise QkvError(f"{prefix}pairs", wrong, say("give one or the other", "请二选一"))
+    if pairs is not None:
+        return groups_of(pairs, hard_negatives=recipe.hard_negatives)
+    if (source is None) != (target is None):
+        given, missing = ("source", "target") if target is None else ("target", "source")
+        raise QkvError(f"{prefix}{given}", say(f"given without {prefix}{missing}", f"没有相应的 {prefix}{missing}"),
+                       say("give both files", "请给出两个文件"))
+    return None if source is None or target is None else groups_of(source, target)
+
+
+def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:
+    """The lines of the plain text; None: the sentences of the groups serve."""
+    if not recipe.text:
+        return None
+    fingerprint = {"files": fingerprint_of(document_files(recipe.text)), "lines": "1"}
+    stored = reusable(folder / "plain", fingerprint)
+    return TextStore(stored) if stored else write_texts(folder / "plain", _lines(recipe.text), fingerprint)
+
+
+def _lines(paths: Iterable[str]) -> Iterator[str]:
+    return (line.strip() for piece, _ in read_pieces(paths) for line in piece.split("\n") if line.strip())
+
+
+# ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _tokenizer(recipe: EmbedRecipe, folder: Path, texts: list[TextStore], resume: bool) -> Tokenizer:
+    """One vocabulary for all languages, with [CLS], [SEP] and [MASK] under the name that its kind gives them."""
+    special = () if recipe.tokenizer == "wordpiece" else ("<cls>", "<sep>", "<mask>")
+    choices = Choices(lowercase=recipe.lowercase, special_tokens=special)
+    checksums = [one.rows.checksum for one in texts]
+    return kept_tokenizer(folder / "tokenizer.json", recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts),
+                          checksums, resume, choices)
+
+
+def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupData:
+    return GroupData(groups, keep_ids(folder / "ids", groups.texts, tokenizer))
+
+
+def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
+    """Lines as ids, those that are too long cut into pieces that fit; nothing of the text is lost."""
+    room = reader_spec(recipe.model, tokenizer.vocab_size, True).max_len - frame_of(tokenizer).size
+    fingerprint = {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint, "room": str(room)}
+    stored = reusable(folder / "pieces", fingerprint)
+    return stored or write_store(folder / "pieces", _cut(texts, tokenizer, room), tokenizer.vocab_size, fingerprint)
+
+
+def _cut(texts: TextStore, tokenizer: Tokenizer, room: int) -> Iterator[list[int]]:
+    lines = iter(texts)
+    while some := list(islice(lines, AT_ONCE)):
+        for row in tokenizer.encode_batch(some):
+            yield from (row[start : start + room] for start in range(0, len(row), room))

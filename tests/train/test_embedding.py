@@ -1,0 +1,248 @@
+"""Sentence vectors as a task: batches that nobody has to remember, both losses, validation, and a run from end to end."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.checkpoint.folder import load_model
+from qkv.data.builtin import builtin_pairs
+from qkv.errors import QkvError
+from qkv.model.pooling import pool
+from qkv.model.spec import LmHead
+from qkv.model.transformer import Transformer
+from qkv.textbook.pooling import mean_pooling
+from qkv.train.embedding import Embedding, MeaningBatch
+from qkv.train.loop import Trainer, state_to_resume
+from qkv.train.masking import Masked
+from qkv.train.prepare_embed import prepare_embedding
+from qkv.train.recipe import EmbedRecipe, Shape
+from qkv.train.signals import STOPPED
+
+SHAPE = Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=128, dropout=0.0)
+TINY = EmbedRecipe(
+    model=SHAPE, tokenizer="bytes", vocab_size=400, steps=8, batch_pairs=16, chunk=5, batch_tokens=400, save_every=2,
+    validate_every=4, warmup=2, lr=5e-3,
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """a.tsv: 120 groups of two or three sentences, zh and en; v.zh and v.en: 20 aligned ones."""
+    folder = tmp_path_factory.mktemp("groups")
+    pairs = builtin_pairs()[0]
+    lines = [[pair.source, pair.target, *([pair.target.upper()] if number % 3 == 0 else [])] for number, pair in enumerate(pairs[:120])]
+    (folder / "a.tsv").write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / "v.zh").write_text("".join(f"{pair.source}\n" for pair in pairs[200:220]), encoding="utf-8")
+    (folder / "v.en").write_text("".join(f"{pair.target}\n" for pair in pairs[200:220]), encoding="utf-8")
+    (folder / "long.txt").write_text("an old man reads a very long story to his friends " * 20 + "\n\n我爱机器学习\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def make(files, tmp_path):
+    """make(views=3): the task of such a recipe."""
+    held = {"pairs": str(files / "a.tsv"), "valid_source": str(files / "v.zh"), "valid_target": str(files / "v.en")}
+    return lambda folder="data", **changes: prepare_embedding(replace(TINY, **{**held, **changes}), tmp_path / folder)
+
+
+def built(task: Embedding, seed=0) -> Transformer:
+    torch.manual_seed(seed)
+    return task.begin()
+
+
+def texts_of(task, batch, seats):
+    """The sentences at these seats, read back from the ids of the batch."""
+    rows = [row for ids in batch.chunks.ids for row in ids]
+    return [task.tokenizer.decode(rows[int(batch.chunks.back[seat])].tolist()) for seat in seats]
+
+
+def vectors_one_by_one(task, model, texts):
+    """Each sentence alone, by the textbook's pooling."""
+    found = []
+    for text in texts:
+        ids = torch.tensor([[task.tokenizer.cls_id, *task.tokenizer.encode(text), task.tokenizer.sep_id]])
+        found.append(mean_pooling(model.encode(ids).states, torch.ones_like(ids, dtype=torch.bool))[0])
+    return F.normalize(torch.stack(found), dim=-1)
+
+
+# ---- batches -------------------------------------------------------------------------------------------------------
+
+def test_the_sentences_of_a_row_mean_the_same(make, files):
+    task = make(views=3)
+    groups = [set(line.split("\t")) for line in (files / "a.tsv").read_text(encoding="utf-8").splitlines()]
+    sizes = set()
+    for step in range(5):
+        for row in task.batch(step).seats:
+            found = set(texts_of(task, task.batch(step), row[row >= 0]))
+            assert found in groups
+            sizes.add(len(found))
+    assert sizes == {2, 3}
+
+
+def test_a_batch_is_a_pure_function_of_its_step(make):
+    task, again, other = make(masked_steps=2), make("elsewhere", masked_steps=2), make("third", masked_steps=2, seed=5)
+
+    def told(one, step):
+        batch = one.batch(step)
+        return [batch.ids.tolist(), batch.chosen.tolist()] if isinstance(batch, Masked) else [ids.tolist() for ids in batch.chunks.ids]
+
+    for step in (6, 0, 1, 3, 0):
+        assert told(task, step) == told(again, step) != told(other, step)
+
+
+def test_the_first_steps_learn_masked_tokens_and_the_rest_pairs(make):
+    task = make(masked_steps=3, accumulate=2)
+    kinds = [type(task.batch(micro_step)) for micro_step in range(10)]
+    assert kinds == [Masked] * 6 + [MeaningBatch] * 4
+    assert task.spec.head == LmHead(tied=True) and make("plain").spec.head is None
+    assert task.spec.decoder is None and task.spec.encoder is not None
+
+
+def test_sizes_count_what_is_predicted_and_what_is_real(make):
+    task = make(views=3, masked_steps=1)
+    masked, batch = task.batch(0), task.batch(1)
+    assert task.sizes(masked) == (int(masked.chosen.sum()), int((masked.targets != task.pad).sum()))
+    texts = [texts_of(task, batch, row[row >= 0]) for row in batch.seats]
+    pairs = sum(len(row) * (len(row) - 1) // 2 for row in texts)
+    assert task.sizes(batch) == (pairs, sum(len(task.tokenizer.encode(text)) + 2 for row in texts for text in row))
+
+
+def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
+    task = make(text=(str(files / "long.txt"),), masked_steps=2, model=replace(SHAPE, max_len=32))
+    assert task.plain is not None and int(task.plain.lengths.max()) == 30 and len(task.text_plan.dropped) == 0
+    text = "".join((files / "long.txt").read_text(encoding="utf-8").split())
+    assert "".join(task.tokenizer.decode(task.plain.ids.tolist()).split()) == text
+
+
+# ---- losses --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("views", [2, 3])
+def test_the_loss_is_the_textbook_s_on_sentences_encoded_one_by_one(make, recompute, views):
+    task = make(views=views, recompute=recompute)
+    model, batch = built(task).double(), task.batch(1)
+    assert any((ids == task.pad).any() for ids in batch.chunks.ids), "this batch should have padding"
+    rows = [texts_of(task, batch, row[row >= 0]) for row in batch.seats]
+    expected = 0.0
+    for one in range(views):
+        for other in range(one + 1, views):
+            both = [row for row in rows if len(row) > other]
+            a, b = (vectors_one_by_one(task, model, [row[side] for row in both]) for side in (one, other))
+            scores, own = a @ b.T / task.recipe.temperature, torch.arange(len(both))
+            expected += ((F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.T, own, reduction="sum")) / 2)
+    assert not (batch.alike & ~torch.eye(len(rows), dtype=torch.bool)).any(), "these groups share no text"
+    torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
+
+
+def test_the_masked_loss_is_torch_s_cross_entropy_at_the_chosen_places(make):
+    task = make(masked_steps=2)
+    model, batch = built(task).double(), task.batch(0)
+    logits = model.logits(model.encode(batch.ids, batch.targets != task.pad).states)
+    expected = F.cross_entropy(logits[batch.chosen], batch.targets[batch.chosen], reduction="sum")
+    torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-12, atol=0)
+
+
+def test_hard_negatives_are_answers_that_a_first_sentence_must_not_choose(files, tmp_path):
+    path = tmp_path / "hard.tsv"
+    lines = (files / "a.tsv").read_text(encoding="utf-8").splitlines()
+    path.write_text("".join("\t".join([*line.split("\t")[:2], f"not {line.split(chr(9))[1]}"]) + "\n" for line in lines), encoding="utf-8")
+    task = prepare_embedding(replace(TINY, pairs=str(path), hard_negatives=True), tmp_path / "data")
+    model, batch = built(task).double(), task.batch(0)
+    firsts, seconds = (texts_of(task, batch, batch.seats[:, side]) for side in (0, 1))
+    a, b, odd = (vectors_one_by_one(task, model, texts) for texts in (firsts, seconds, [f"not {text}" for text in seconds]))
+    own, scores = torch.arange(len(a)), a @ torch.cat([b, odd]).T / 0.05
+    expected = (F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores[:, : len(a)].T, own, reduction="sum")) / 2
+    torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
+
+
+# ---- validation and a whole run ------------------------------------------------------------------------------------
+
+def test_validation_counts_how_often_a_sentence_finds_its_own(make, files):
+    task = make(masked_steps=2)
+    model = built(task).eval()
+    zh, en = ((files / name).read_text(encoding="utf-8").splitlines() for name in ("v.zh", "v.en"))
+    a, b = (vectors_one_by_one(task, model, texts).detach().numpy() for texts in (zh, en))
+    there, back = (np.mean([int(np.argmax(other @ vector)) == i for i, vector in enumerate(one)]) for one, other in ((a, b), (b, a)))
+    figures = task.validate(model)
+    assert figures["rank1"] == pytest.approx((there + back) / 2)
+    scores = torch.from_numpy(a @ b.T) / 0.05
+    own = torch.arange(20)
+    assert figures["loss"] == pytest.approx(float(F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2, rel=1e-4)
+    assert figures["masked_loss"] == task.validate(model)["masked_loss"] == pytest.approx(np.log(400), rel=0.2)
+
+
+def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokenizer(make, files, tmp_path):
+    held = {"valid_pairs": str(files / "a.tsv"), "valid_source": None, "valid_target": None}  # what it learns, it should know
+    task = make(masked_steps=4, steps=30, validate_every=30, save_every=30, lr=2e-2, pooling="max", chunk=16, **held)
+    before = task.validate(built(task).eval())
+    (tmp_path / "run").mkdir()
+    trainer = Trainer(task, task.recipe, tmp_path / "run")
+    assert trainer.run() == 0
+    loaded = load_model(tmp_path / "run")
+    after = task.validate(loaded.model)
+    assert after["loss"] < 0.9 * before["loss"] and after["rank1"] > before["rank1"] + 0.1
+    assert after["masked_loss"] < before["masked_loss"]
+    kept = json.loads((tmp_path / "run" / "pooling.json").read_text())
+    assert kept == {"pooling": "max", "normalised": True, "max_len": 128}
+    ids = torch.tensor([[2, 7, 9]])
+    torch.testing.assert_close(pool(loaded.model.encode(ids).states, None, "max"), pool(trainer.model.eval().encode(ids).states, None, "max"))
+
+
+@pytest.mark.parametrize("stopped", [2, 5])
+def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopped):
+    task = make(masked_steps=3, model=replace(SHAPE, dropout=0.2), views=3, recompute=True, optimizer="muon")
+    whole, broken = (Trainer(task, task.recipe, tmp_path / name) for name in ("whole", "broken"))
+    assert whole.run() == 0
+    step = broken.step
+
+    def stopped_after(number=stopped):
+        step()
+        if broken.progress.step == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(broken, "step", stopped_after)
+    assert broken.run() == STOPPED and broken.progress.step == stopped
+    resumed = Trainer(task, task.recipe, tmp_path / "broken", state_to_resume(tmp_path / "broken", resume=True))
+    assert resumed.run() == 0
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+
+
+def test_learned_vocabularies_have_what_an_encoder_needs(make):
+    for kind, size in (("wordpiece", 900), ("bytes", 400), ("word", 300)):
+        task = make(kind, tokenizer=kind, vocab_size=size, masked_steps=1, lowercase=True)
+        tokenizer = task.tokenizer
+        assert None not in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id)
+        assert tokenizer.encode("HELLO") == tokenizer.encode("hello")
+        assert task.frame.before == (tokenizer.cls_id,) and task.frame.after == (tokenizer.sep_id,)
+
+
+# ---- what is wrong -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"pairs": None}, "pairs: no pairs to learn from; give --pairs, or --source and --target"),
+    ({"source": "a.zh"}, "pairs: given beside source or target; give one or the other"),
+    ({"pairs": None, "source": "a.zh"}, "source: given without target; give both files"),
+    ({"valid_source": None}, "valid_target: given without valid_source; give both files"),
+    ({"masked_steps": 8}, "masked_steps: 8 of 8 steps leave none for pairs; use fewer, or more steps"),
+    ({"text": ("a.txt",)}, "text: plain text is for masked tokens, and masked_steps is 0; give masked_steps, or leave out the text"),
+    ({"model": "tiny"}, "model: 'tiny' is no encoder alone; sentence vectors need one, as in 'minilm'"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_said_in_one_line(make, changes, message):
+    with pytest.raises(QkvError) as error:
+        make(**changes)
+    assert str(error.value) == message
+
+
+def test_too_few_groups_to_hold_some_out_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.tsv").write_text("a b\tb a\n" * 4, encoding="utf-8")
+    with pytest.raises(QkvError) as error:
+        prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
+    assert str(error.value) == "few.tsv: only 4 groups, too few to hold some out; give 10 or more, or --valid-pairs"
