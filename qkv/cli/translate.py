@@ -5,16 +5,13 @@ In: lines. Out: their translations on stdout, line by line and in the same order
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.lines import lines
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
@@ -51,7 +48,8 @@ def translate(
     translator = open_engine(engine, folder, device, settings)
     settings["details"] = as_json or n_best > 1
     number = 0
-    for some in _lines(text, file, BATCHES_AT_ONCE * batch_size):
+    invitation = say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。")
+    for some in lines(text, file, BATCHES_AT_ONCE * batch_size, invitation):
         for line, best in zip(some, translator.translate(some, alignment, **settings), strict=True):
             number += 1
             print(_shown(number, line, best, as_json))
@@ -99,59 +97,3 @@ def _shown(number: int, line: str, best: list["Translation"], as_json: bool) -> 
 def _facts(one: "Translation") -> dict[str, Any]:
     links = None if one.alignment is None else [link._asdict() for link in one.alignment]
     return asdict(one) | {"alignment": links}
-
-
-def _lines(text: str | None, file: Path | None, size: int) -> Iterator[list[str]]:
-    """The lines to translate, some at a time."""
-    from qkv.text.lines import read_lines
-
-    if text is not None:
-        yield [text]
-    elif file is not None:
-        lines = read_lines(file)
-        while some := list(islice(lines, size)):
-            yield some
-    else:
-        yield from _typed() if sys.stdin.isatty() else _arriving(size)
-
-
-def _typed() -> Iterator[list[str]]:
-    """What a person types, until Ctrl-D; the prompt is no result, so it goes to stderr."""
-    print(say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。"), file=sys.stderr)
-    while True:
-        print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            print(file=sys.stderr)
-            return
-        yield [line.removesuffix("\n")]
-
-
-def _arriving(size: int) -> Iterator[list[str]]:
-    """All lines that have come in by now: a program that waits for each answer gets it, a fast one gets full batches."""
-    queue: Queue[str | QkvError | None] = Queue(size)
-    Thread(target=_read_into, args=(queue,), daemon=True).start()
-    while True:
-        some = [queue.get()]
-        while len(some) < size and not queue.empty():
-            some.append(queue.get())
-        lines = [line for line in some if isinstance(line, str)]
-        if lines:
-            yield lines
-        if isinstance(some[-1], QkvError):
-            raise some[-1]
-        if some[-1] is None:
-            return
-
-
-def _read_into(queue: "Queue[str | QkvError | None]") -> None:
-    """Standard input, line by line; None is its end."""
-    from qkv.text.lines import lines_of
-
-    try:
-        reader = open(0, "rb", closefd=False)  # noqa: SIM115 (lines_of closes it)
-        for line in lines_of(reader, say("standard input", "标准输入")):
-            queue.put(line)
-        queue.put(None)
-    except QkvError as error:
-        queue.put(error)

@@ -7,10 +7,11 @@ Told in docs/translation.md, docs/generation.md and docs/embedding.md.
 from pathlib import Path
 from typing import Any
 
+from qkv.pipeline.generator import Generator
 from qkv.pipeline.opening import check_device, open_folder
 from qkv.pipeline.translator import Translator
 
-__all__ = ["Translator", "check_device", "load"]
+__all__ = ["Generator", "Translator", "check_device", "load"]
 
 
 def load(folder: str | Path, device: str = "cpu") -> Any:
@@ -22,7 +23,5 @@ def load(folder: str | Path, device: str = "cpu") -> Any:
 
         return Embedder.of(loaded, folder)
     if spec.encoder is None:
-        from qkv.pipeline.generator import Generator
-
         return Generator.of(loaded, folder)
     return Translator.of(loaded, folder)
