@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check chromium bench clean
 
 # A stamp per set of packages: remade only when the list of packages changes.
 .venv/core.stamp: pyproject.toml constraints.txt
@@ -20,7 +20,14 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 demo: .venv/core.stamp
 	$(BIN)/qkv demo
 
-test: check
+# The page is tested in a real browser: the one that is here, else Debian's where we may install it.
+chromium:
+	for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		if command -v $$name > /dev/null; then exit 0; fi; done; \
+	if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-noto-cjk; fi || true
+
+test: check chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 

@@ -1,0 +1,16 @@
+// A card of the "try things" page.
+// In: a title, a sentence about it, and content that may arrive later. Out: the card, at once.
+// If the content never comes, the card says why, in one sentence.
+
+import { make, fill } from "./dom.js";
+import { say } from "./words.js";
+
+export function card(name, title, about, arriving) {
+  const place = make("div", { class: "card-content" }, make("span", { class: "soft" }, "…"));
+  const element = make("section", { class: "card", "data-card": name }, make("h2", {}, title), about ? make("p", { class: "soft small" }, about) : null, place);
+  Promise.resolve(arriving).then((content) => fill(place, ...[content].flat()), (error) => {
+    if (!error.sentence) throw error;
+    fill(place, make("p", { class: "soft" }, say(error.sentence)));
+  });
+  return element;
+}
