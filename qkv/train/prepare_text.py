@@ -1,0 +1,119 @@
+"""From text files to a task: a tokenizer, ids on disk, a part held out, a model to begin with.
+
+In: a recipe that names files. Out: a Generation; all it made is kept in the run's folder and used again.
+Told in docs/language-models.md, "Data".
+"""
+
+from pathlib import Path
+
+import torch
+
+from qkv.checkpoint.convert import with_extras
+from qkv.checkpoint.folder import LoadedModel, load_model
+from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.data.documents import Documents, Part, count_bytes, keep_documents
+from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.model.door import from_json, to_json
+from qkv.model.spec import Spec
+from qkv.model.transformer import longest
+from qkv.text.blocks import blocks
+from qkv.text.files import read_tokenizer
+from qkv.text.learn import KINDS
+from qkv.text.lines import write_text
+from qkv.text.tokenizer import Tokenizer
+from qkv.train.generation import Generation, HeldOut, Start
+from qkv.train.recipe import GenerateRecipe
+from qkv.train.shape import writer_spec
+from qkv.train.vocabulary import kept_tokenizer
+
+Texts = Documents | Part
+
+
+def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = False) -> Generation:
+    """All that training needs; what is there already and still right is used again."""
+    train, valid = _texts(recipe)
+    if recipe.start_from:
+        tokenizer, start = _gone_on_from(recipe.start_from, folder, resume)
+    else:
+        tokenizer = _tokenizer(recipe, folder, train, resume)
+        start = Start(writer_spec(recipe.model, tokenizer.vocab_size, recipe.context), None, {})
+    _refuse_long(recipe.context, start.spec)
+    if tokenizer.eos_id is None:
+        raise QkvError("tokenizer", say("has no <eos>", "没有 <eos>"), say("documents need one between them", "文档之间需要它"))
+    held = keep_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[:-1]  # the end itself is no text
+    if not len(held):
+        wrong = say("no text held out", "没有验证文本")
+        raise QkvError("valid_text", wrong, say("give more text, or --valid-text", "请给更多文本，或给 --valid-text"))
+    windows = _windows(recipe, folder, train, tokenizer)
+    return Generation(recipe, windows, HeldOut(held, count_bytes(valid)), tokenizer, start)
+
+
+def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
+    """What is learned from and what is held out: files of its own, or the last characters of all."""
+    if not recipe.text:
+        wrong = say("no text to learn from", "没有训练文本")
+        raise QkvError("text", wrong, say("give --text, or a recipe", "请给 --text，或一个配方"))
+    documents = Documents(recipe.text)
+    if not documents.characters:
+        raise QkvError(", ".join(recipe.text), say("no text in it", "里面没有文本"), say("give a file with some", "请给有内容的文件"))
+    if recipe.valid_text:
+        return documents, Documents(recipe.valid_text)
+    if not recipe.valid_share:
+        wrong = say("0: nothing is held out", "0：没有留出验证文本")
+        raise QkvError("valid_share", wrong, say("give a share such as 0.05, or --valid-text", "请给如 0.05 的比例，或 --valid-text"))
+    cut = int(documents.characters * (1 - recipe.valid_share))
+    return Part(documents, 0, cut), Part(documents, cut, documents.characters)
+
+
+def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool) -> Tokenizer:
+    """Learned from the training text alone; or, where the recipe names a file, read from it and kept too."""
+    path = folder / "tokenizer.json"
+    if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
+        parts = (block for text, _ in train for block in blocks(text))
+        return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, parts, list(train.fingerprint.values()), resume)
+    tokenizer = read_tokenizer(path if resume and path.is_file() else recipe.tokenizer)
+    tokenizer.save(path)
+    return tokenizer
+
+
+def _windows(recipe: GenerateRecipe, folder: Path, train: Texts, tokenizer: Tokenizer) -> Windows:
+    assert tokenizer.eos_id is not None
+    ids = keep_documents(folder / "train-ids", train, tokenizer, tokenizer.eos_id).ids
+    refuse_short(len(ids), recipe.context)
+    if recipe.separate_documents:
+        return DocumentWindows(ids, tokenizer.eos_id, recipe.context, recipe.batch_tokens, recipe.seed)
+    return PackedWindows(ids, recipe.context, recipe.batch_tokens, recipe.seed)
+
+
+# ── going on from a model ────────────────────────────────────────────────────────────────────────────────────────
+def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Start]:
+    """The model of a folder, ours or Hugging Face's; a resumed run has its own copy of all but the weights."""
+    kept, spec_file = folder / "tokenizer.json", folder / "model.json"
+    if resume and kept.is_file() and spec_file.is_file():
+        return Tokenizer.load(kept), Start(from_json(spec_file.read_text(encoding="utf-8"), str(spec_file)), None, {})
+    loaded = load_huggingface(name) if is_huggingface(name) else with_extras(load_model(name, dtype=torch.float32), Path(name))
+    tokenizer = _writer_of(loaded, name)
+    tokenizer.save(kept)
+    write_text(spec_file, to_json(loaded.model.spec))
+    return tokenizer, Start(loaded.model.spec, loaded.model, loaded.facts.get("generation") or {})
+
+
+def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:
+    """Its tokenizer, if this is a language model that has one."""
+    spec, tokenizer = loaded.model.spec, loaded.tokenizers.get("tokenizer")
+    if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
+        raise QkvError(name, say("not a language model", "不是语言模型"), say(
+            "one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
+    if tokenizer is None or tokenizer.vocab_size > spec.vocab_size:
+        raise QkvError(name, say("no tokenizer that fits the model", "没有与模型相配的分词器"), say("is the copy complete?", "复制完整了吗？"))
+    return tokenizer
+
+
+def _refuse_long(context: int, spec: Spec) -> None:
+    assert spec.decoder is not None
+    limit = longest(spec, spec.decoder)
+    if limit is not None and context > limit:
+        wrong = say(f"{context:,} is longer than the model's {limit:,} places", f"{context:,} 超过模型的 {limit:,} 个位置")
+        raise QkvError("context", wrong, say(f"use {limit:,} or less", f"请用不大于 {limit:,} 的数"))
