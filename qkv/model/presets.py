@@ -6,6 +6,7 @@ In: a name such as "paper-base". Out: the spec with the published sizes. Told in
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
@@ -90,6 +91,12 @@ def llama() -> Spec:
     return replace(spec, head=LmHead(tied=True), max_len=256)
 
 
+def own_writer(vocab_size: int, d_model: int, layers: int, n_heads: int, d_ff: int) -> Spec:
+    """Today's decoder for one's own training: norms on queries and keys, so that it learns fast, and a tied head."""
+    spec = writer(vocab_size, d_model, layers, Heads(n_heads, n_heads, d_model // n_heads, qk_norm=True), Gated(d_ff))
+    return replace(spec, head=LmHead(tied=True), max_len=512)
+
+
 def llama2_7b() -> Spec:
     return replace(writer(32_000, 4_096, 32, Heads(32, 32, 128), Gated(11_008)), max_len=4_096)
 
@@ -141,6 +148,11 @@ PRESETS: dict[str, Callable[[], Spec]] = {
     "paper-base": paper_base, "paper-big": paper_big, "tiny": tiny, "small": small, "marian": marian, "gpt2": gpt2,
     "llama": llama, "llama2-7b": llama2_7b, "llama3-8b": llama3_8b, "qwen": qwen, "mistral": mistral,
     "mixtral": mixtral, "deepseek": deepseek, "bert": bert, "minilm": minilm,
+    "writer-0.3m": partial(own_writer, 256, 64, layers=5, n_heads=2, d_ff=192),
+    "writer-1m": partial(own_writer, 1_000, 128, layers=4, n_heads=4, d_ff=384),
+    "writer-10m": partial(own_writer, 8_000, 320, layers=6, n_heads=5, d_ff=960),
+    "writer-30m": partial(own_writer, 8_000, 512, layers=8, n_heads=8, d_ff=1_408),
+    "writer-100m": partial(own_writer, 16_000, 768, layers=12, n_heads=12, d_ff=2_048),
 }  # fmt: skip
 
 

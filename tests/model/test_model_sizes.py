@@ -28,6 +28,11 @@ def test_the_papers_sizes_are_met_within_four_percent(name, published):
     assert size(name) == pytest.approx(published, rel=0.04)
 
 
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("writer-")])
+def test_a_preset_for_one_s_own_training_has_the_size_of_its_name(name):
+    assert size(name) == pytest.approx(float(name.removeprefix("writer-").removesuffix("m")) * 1e6, rel=0.08)
+
+
 def test_sizes_equal_those_of_transformers():
     """Their own classes, on the meta device too."""
     import transformers as hf
