@@ -1,0 +1,65 @@
+"""The well-known CPU recipe for Tiny Shakespeare: a plain loop around transformers' GPT-2, in a process of its own.
+
+python -m benchmarks.shakespeare_plain TEXT ITERATIONS      prints its training seconds and its loss on the whole last tenth.
+"""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+ROWS, LENGTH, WARMUP, PEAK, LEAST = 12, 64, 100, 1e-3, 1e-4
+
+
+def main(file: str, iterations: int) -> None:
+    torch.set_num_threads(2)
+    torch.manual_seed(1337)
+    text = Path(file).read_bytes().decode()
+    numbers = {sign: i for i, sign in enumerate(sorted(set(text)))}
+    ids = torch.tensor([numbers[sign] for sign in text])
+    train, valid = ids[: int(len(ids) * 0.9)], ids[int(len(ids) * 0.9) :]
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(numbers), n_positions=LENGTH, n_embd=128, n_layer=4, n_head=4,
+                                       resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.99), weight_decay=0.1)
+    seconds = trained(model.train(), optimizer, train, iterations)
+    print(json.dumps({"seconds": seconds, "loss": loss_on(model.eval(), valid), "parameters": model.num_parameters(),
+                      "characters": iterations * ROWS * LENGTH}))
+
+
+def trained(model, optimizer, train: torch.Tensor, iterations: int) -> float:
+    start = time.perf_counter()
+    for number in range(iterations):
+        after = max(0.0, (number - WARMUP) / max(1, iterations - WARMUP))
+        fallen = LEAST + 0.5 * (1 + math.cos(math.pi * after)) * (PEAK - LEAST)
+        optimizer.param_groups[0]["lr"] = min(PEAK * (number + 1) / WARMUP, fallen)
+        begins = torch.randint(len(train) - LENGTH, (ROWS,))
+        ids = torch.stack([train[begin : begin + LENGTH + 1] for begin in begins])
+        loss = F.cross_entropy(model(input_ids=ids[:, :-1], use_cache=False).logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return time.perf_counter() - start
+
+
+@torch.inference_mode()
+def loss_on(model, valid: torch.Tensor) -> float:
+    """Every character but the first once, each with half a context or more before it: as ours is measured."""
+    nats, half = 0.0, LENGTH // 2
+    for end in range(LENGTH, len(valid) + half, half):
+        begin = max(0, min(end, len(valid) - 1) - LENGTH)
+        row = valid[begin : min(end, len(valid) - 1) + 1]
+        scored = len(row) - 1 if end == LENGTH else min(half, len(valid) - 1 - (end - half))
+        if scored > 0:
+            logits = model(input_ids=row[None, :-1]).logits[0, -scored:]
+            nats += float(F.cross_entropy(logits, row[-scored:], reduction="sum"))
+    return nats / (len(valid) - 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,99 @@
+"""One contestant of the language-model training race: python -m benchmarks.train_generate_worker WHO SHAPE SIZE."""
+
+import sys
+
+from benchmarks.race import serve
+
+VOCAB = 65  # characters, as of Tiny Shakespeare
+SIZES = {   # layers, d_model, heads, tokens of a row, rows, steps of a round
+    "4x128x64": (4, 128, 4, 64, 12, 20),
+    "6x384x256": (6, 384, 6, 256, 12, 2),
+    "smoke": (1, 16, 2, 8, 2, 1),
+}
+
+
+def main() -> None:
+    who, shape, size = sys.argv[1:4]
+    if who == "qkv":
+        from qkv.allocator import keep_pages
+
+        keep_pages()  # as the qkv command does, before torch is imported
+    import torch
+
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    _, _, _, length, rows, steps = SIZES[size]
+    batches = [torch.randint(0, VOCAB, (rows, length + 1)) for _ in range(steps)]
+    step = (ours if who == "qkv" else theirs)(shape, size)
+
+    def round_() -> None:
+        for ids in batches:
+            step(ids[:, :-1], ids[:, 1:])
+
+    serve(round_)
+
+
+def feed_forward(shape: str, d_model: int) -> int:
+    """GPT-2's is four times as wide as the stream; Llama's has a third matrix and is two thirds as wide."""
+    return 4 * d_model if shape == "gpt2" else 8 * d_model // 3 // 8 * 8
+
+
+def ours(shape: str, size: str):
+    """One step as our loop takes it: summed loss, clipping, the fused optimiser."""
+    import torch
+
+    from qkv.model.presets import writer
+    from qkv.model.spec import Dense, Gated, Heads, Layer, Learned, LmHead, Norm, Spec, Stack
+    from qkv.model.transformer import Transformer
+    from qkv.train.optim import make_optimizers
+    from qkv.train.recipe import GenerateRecipe
+
+    layers, d_model, heads, length, _, _ = SIZES[size]
+    wide, d_head = feed_forward(shape, d_model), d_model // heads
+    if shape == "gpt2":
+        layer = Layer(Heads(heads, heads, d_head, bias=True, out_bias=True), Dense(wide, "gelu_tanh", bias=True), Norm("layer", "pre"),
+                      repeat=layers)
+        spec = Spec(VOCAB, d_model, decoder=Stack((layer,), "past", final_norm=True), positions=Learned(), head=LmHead(), max_len=length)
+    else:
+        spec = writer(VOCAB, d_model, layers, Heads(heads, heads, d_head), Gated(wide))
+    model = Transformer(spec).train()
+    optimizer = make_optimizers(model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1))[0]
+
+    def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
+        (model.loss(model.decode(ids), targets) / targets.numel()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def theirs(shape: str, size: str):
+    """The plain loop that their documentation shows, with torch's AdamW as it comes."""
+    import torch
+    import torch.nn.functional as F
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    layers, d_model, heads, length, _, _ = SIZES[size]
+    if shape == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=length, n_embd=d_model, n_layer=layers, n_head=heads,
+                                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, hidden_size=d_model, intermediate_size=feed_forward(shape, d_model),
+                                             num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
+                                             max_position_embeddings=length, tie_word_embeddings=False))
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+    def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
+        loss = F.cross_entropy(model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
