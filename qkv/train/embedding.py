@@ -19,6 +19,7 @@ from qkv.data.group_plan import GroupPlan
 from qkv.data.groups import GroupStore
 from qkv.data.store import Store
 from qkv.language import say
+from qkv.measure.similarity import retrieval
 from qkv.model.pooling import pool
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
@@ -30,7 +31,7 @@ from qkv.train.recipe import EmbedRecipe
 from qkv.train.shape import reader_spec
 from qkv.train.task import Final, new_model
 
-BLOCK = 1_024          # queries compared with all held-out sentences at a time
+BLOCK = 1_024          # held-out groups among which the loss of a validation chooses
 VALID_MASKED = 16      # batches of masked tokens in a validation
 
 
@@ -166,7 +167,7 @@ class Embedding:
     def validate(self, model: Transformer) -> dict[str, Any]:
         """How often the first sentence of a held-out group finds the second among all, and the other way round."""
         first, second = self._held_out(model)                                   # each (groups, d_model)
-        there, back = (_rank1(*sides) for sides in ((first, second), (second, first)))
+        there, back = found(first.cpu().numpy(), second.cpu().numpy())
         alike = torch.eye(len(first), dtype=torch.bool, device=first.device)
         losses = [float(contrastive_loss(a, b, self.recipe.temperature, alike[: len(a), : len(a)]))
                   for a, b in zip(first.split(BLOCK), second.split(BLOCK), strict=True)]
@@ -197,23 +198,20 @@ class Embedding:
         """Ask the published model, as people do, which held-out sentence belongs to which."""
         groups = self.valid.groups
         firsts, seconds = (groups.texts.take(groups.members[row][side] for row in range(len(groups))) for side in (0, 1))
-        first, second = (F.normalize(torch.as_tensor(np.asarray(use(side))), dim=-1) for side in (firsts, seconds))
-        there, back = _rank1(first, second), _rank1(second, first)
+        first, second = use(firsts), use(seconds)
+        there, back = found(first, second)
         told = say(f"rank 1 among {len(groups):,}: {there:.1%} there, {back:.1%} back",
                    f"{len(groups):,} 句中排第一：正向 {there:.1%}，反向 {back:.1%}")
-        nearest = int((first[0] @ second.T).argmax())
+        nearest = seconds[int((first[0] @ second.T).argmax())]
+        shown = ", ".join(f"{number:.3f}" for number in first[0][:4])
         return Final(
             data={say("groups", "同义句组"): len(self.train.groups), say("sentences", "句子"): len(self.train.ids),
                   say("held out", "验证组"): len(groups), say("vocabulary", "词表"): self.spec.vocab_size},
-            scores={say("held out, nearest by cosine", "验证集，余弦最近"): told},
-            example=(firsts[0], seconds[nearest]),
+            scores={say("held out, nearest by cosine", "验证集，余弦最近"): f"{told}\n{firsts[0]}\n-> {nearest}"},
+            example=(firsts[0], f"[{shown}, ...]"),
         )
 
 
-def _rank1(queries: Tensor, answers: Tensor) -> float:
-    """The share of queries nearest to their own answer, the one of the same row."""
-    hits = 0
-    for start in range(0, len(queries), BLOCK):
-        nearest = (queries[start : start + BLOCK] @ answers.T).argmax(dim=1)    # (block,)
-        hits += int((nearest == torch.arange(start, start + len(nearest), device=nearest.device)).sum())
-    return hits / len(queries)
+def found(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """The share of sentences nearest to their own partner among all, in both directions."""
+    return retrieval(first, second).at[1], retrieval(second, first).at[1]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.masking import Masked
 from qkv.train.prepare_embed import prepare_embedding
 from qkv.train.recipe import EmbedRecipe, Shape
+from qkv.train.recipe_reader import read_recipe
+from qkv.train.shape import reader_spec
 from qkv.train.signals import STOPPED
 
 SHAPE = Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=128, dropout=0.0)
@@ -246,3 +249,11 @@ def test_too_few_groups_to_hold_some_out_are_named(tmp_path, monkeypatch):
     with pytest.raises(QkvError) as error:
         prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
     assert str(error.value) == "few.tsv: only 4 groups, too few to hold some out; give 10 or more, or --valid-pairs"
+
+
+@pytest.mark.parametrize("name", ["captions-embed", "tatoeba-embed"])
+def test_a_shipped_recipe_builds_an_encoder(name):
+    recipe = read_recipe(EmbedRecipe, Path(__file__).resolve().parents[2] / "recipes" / f"{name}.yaml")
+    with torch.device("meta"):
+        model = Transformer(reader_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0))
+    assert model.decoder is None and sum(one.numel() for one in model.parameters()) > 1_000_000
