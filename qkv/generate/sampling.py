@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.best import best_token
+from qkv.generate.best import BLOCK, best_token
 from qkv.generate.settings import Sampling
 
-BLOCK = 256  # chances drawn at a time
+NUCLEUS = (256, 2_048)  # so many tokens top-p looks at before it sorts a whole vocabulary
+LARGE = 16 * BLOCK      # a vocabulary in which a running sum over all tokens is slow
+AHEAD = 256             # chances drawn at a time
 
 
 def choose(logits: Tensor, sampling: Sampling, seen: Tensor | None, chances: Tensor) -> Tensor:
@@ -27,13 +30,15 @@ def choose(logits: Tensor, sampling: Sampling, seen: Tensor | None, chances: Ten
         logits = force(logits, sampling.forced)
     if sampling.temperature == 0:
         return best_token(logits)
-    return draw(narrow(logits, sampling), chances)
+    logits = heat(logits, sampling.temperature)
+    ids = shortlist(logits, sampling.top_k)                                   # (rows, k), in order of the ids
+    if ids is None:
+        return draw(narrow(logits, sampling), chances)
+    return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), chances)[:, None])[:, 0]
 
 
 def narrow(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The rules that shape the draw."""
-    if sampling.temperature != 1:
-        logits = logits / sampling.temperature
+    """The rules that take tokens out of the draw."""
     if sampling.top_k is not None:
         logits = top_k(logits, sampling.top_k)
     if sampling.top_p is not None:
@@ -43,6 +48,16 @@ def narrow(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.typical is not None:
         logits = typical(logits, sampling.typical)
     return logits
+
+
+def shortlist(logits: Tensor, k: int | None) -> Tensor | None:
+    """The k best tokens of each row, if top-k leaves just these: then the rules after it need not look at the others."""
+    if k is None or k >= logits.shape[1]:
+        return None
+    best, ids = logits.topk(k + 1, dim=1)                                     # (rows, k + 1), best first
+    if bool((best[:, -1] == best[:, -2]).any()):  # equals of the k-th best stay too
+        return None
+    return ids[:, :k].sort(dim=1).values
 
 
 # ── The rules ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -64,16 +79,35 @@ def force(logits: Tensor, ids: Sequence[int]) -> Tensor:
     return keep(logits, allowed)
 
 
+def heat(logits: Tensor, temperature: float) -> Tensor:
+    """Below 1 the likely get likelier, above 1 the draw gets more even."""
+    return logits if temperature == 1 else logits / temperature
+
+
 def top_k(logits: Tensor, k: int) -> Tensor:
     """Only tokens at least as good as the k-th best stay."""
-    best = logits.topk(min(k, logits.shape[1]), dim=1).values                # (rows, k), best first
+    best = logits.topk(min(k, logits.shape[1]), dim=1).values                 # (rows, k), best first
     return keep(logits, logits >= best[:, -1:])
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
     """Only the nucleus stays: the fewest most likely tokens whose probabilities reach p together."""
     chances = logits.softmax(dim=1)
-    return keep(logits, fewest_reaching(p, chances, (-chances).argsort(dim=1, stable=True)))
+    ids = likeliest(chances, p)                                               # (rows, some), in order of the ids
+    best = chances.gather(1, ids)
+    chosen = fewest_reaching(p, best, (-best).argsort(dim=1, stable=True))
+    return keep(logits, torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, chosen))
+
+
+def likeliest(chances: Tensor, p: float) -> Tensor:
+    """Tokens among which the nucleus surely is: the best few, or all of them if those do not reach p."""
+    for size in NUCLEUS:
+        if size < chances.shape[1]:
+            best, ids = chances.topk(size, dim=1)                             # (rows, size), best first
+            surely = best.where(best > best[:, -1:], 0.0).sum(dim=1)          # equals of the last may be missing
+            if bool((surely > p).all()):
+                return ids.sort(dim=1).values
+    return torch.arange(chances.shape[1], device=chances.device).expand_as(chances)
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
@@ -108,10 +142,23 @@ def keep(logits: Tensor, chosen: Tensor) -> Tensor:
 # ── The draw ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def draw(logits: Tensor, chances: Tensor) -> Tensor:
     """The token in whose share of the line from 0 to 1 the row's chance falls, shares in order of the ids."""
-    ends = logits.softmax(dim=1).cumsum(dim=1, dtype=widest(logits))          # (rows, vocab): where each share ends
+    shares = logits.softmax(dim=1)                                            # (rows, vocab)
+    if shares.shape[1] <= LARGE:
+        return part_at(shares, chances)[0]
+    blocks = F.pad(shares, (0, -shares.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    block, within = part_at(blocks.sum(dim=2, dtype=widest(shares)), chances)  # first the block, then the token in it
+    each = torch.arange(len(blocks), device=blocks.device)
+    return block * BLOCK + part_at(blocks[each, block], within)[0]
+
+
+def part_at(shares: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
+    """The part of a line in which the chance falls, and where in that part, from 0 to 1; each (rows,)."""
+    ends = shares.cumsum(dim=1, dtype=widest(shares))                         # (rows, parts)
     whole = ends[:, -1:]                                                      # one, or a hair beside it
     point = torch.minimum(chances[:, None].to(ends) * whole, whole.nextafter(torch.zeros_like(whole)))
-    return torch.searchsorted(ends, point, right=True)[:, 0]
+    part = torch.searchsorted(ends, point, right=True)                        # never one without a share
+    size = shares.gather(1, part)
+    return part[:, 0], (1 - (ends.gather(1, part) - point) / size)[:, 0]
 
 
 class Draws:
@@ -122,13 +169,13 @@ class Draws:
 
     def __init__(self, seed: int, n: int, device: torch.device):
         self.sources = [np.random.PCG64(np.random.SeedSequence([seed, index])) for index in range(n)]
-        self.device, self.used, self.block = device, BLOCK, torch.empty(0)
+        self.device, self.used, self.block = device, AHEAD, torch.empty(0)
 
     def next(self) -> Tensor:
         """One number for each text, (n,)."""
-        if self.used == BLOCK:
+        if self.used == AHEAD:
             # Raw bits only: numpy promises that these stay the same in every version.
-            raw = np.stack([source.random_raw(BLOCK) for source in self.sources])
+            raw = np.stack([source.random_raw(AHEAD) for source in self.sources])
             self.block = torch.from_numpy((raw >> 11) * 2.0**-53).to(self.device, widest_of(self.device))
             self.used = 0
         self.used += 1

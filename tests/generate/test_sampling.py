@@ -38,10 +38,21 @@ def test_a_rule_for_all_rows_at_once_is_its_textbook_definition_row_by_row(rule)
     assert torch.equal(fast(ROWS), torch.stack([plain(row) for row in ROWS]))
 
 
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_in_a_large_vocabulary_the_shortcuts_change_nothing(scale):
+    """Peaked rows, whose nucleus is found among a few tokens, and flat ones, for which all must be sorted."""
+    rows = (torch.randn(6, 5_000, dtype=torch.float64) * scale).round(decimals=1)  # with many equals
+    chances = torch.rand(6, dtype=torch.float64)
+    for p in (0.3, 0.9):
+        assert torch.equal(ours.top_p(rows, p), torch.stack([textbook.top_p(row, p) for row in rows]))
+    assert ours.draw(rows, chances).tolist() == [
+        textbook.draw(row, chance) for row, chance in zip(rows, chances.tolist(), strict=True)]
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 def test_temperature_is_its_textbook_definition(temperature):
     expected = torch.stack([textbook.temperature(row, temperature) for row in ROWS])
-    assert torch.equal(ours.narrow(ROWS, Sampling(temperature=temperature)), expected)
+    assert torch.equal(ours.heat(ROWS, temperature), expected)
 
 
 @pytest.mark.parametrize("penalty", [0.8, 1.3])
@@ -80,8 +91,18 @@ def test_the_chain_is_that_of_transformers():
         theirs.MinPLogitsWarper(0.02), theirs.TypicalLogitsWarper(0.8)])
     sampling = Sampling(repetition_penalty=1.4, banned=(7, 8), temperature=0.7, top_k=12, top_p=0.9, min_p=0.02, typical=0.8)
     seen = torch.zeros(1_000, 40, dtype=torch.bool).scatter_(1, ids, True)
-    mine = ours.narrow(ours.ban(ours.penalise(rows, seen, 1.4), (7, 8)), sampling)
+    mine = ours.narrow(ours.heat(ours.ban(ours.penalise(rows, seen, 1.4), (7, 8)), 0.7), sampling)
     torch.testing.assert_close(mine, chain(ids, rows.clone()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_k=7), Sampling(top_k=30, top_p=0.7), Sampling(temperature=0.5, top_k=3, min_p=0.1)])
+def test_a_choice_is_a_draw_from_what_all_rules_leave(sampling):
+    """The shortlist that top-k makes changes nothing, with equals of the k-th best and without."""
+    rows, chances = ROWS.clone(), torch.rand(1_000, dtype=torch.float64)
+    for some in (rows, rows[1::5]):  # the second has no row of whole numbers
+        expected = [textbook.draw(row, chance) for row, chance in zip(
+            ours.narrow(ours.heat(some, sampling.temperature), sampling), chances.tolist(), strict=False)]
+        assert ours.choose(some, sampling, None, chances[: len(some)]).tolist() == expected
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -101,7 +122,7 @@ def test_100000_draws_of_one_text_follow_the_probabilities(sampling):
     draws = ours.Draws(sampling.seed, 1, torch.device("cpu"))
     chances = torch.cat([draws.next() for _ in range(100_000)])
     tokens = torch.cat([ours.choose(logits.expand(1_000, -1), sampling, None, some) for some in chances.split(1_000)])
-    shares = ours.narrow(logits, sampling).softmax(dim=1)[0].numpy()
+    shares = ours.narrow(ours.heat(logits, sampling.temperature), sampling).softmax(dim=1)[0].numpy()
     assert abs(chi_square(np.bincount(tokens.numpy(), minlength=50), shares * 100_000)) < 4
 
 
