@@ -32,6 +32,8 @@ class Shape:
     activation: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"] = option("relu", "of the feed-forward", "前馈的激活函数")
     gated: bool = option(False, "a gate in the feed-forward (SwiGLU when silu)", "前馈带门控（silu 即 SwiGLU）")
     bias: bool = option(True, "biases in linear maps", "线性层带偏置")
+    convolution: int = option(0, "places that the first layer mixes by a convolution, without attention; 0: none",
+                              "首层用多宽的卷积代替注意力；0 为不用")
     qk_norm: bool = option(False, "RMSNorm on queries and keys: higher learning rates stay stable", "对 q、k 归一化，学习率可更高")
     tied: bool = option(True, "the output reads the embedding table", "输出层与词嵌入共用")
     max_len: int = option(512, "longest sentence in tokens", "最长句子（词元）")

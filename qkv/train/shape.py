@@ -12,6 +12,7 @@ from qkv.language import say
 from qkv.model.door import from_json
 from qkv.model.presets import PRESETS, preset
 from qkv.model.spec import (
+    Convolution,
     Dense,
     Gated,
     Heads,
@@ -56,9 +57,8 @@ def writer_spec(model: str | Shape, vocab_size: int, context: int) -> Spec:
     """A decoder alone, for this vocabulary and windows of this many tokens."""
     if isinstance(model, Shape):
         both = _from_shape(model)
-        assert both.decoder is not None
-        layer = replace(both.decoder.layers[0], cross=None)
-        spec = replace(both, encoder=None, decoder=replace(both.decoder, layers=(layer,)))
+        assert both.encoder is not None
+        spec = replace(both, encoder=None, decoder=replace(both.encoder, sees="past"))
     else:
         spec = _from_name(model)
     if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past" or not isinstance(spec.head, LmHead):
@@ -86,12 +86,19 @@ def _from_shape(shape: Shape) -> Spec:
     cross = replace(heads, qk_norm=False)  # no other software can express norms on both sides of cross-attention
     wide = (Gated if shape.gated else Dense)(shape.d_ff, shape.activation, shape.bias)
     layer = Layer(heads, wide, Norm(shape.norm, shape.place), repeat=shape.layers)
+    layers = (layer,) if not shape.convolution else _after_a_convolution(layer, shape.convolution)
     last = shape.place == "pre"  # a pre-norm stream is not yet normalised when it leaves the last layer
     return Spec(
         vocab_size=1, d_model=shape.d_model, positions=_positions(shape), head=LmHead(shape.tied), scaled_embedding=True,
-        encoder=Stack((layer,), "all", last), decoder=Stack((replace(layer, cross=cross),), "past", last),
+        encoder=Stack(layers, "all", last), decoder=Stack(tuple(replace(one, cross=cross) for one in layers), "past", last),
         max_len=shape.max_len, dropout=shape.dropout,
     )  # fmt: skip
+
+
+def _after_a_convolution(layer: Layer, width: int) -> tuple[Layer, ...]:
+    """The first layer sees its nearest neighbours at once, which attention would first have to find; the others attend."""
+    first, rest = replace(layer, mixer=Convolution(width), repeat=1), replace(layer, repeat=layer.repeat - 1)
+    return (first, rest) if rest.repeat else (first,)
 
 
 def _positions(shape: Shape) -> Positions:

@@ -95,6 +95,18 @@ def test_separate_documents_are_learned_as_if_each_stood_alone(make_task, tmp_pa
     assert together == pytest.approx(alone, rel=1e-9)
 
 
+def test_sizes_make_a_decoder_alone_whose_first_layer_may_convolve(make_task):
+    task = make_task(model=replace(SHAPE, layers=3, convolution=4))
+    assert task.spec.encoder is None and task.spec.max_len == 32 and task.spec.decoder.sees == "past"
+    assert [one.mixer.kind for one in task.spec.decoder.each_layer()] == ["convolution", "heads", "heads"]
+    model, batch = built(task), task.batch(0)
+    other = batch.given.clone()
+    other[:, 20:] = task.eos
+    one, two = model.decode(batch.given), model.decode(other)
+    assert torch.equal(one[:, :20], two[:, :20]) and not torch.equal(one[:, 20:], two[:, 20:]), "no layer sees the future"
+    assert [one.mixer.kind for one in make_task(model=SHAPE).spec.decoder.each_layer()] == ["heads"]
+
+
 # ---- what is held out ----------------------------------------------------------------------------------------------
 
 def test_the_last_characters_are_held_out_and_all_of_them_measured(make_task, book):
