@@ -18,6 +18,7 @@ from qkv.model.positions import NoPositions
 from qkv.model.transformer import Transformer
 
 PARTS = ("attn", "cross", "ffn")
+MOST_EDITS = 256  # at once
 
 
 @dataclass(frozen=True, order=True)
@@ -33,7 +34,9 @@ class Edit:
 
 def read_edits(model: Transformer, given: Iterable[str]) -> tuple[Edit, ...]:
     """The edits that these strings name, in order and each once; what this model does not have is a mistake."""
-    edits = []
+    given, edits = list(given), []
+    if len(given) > MOST_EDITS:
+        raise Problem(422, f"{len(given)} edits are too many; at most {MOST_EDITS}.", f"{len(given)} 处改动太多；最多 {MOST_EDITS} 处。")
     for one in given:
         kind, _, place = one.partition(":")
         edit = Edit(kind, tuple(place.split(".")))

@@ -43,7 +43,7 @@ def best(one: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
     """The k likeliest tokens of a row of logits."""
     scores, ids = row.float().topk(min(k, len(row)))
     chances = row.float().softmax(dim=-1)[ids]
-    shown = one.subject.shown(ids.tolist(), one.end)
+    shown = one.subject.names(ids.tolist(), one.end)
     return [{"id": id, "token": token, "logit": score, "p": p} for id, token, score, p
             in zip(ids.tolist(), shown, scores.tolist(), chances.tolist(), strict=True)]
 
@@ -51,7 +51,7 @@ def best(one: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
 def top(one: Pass, place: int, k: int) -> dict[str, Any]:
     """The likeliest next tokens after a place."""
     row = logits_at(one, place)
-    return {"position": place, "after": one.subject.shown([one.ids[one.end][place]], one.end)[0], "tokens": best(one, row, k)}
+    return {"position": place, "after": one.subject.shown(one.ids[one.end], one.end)[place], "tokens": best(one, row, k)}
 
 
 def lens(one: Pass, place: int, k: int) -> dict[str, Any]:
@@ -70,16 +70,16 @@ def lens(one: Pass, place: int, k: int) -> dict[str, Any]:
                                           for each, title, row in zip(names, titles, rows, strict=True)]}
 
 
-def say_on(one: Pass, n_tokens: int, more: Sequence[Edit] = ()) -> dict[str, Any] | None:
+def say_on(one: Pass, n_tokens: int) -> dict[str, Any] | None:
     """The translation, or how a generator would go on: the likeliest token again and again."""
     family, subject = one.subject.family, one.subject
     if family == "embedder":
         return None
-    with one.running(more):
-        if family == "translator":
-            ids = one.greedy(subject.model.encode(one.row("source")))
-        else:
+    with one.running():
+        if family == "generator":
             ids = continued(one, n_tokens)
+        else:
+            ids = one.greedy(subject.model.encode(one.row("source"))) if one.said is None else one.said
     return {"text": subject.tokenizers["target"].decode(ids), "ids": ids, "tokens": subject.shown(ids, "target")}
 
 
@@ -111,7 +111,8 @@ class Again(Pass):
 def change(one: Pass, edits: Sequence[Edit]) -> dict[str, Any]:
     """What edits do: before and after, place by place, and what is said."""
     after = Again(one, edits)
-    return {"edits": [str(edit) for edit in edits], "before": summary(one), "after": summary(after),
+    one.summary = one.summary or summary(one)
+    return {"edits": [str(edit) for edit in edits], "before": one.summary, "after": summary(after),
             "vector": moved(one, after)}
 
 

@@ -40,13 +40,14 @@ class Pass:
         self.given: dict[str, tuple[Any, ...]] = {}    # "decoder.layers.0" -> x, view, memory
         self.streams: dict[str, Tensor] = {}           # "decoder" -> (1, length, d_model)
         self.looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self.summary: dict[str, Any] | None = None     # what it says at each place, once someone has asked
         with self.running(), self.listening():
             self._run(target)
 
     @contextmanager
-    def running(self, more: Sequence[Edit] = ()) -> Iterator[None]:
-        """The model at rest, with the edits of this pass and `more` of them."""
-        with at_rest(self.subject.model), edited(self.subject.model, (*self.edits, *more)):
+    def running(self) -> Iterator[None]:
+        """The model at rest, with the edits of this pass."""
+        with at_rest(self.subject.model), edited(self.subject.model, self.edits):
             yield
 
     @property

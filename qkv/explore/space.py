@@ -98,7 +98,7 @@ def neighbours(subject: Subject, side: str, id: int, k: int) -> dict[str, Any]:
     if not 0 <= id < len(table):
         raise Problem(404, f"There is no token {id}: the vocabulary has {len(table)}.", f"没有词元 {id}：词表有 {len(table)} 个。")
     (ids,), (cosines,) = nearest_ids(table, [id], k)
-    shown = subject.shown([id, *ids], side)
+    shown = subject.names([id, *ids], side)
     return {"id": id, "token": shown[0], "neighbours": [
         {"id": each, "token": token, "cosine": cosine} for each, token, cosine in zip(ids, shown[1:], cosines, strict=True)]}
 
@@ -112,7 +112,7 @@ def token_map(one: Pass, side: str) -> dict[str, Any]:
     around = nearest_ids(table, here[: MAPPED // AROUND], AROUND)[0]
     ids = list(dict.fromkeys([*here, *(id for row in around for id in row)]))[:MAPPED]
     points, explained = plane(table[ids].float())
-    shown = one.subject.shown(ids, side)
+    shown = one.subject.names(ids, side)
     return {"explained": explained, "points": [
         {"id": id, "token": token, "x": x, "y": y, "here": number < len(here)}
         for number, (id, token, (x, y)) in enumerate(zip(ids, shown, points.tolist(), strict=True))]}

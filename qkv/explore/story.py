@@ -185,7 +185,7 @@ def predicted(one: Pass) -> dict[str, Any]:
     with one.running():
         chances = model.logits(stream[0]).softmax(dim=-1)               # (length, vocab)
         p, ids = torch.max(chances, dim=-1)
-    return {"predicted": one.subject.shown(ids.tolist(), "target"), "predicted_ids": ids.tolist(),
+    return {"predicted": one.subject.names(ids.tolist(), "target"), "predicted_ids": ids.tolist(),
             "predicted_p": p.tolist()}
 
 

@@ -79,9 +79,13 @@ class Subject:
         return frame_of(self.tokenizers["source"])
 
     def shown(self, ids: Sequence[int], side: str) -> list[str]:
-        """A readable string for each id; a vocabulary larger than its tokenizer has nameless ids."""
+        """A readable string for each id of a text; a vocabulary larger than its tokenizer has nameless ids."""
         named = self.tokenizers[side].tokens_for_people(ids)
         return [text or f"<{id}>" for text, id in zip(named, ids, strict=True)]
+
+    def names(self, ids: Sequence[int], side: str) -> list[str]:
+        """The same for ids that do not follow each other: bytes of one are never read together with the next one's."""
+        return [self.shown([id], side)[0] for id in ids]
 
     def side(self, ids: Sequence[int], side: str, text: str | None = None) -> dict[str, Any]:
         """All that the page needs to name the tokens of a side; `text`: what the ids were read from, if they were."""
@@ -104,7 +108,8 @@ class Subject:
             found = units(mend_surrogates(text), tokenizer.offsets(text))
         whole = [Unit(one.text, [token + begin for token in one.tokens]) for one in found]
         left = set(range(len(ids))) - {token for one in whole for token in one.tokens}
-        alone = [Unit(self.shown([ids[token]], side)[0], [token]) for token in left]
+        shown = self.shown(ids, side)
+        alone = [Unit(shown[token], [token]) for token in left]
         return sorted([*whole, *alone], key=lambda one: one.tokens[0])
 
     @property

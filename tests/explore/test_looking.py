@@ -1,0 +1,116 @@
+"""Attention on the page is the attention of the pass, whole, merged, small or rolled out."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from small_explorers import TEXT, explorer_of, small, tokenizer
+
+from qkv.explore.looking import merged
+from qkv.explore.problem import Problem
+from qkv.explore.record import record
+from qkv.model.presets import writer
+from qkv.model.spec import Dense, Heads
+
+
+def opened(family):
+    explorer = small(family)
+    story = explorer.open(TEXT)
+    return explorer, story, f"pass/{story['id']}"
+
+
+def weights_of(explorer, story, path):
+    model, sides = explorer.subject.model, story["sides"]
+    ids = {side: torch.tensor([sides[side]["ids"]]) for side in sides}
+    with torch.no_grad(), record(model, path) as steps:
+        memory = model.encode(ids["source"]) if "source" in ids else None
+        if "target" in ids:
+            model.decode(ids["target"], memory)
+    return steps[path][0]
+
+
+@pytest.mark.parametrize(("family", "which", "path"), [
+    ("translator", "encoder", "encoder.layers.1.attn"), ("translator", "decoder", "decoder.layers.1.attn"),
+    ("translator", "cross", "decoder.layers.1.cross"), ("generator", "decoder", "decoder.layers.1.attn"),
+    ("embedder", "encoder", "encoder.layers.1.attn"), ("latent", "decoder", "decoder.layers.1.attn")])
+def test_weights_are_those_of_the_pass(family, which, path):
+    explorer, story, this = opened(family)
+    theirs = weights_of(explorer, story, f"{path}.branch.core.weights")
+    ours = explorer.answer(f"{this}/attention/{which}/1")
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    assert torch.equal(explorer.answer(f"{this}/attention/{which}/1/1"), ours[1])
+    torch.testing.assert_close(explorer.answer(f"{this}/attention/{which}/1/mean"), theirs.mean(0), rtol=0, atol=1e-10)
+    kind = next(one for one in story["attention"] if one["name"] == which)
+    assert {"layer": 1, "heads": len(theirs)} in kind["layers"]
+    assert theirs.shape[1:] == tuple(len(story["sides"][kind[axis]]["ids"]) for axis in ("rows", "columns"))
+
+
+def test_a_word_is_looked_at_with_all_its_pieces_and_looks_as_their_mean():
+    grid = torch.tensor([[[0.5, 0.2, 0.3], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]])
+    words = [{"tokens": [0]}, {"tokens": [1, 2]}]
+    expected = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
+    torch.testing.assert_close(merged(grid, words, words), expected)
+
+
+def test_rows_of_words_still_sum_to_one():
+    explorer, story, this = opened("translator")
+    for which in ("encoder", "decoder", "cross"):
+        ours = explorer.answer(f"{this}/words/{which}/0")
+        kind = next(one for one in story["attention"] if one["name"] == which)
+        assert ours.shape[1:] == tuple(len(story["sides"][kind[axis]]["words"]) for axis in ("rows", "columns"))
+        torch.testing.assert_close(ours.sum(-1), torch.ones_like(ours[..., 0]))
+
+
+def test_rollout_multiplies_half_the_weights_and_half_the_residual():
+    explorer, story, this = opened("generator")
+    expected = None
+    for layer in range(2):
+        mean = weights_of(explorer, story, f"decoder.layers.{layer}.attn.branch.core.weights").numpy().mean(0)
+        step = 0.5 * mean + 0.5 * np.eye(len(mean))
+        expected = step if expected is None else step @ expected
+    np.testing.assert_allclose(explorer.answer(f"{this}/rollout/decoder").numpy(), expected, atol=1e-10)
+    with pytest.raises(Problem, match="no rollout"):
+        explorer.answer(f"{this}/rollout/encoder")
+
+
+def test_a_small_picture_keeps_the_peaks():
+    explorer, _, this = opened("generator")
+    grid = explorer.answer(f"{this}/attention/decoder/0")
+    small_one = explorer.answer(f"{this}/thumbs/decoder/0")
+    assert small_one.dtype == torch.uint8
+    torch.testing.assert_close(small_one.double() / 255, grid, rtol=0, atol=0.5 / 255 + 1e-9)   # short: nothing is lost
+
+
+def test_512_tokens_of_12_layers_with_12_heads_open_in_three_seconds():
+    tokens = tokenizer()
+    spec = writer(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu"))
+    explorer = explorer_of(spec, tokens)
+    explorer.subject.model.float()
+    text = "我" * 170                                                    # three bytes each, and <bos>
+    start = time.thread_time()
+    story = explorer.open(text)
+    assert 500 < len(story["sides"]["target"]["ids"]) <= 512
+    first = explorer.answer(f"pass/{story['id']}/thumbs/decoder/0")
+    explorer.answer(f"pass/{story['id']}/attention/decoder/0/3")
+    took = time.thread_time() - start
+    assert first.shape == (12, 32, 32) and took < 3, took
+    for layer in range(12):
+        explorer.answer(f"pass/{story['id']}/tensor/decoder.{layer}.attn.scores", {"index": "0"})
+    kept = sum(one.numel() * one.element_size() for one in flat(explorer.passes[story["id"]].looks))
+    assert kept < 100 << 20                                              # what is looked at is forgotten again
+
+
+def flat(looks):
+    for look in looks.values():
+        for one in look.values():
+            yield from one if isinstance(one, tuple) else [one]
+
+
+@pytest.mark.parametrize("name", ["attention/decoder/2", "attention/cross/0", "attention/decoder/0/4", "attention/decoder/0/best",
+                                  "thumbs/encoder/0", "words/cross/1"])
+def test_attention_that_is_not_there_is_said_to_be_so(name):
+    explorer, _, this = opened("generator")
+    with pytest.raises(Problem) as problem:
+        explorer.answer(f"{this}/{name}")
+    assert problem.value.status == 404
