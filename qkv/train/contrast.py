@@ -72,10 +72,15 @@ def alike_groups(sentences: Sequence[np.ndarray], seats: np.ndarray, odd: Sequen
     """
     number: dict[bytes, int] = {}
     texts, odds = (np.array([number.setdefault(_key(row), len(number)) for row in rows], np.int64) for rows in (sentences, odd))
-    held = np.zeros((len(seats), len(number)), np.float32)                      # (groups, different texts)
+    repeated = np.flatnonzero(np.bincount(np.concatenate([texts, odds])) > 1)   # few, so that large batches cost little
+    column = np.full(len(number), -1)
+    column[repeated] = np.arange(len(repeated))
+    held = np.zeros((len(seats), len(repeated) + 1), np.float32)                # the last column: all that stand once
     groups, views = (seats >= 0).nonzero()
-    held[groups, texts[seats[groups, views]]] = 1
-    return torch.from_numpy(held @ held.T > 0), torch.from_numpy(held[:, odds] > 0)
+    held[groups, column[texts[seats[groups, views]]]] = 1
+    held[:, -1] = 0
+    alike = (held @ held.T > 0) | np.eye(len(seats), dtype=bool)
+    return torch.from_numpy(alike), torch.from_numpy(held[:, column[odds]] > 0)
 
 
 def _key(row: np.ndarray) -> bytes:

@@ -80,7 +80,12 @@ def _named(recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | No
         given, missing = ("source", "target") if target is None else ("target", "source")
         raise QkvError(f"{prefix}{given}", say(f"given without {prefix}{missing}", f"没有相应的 {prefix}{missing}"),
                        say("give both files", "请给出两个文件"))
-    return None if source is None or target is None else groups_of(source, target)
+    if source is None or target is None:
+        return None
+    if recipe.hard_negatives:
+        wrong = say(f"{prefix}source and {prefix}target have no third column", f"{prefix}source 与 {prefix}target 没有第三列")
+        raise QkvError("hard_negatives", wrong, say(f"give {prefix}pairs", f"请给 {prefix}pairs"))
+    return groups_of(source, target)
 
 
 def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:

@@ -233,6 +233,7 @@ def test_learned_vocabularies_have_what_an_encoder_needs(make):
     ({"source": "a.zh"}, "pairs: given beside source or target; give one or the other"),
     ({"pairs": None, "source": "a.zh"}, "source: given without target; give both files"),
     ({"valid_source": None}, "valid_target: given without valid_source; give both files"),
+    ({"hard_negatives": True}, "hard_negatives: valid_source and valid_target have no third column; give valid_pairs"),
     ({"masked_steps": 8}, "masked_steps: 8 of 8 steps leave none for pairs; use fewer, or more steps"),
     ({"text": ("a.txt",)}, "text: plain text is for masked tokens, and masked_steps is 0; give masked_steps, or leave out the text"),
     ({"model": "tiny"}, "model: 'tiny' is no encoder alone; sentence vectors need one, as in 'minilm'"),
