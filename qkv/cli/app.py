@@ -8,7 +8,21 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from qkv.cli import attention, check, convert, demo, evaluate, explore, plan, tokenizer, train, translate
+from qkv.cli import (
+    attention,
+    check,
+    convert,
+    demo,
+    embed,
+    evaluate,
+    explore,
+    generate,
+    plan,
+    search,
+    tokenizer,
+    train,
+    translate,
+)
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -29,6 +43,9 @@ app.add_typer(train.app, name="train")
 app.command("plan")(plan.plan)
 app.command("check", help=say("Prove on this very model what must hold of every one.", "在这个模型上验证每个模型都应满足的性质。"))(check.check)
 app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)
+app.command("generate", help=say("Write on from a prompt, a file's lines or standard input.", "从提示、文件各行或标准输入续写。"))(generate.generate)
+app.command("embed", help=say("The vector of every line of a file.", "为文件的每一行生成向量。"))(embed.embed)
+app.command("search", help=say("The sentences of a file nearest in meaning.", "在文件中找意思最近的句子。"))(search.search)
 app.command("evaluate", help=say("How good a model is, in its field's numbers.", "评测模型：用该领域的指标。"))(evaluate.evaluate)
 app.command("explore", help=say("A page that shows the model think.", "用网页展示模型如何思考。"))(explore.explore)
 app.command("attention", help=say("Draw where a model looks.", "画出模型看向哪里。"))(attention.attention)

@@ -4,7 +4,7 @@ In: ids of sentences one after the other, those of one length side by side. Out:
 model's own (proven in tests/generate/test_fast_encoder.py). Told in docs/embedding.md, "Use".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.fast import fast_norm, joined
+from qkv.generate.fast import fast_norm
+from qkv.generate.packed import packed
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
@@ -25,7 +26,6 @@ from qkv.model.turn import NoTurn, Turn
 ROOM = 64  # places worked out at the start; more when a longer sentence comes
 
 Groups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
-Map = Callable[[Tensor], Tensor]
 
 
 class PackedEncoder(Protocol):
@@ -49,15 +49,16 @@ class PlainEncoder:
 class FastEncoderLayer:
     """One block: its weights, those that read the same input side by side."""
 
-    def __init__(self, block: Block, norm: s.Norm):
-        attn, wide = block.attn.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and isinstance(wide, DenseFeedForward | GatedFeedForward)
+    def __init__(self, block: Block, layer: s.Layer):
+        attn, wide, norm = block.attn.branch, block.ffn.branch, layer.norm
+        assert isinstance(attn, GroupedAttention) and not isinstance(layer.feed_forward, s.Experts)
+        assert isinstance(wide, DenseFeedForward | GatedFeedForward)
+        gate, name = wide.gate_proj if isinstance(wide, GatedFeedForward) else None, layer.feed_forward.activation
         self.heads, self.pre_norm = attn.heads, norm.place == "pre"
-        self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
+        self.qkv, self.out = packed([attn.q_proj, attn.k_proj, attn.v_proj]), packed([attn.o_proj])
         self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
-        self.gated = isinstance(wide, GatedFeedForward)
-        self.up = joined(wide.gate_proj, wide.up_proj) if isinstance(wide, GatedFeedForward) else joined(wide.up_proj)
-        self.down, self.activation = joined(wide.down_proj), wide.activation
+        self.up, self.down = packed([wide.up_proj], None if gate else name), packed([wide.down_proj])
+        self.gate = packed([gate], name) if gate else None
         self.norms = fast_norm(block.attn.norm, norm), fast_norm(block.ffn.norm, norm)
 
     def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
@@ -90,10 +91,7 @@ class FastEncoderLayer:
     def think(self, x: Tensor) -> Tensor:
         """The feed-forward."""
         wide = self.up(x)
-        if self.gated:
-            gate, wide = wide.chunk(2, dim=-1)
-            return self.down(self.activation(gate) * wide)
-        return self.down(self.activation(wide))
+        return self.down(wide if self.gate is None else self.gate(x).mul_(wide))
 
 
 class FastEncoder:
@@ -101,9 +99,8 @@ class FastEncoder:
 
     def __init__(self, model: Transformer):
         assert model.encoder is not None and model.spec.encoder is not None
-        norms = [layer.norm for layer in model.spec.encoder.each_layer()]
-        blocks = zip(model.encoder.layers, norms, strict=True)
-        self.layers = [FastEncoderLayer(block, norm) for block, norm in blocks if isinstance(block, Block)]
+        blocks = zip(model.encoder.layers, model.spec.encoder.each_layer(), strict=True)
+        self.layers = [FastEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)]
         self.encoder, self.scale = model.encoder, model.scale
         self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]

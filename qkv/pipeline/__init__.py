@@ -7,11 +7,12 @@ Told in docs/translation.md, docs/generation.md and docs/embedding.md.
 from pathlib import Path
 from typing import Any
 
+from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.generator import Generator
 from qkv.pipeline.opening import check_device, open_folder
 from qkv.pipeline.translator import Translator
 
-__all__ = ["Generator", "Translator", "check_device", "load"]
+__all__ = ["Embedder", "Generator", "Translator", "check_device", "load"]
 
 
 def load(folder: str | Path, device: str = "cpu") -> Any:
@@ -19,8 +20,6 @@ def load(folder: str | Path, device: str = "cpu") -> Any:
     loaded = open_folder(folder, device)
     spec = loaded.model.spec
     if spec.decoder is None:
-        from qkv.pipeline.embedder import Embedder
-
         return Embedder.of(loaded, folder)
     if spec.encoder is None:
         return Generator.of(loaded, folder)

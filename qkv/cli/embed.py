@@ -1,0 +1,81 @@
+"""`qkv embed`: a file of sentences becomes a file of vectors.
+
+In: a model folder and sentences, one a line. Out: .npy or .jsonl, whole or not at all; without --out JSON lines on stdout.
+Memory stays bounded for files of any size. Told in docs/embedding.md, "Use".
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.meter import Meter
+from qkv.cli.translate import Device, Folder
+from qkv.language import say
+
+if TYPE_CHECKING:
+    from qkv.pipeline.embedder import Embedder, Wishes
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help=say("sentences, one a line; - is standard input", "句子，每行一句；- 为标准输入"))]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help=say("vectors.npy or vectors.jsonl", "vectors.npy 或 vectors.jsonl"))]
+Pooling = Annotated[str | None, typer.Option(help=say("cls, mean or max; else the model's own", "cls、mean 或 max；默认用模型自带的"))]
+Normalize = Annotated[bool | None, typer.Option("--normalize/--no-normalize", help=say("to length one; else as the model", "归一化；默认同模型"))]
+Dimensions = Annotated[int | None, typer.Option(help=say("keep only the first ones", "只保留前几维"))]
+Long = Annotated[str, typer.Option(help=say("beyond the model's length: cut, or split and average", "超长时：cut 截断，split 分段取平均"))]
+BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时处理的句数"))]
+
+
+def embed(
+    folder: Folder, file: File, out: Out = None, pooling: Pooling = None, normalize: Normalize = None,
+    dimensions: Dimensions = None, long: Long = "cut", batch_size: BatchSize = 64, device: Device = "cpu",
+) -> None:
+    """The vector of every line of a file."""
+    embedder, wishes = open_embedder(folder, device, pooling=pooling, normalize=normalize, dimensions=dimensions,
+                                     long=long, batch_size=batch_size)
+    name = say("standard input", "标准输入") if str(file) == "-" else str(file)
+    tell = Meter(None if str(file) == "-" else count_lines(file)) if out else None
+    blocks = embedder.embed_lines(lines_of_file(file, name), name, wishes, tell)
+    if out:
+        return _write(out, wishes.dimensions or embedder.d_model, blocks)
+    from qkv.pipeline.vectors import as_line
+
+    for texts, vectors in blocks:
+        sys.stdout.writelines(map(as_line, texts, vectors))
+        sys.stdout.flush()
+    return None
+
+
+def open_embedder(folder: Path, device: str, **wishes: Any) -> "tuple[Embedder, Wishes]":
+    """The model of a folder and how it is to be used, checked before any work."""
+    from qkv.allocator import keep_pages
+
+    keep_pages()  # before torch is imported
+    from qkv.pipeline.embedder import Embedder, Wishes
+    from qkv.pipeline.opening import spec_of
+
+    asked = Wishes(**wishes)
+    asked.check(spec_of(folder).d_model)
+    return Embedder.load(folder, device), asked
+
+
+def lines_of_file(file: Path, name: str) -> Iterator[str]:
+    from qkv.text.lines import lines_of, read_lines
+
+    return lines_of(open(0, "rb", closefd=False), name) if str(file) == "-" else read_lines(file)
+
+
+def count_lines(file: Path) -> int:
+    from qkv.text.lines import read_lines
+
+    return sum(1 for _ in read_lines(file))
+
+
+def _write(out: Path, width: int, blocks: Iterator[Any]) -> None:
+    from qkv.pipeline.vectors import VectorWriter
+
+    with VectorWriter(out, width) as file:
+        for texts, vectors in blocks:
+            file.add(texts, vectors)
+    print(say(f"{out}: {file.count:,} vectors of {width} numbers", f"{out}：{file.count:,} 个 {width} 维向量"), file=sys.stderr)
