@@ -45,7 +45,7 @@ def tell(one: Pass) -> dict[str, Any]:
     chapters = [chapter_of(one, step) for step in steps]
     return {
         "id": one.id, "text": one.text, "edits": [str(edit) for edit in one.edits], "family": one.subject.family,
-        "sides": sides_of(one), "said": said_of(one), "chapters": chapters_of(one, chapters),
+        "sides": sides_and_guesses(one), "said": said_of(one), "chapters": chapters_of(one, chapters),
         "steps": [as_json(step, chapter) for step, chapter in zip(steps, chapters, strict=True)],
         "attention": attention_of(one), "positions": len(one.ids[one.end]) if has_logits(one) else 0,
     }
@@ -168,10 +168,14 @@ def chapters_of(one: Pass, of_steps: list[str]) -> list[dict[str, Any]]:
 # ---- sides and attention --------------------------------------------------------------------------------------------
 
 def sides_of(one: Pass) -> dict[str, Any]:
-    """The tokens of each side, and what the model would say after each."""
-    subject = one.subject
+    """The tokens and words of each side."""
     typed = "source" if "source" in one.ids else "target"
-    sides = {side: subject.side(ids, side, one.text if side == typed else None) for side, ids in one.ids.items()}
+    return {side: one.subject.side(ids, side, one.text if side == typed else None) for side, ids in one.ids.items()}
+
+
+def sides_and_guesses(one: Pass) -> dict[str, Any]:
+    """The same, and what the model would say after each token of the decoder's side."""
+    sides = sides_of(one)
     if "target" in sides:
         sides["target"] |= predicted(one)
     return sides

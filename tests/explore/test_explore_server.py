@@ -15,7 +15,6 @@ from small_explorers import TEXT, small
 from qkv.explore.app import make_app
 from qkv.explore.explorer import Explorer
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -204,6 +204,17 @@ def test_other_mixers_are_told_as_far_as_they_have_steps(name):
         assert explorer.answer(f"pass/{story['id']}/{what}")
 
 
+def test_a_translator_that_sees_all_at_once_is_told_too():
+    tokens = tokenizer()
+    spec = specs(tokens.vocab_size)["translator"]
+    explorer = explorer_of(replace(spec, decoder=replace(spec.decoder, sees="all")), tokens)
+    story = explorer.open(TEXT)
+    steps = recorded(explorer, story)
+    ours = explorer.answer(f"pass/{story['id']}/tensor/decoder.1.attn.softmax")
+    torch.testing.assert_close(ours, steps["decoder.layers.1.attn.branch.core.weights"][0], rtol=0, atol=1e-10)
+    assert ours.triu(1).any()
+
+
 def test_a_masked_encoder_says_what_stands_at_each_place():
     tokens = tokenizer()
     spec = replace(specs(tokens.vocab_size)["embedder"], head=s.MaskedHead())
