@@ -29,6 +29,7 @@ def make_app(explorer: Explorer, key: str | None = None) -> Guard:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.exception_handler(Problem)(told)
     app.exception_handler(QkvError)(told_by_us)
+    app.exception_handler(Exception)(told_of_us)
     app.exception_handler(404)(lambda request, error: told(request, no_such(request.url.path)))
     app.exception_handler(405)(lambda request, error: told(request, Problem(405, "This cannot be asked so.", "不能这样请求。")))
 
@@ -119,3 +120,8 @@ def told(request: Request, problem: Any) -> Response:
 def told_by_us(request: Request, error: Any) -> Response:
     """A mistake that a part below has found speaks one language."""
     return told(request, Problem(422, str(error), str(error)))
+
+
+def told_of_us(request: Request, error: Any) -> Response:
+    """A mistake of ours: the terminal shows where, the page stays polite."""
+    return told(request, Problem(500, "Something went wrong in qkv itself; the terminal tells more.", "qkv 自身出错了；详情见终端。"))

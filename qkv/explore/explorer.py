@@ -17,7 +17,7 @@ from qkv.explore import ending, looking, space
 from qkv.explore.edits import read_edits, shortened
 from qkv.explore.facts import CHARACTERS, SENTENCES, model_answer
 from qkv.explore.numbers import fetch, sentence_vectors
-from qkv.explore.passes import Pass
+from qkv.explore.passes import Pass, name_of
 from qkv.explore.problem import Problem
 from qkv.explore.questions import Query, no_such
 from qkv.explore.story import all_steps, tell
@@ -47,12 +47,14 @@ class Explorer:
         check_length(text)
         check_length(target or "")
         with self.lock:
-            one = Pass(self.subject, text, read_edits(self.subject.model, edits), target)
-            self.passes[one.id] = self.passes.get(one.id, one)
-            self.passes.move_to_end(one.id)
+            read = read_edits(self.subject.model, edits)
+            id = name_of(text, read, target)
+            if id not in self.passes:
+                self.passes[id] = Pass(self.subject, text, read, target)
+            self.passes.move_to_end(id)
             while len(self.passes) > REMEMBERED:
                 self.passes.popitem(last=False)
-            return tell(self.passes[one.id])
+            return tell(self.passes[id])
 
     def pass_of(self, id: str) -> Pass:
         """A pass that is remembered."""

@@ -25,8 +25,8 @@ POSITIONS = {"sinusoidal": Both("sines and cosines, added", "正弦与余弦，�
              "rotary": Both("rotation of queries and keys", "旋转查询和键"), "none": Both("none", "无")}
 PARTS = {"embed": Both("Into the model", "进入模型"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
          "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the model", "离开模型"), "pool": Both("Sentence vector", "句向量")}
-EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习"],
-            "generator": ["今天天气真好", "Once upon a time"],
+EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A little girl climbs into a house.", "ein kleines mädchen klettert in ein haus"],
+            "generator": ["今天天气真好", "Once upon a time, there was"],
             "embedder": ["The animal didn't cross the street because it was too tired",
                          "The animal didn't cross the street because it was too wide"]}
 
@@ -45,9 +45,17 @@ def model_answer(subject: Subject) -> dict[str, Any]:
                 "say": subject.family != "embedder", "sentences": subject.family == "embedder",
                 "positions_off": spec.positions.kind != "none", "waves": spec.positions.kind != "none"},
         "limits": {"characters": CHARACTERS, "tokens": min(MOST_TOKENS, subject.longest), "sentences": SENTENCES},
-        "examples": EXAMPLES[subject.family], "kinds": kinds_for_page(kinds), "code": code_for_page(kinds),
+        "examples": examples_for(subject), "kinds": kinds_for_page(kinds), "code": code_for_page(kinds),
         "parts": {name: {"title": as_both(title)} for name, title in PARTS.items()},
     }
+
+
+def examples_for(subject: Subject) -> list[str]:
+    """Texts to begin with: those the tokenizer knows all of, first the ones that it cuts into the longest pieces."""
+    tokens = subject.tokenizers["target" if subject.family == "generator" else "source"]
+    read = {text: tokens.encode(text) for text in EXAMPLES[subject.family]}
+    known = [text for text, ids in read.items() if tokens.unk_id not in ids]
+    return sorted(known, key=lambda text: round(len(read[text]) / len(text.encode()), 1))
 
 
 def count(subject: Subject) -> int:

@@ -161,8 +161,8 @@ def chapters_of(one: Pass, of_steps: list[str]) -> list[dict[str, Any]]:
     """The chapters that occur, in order, each with the number of its first step."""
     titles = SIX if one.subject.family == "translator" else CHAPTERS
     present = [key for key in titles if key in of_steps]
-    return [{"key": key, "number": number, "title": as_both(titles[key]), "text": as_both(titles[key]),
-             "first": of_steps.index(key)} for number, key in enumerate(sorted(present, key=of_steps.index), 1)]
+    return [{"key": key, "number": number, "title": as_both(titles[key]), "first": of_steps.index(key)}
+            for number, key in enumerate(sorted(present, key=of_steps.index), 1)]
 
 
 # ---- sides and attention --------------------------------------------------------------------------------------------
