@@ -1,0 +1,95 @@
+"""`qkv search` as a person or a program uses it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from qkv.cli.app import run
+from qkv.errors import QkvError
+from qkv.model.presets import reader
+from qkv.model.transformer import Transformer
+from qkv.pipeline.embedder import Embedder
+from qkv.text.learn import learn
+
+SENTENCES = ["the cat sat on the mat", "狗在跑", "a dog ran home", "the cow ate grass"]
+
+
+def make(place, seed):
+    torch.manual_seed(seed)
+    tokenizer = learn("wordpiece", SENTENCES, 90)
+    Embedder(Transformer(reader(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer).save(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("search") / "model", 0)
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    return tmp_path / "in.txt"
+
+
+def test_the_nearest_come_first_with_cosine_line_and_text(folder, file, capsys):
+    assert run(["search", str(folder), str(file), "狗在跑", "-k", "3"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 3 and rows[0] == ["1.0000", "2", "狗在跑"]
+    assert [float(row[0]) for row in rows] == sorted((float(row[0]) for row in rows), reverse=True)
+
+
+def test_json_has_everything_for_a_program(folder, file, tmp_path, capsys):
+    run(["search", str(folder), str(file), "a dog ran home", "--json", "--index", str(tmp_path / "kept"), "--dimensions", "8"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["query"] == "a dog ran home" and len(answer["hits"]) == 4
+    assert answer["hits"][0] == {"line": 3, "score": pytest.approx(1.0, abs=1e-6), "text": "a dog ran home"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"index.json", "vectors.npy"}
+
+
+def test_a_changed_file_is_read_anew(folder, file, capsys):
+    run(["search", str(folder), str(file), "the cow", "-k", "1"])
+    file.write_text("the cow\n", encoding="utf-8")
+    capsys.readouterr()
+    run(["search", str(folder), str(file), "the cow", "-k", "1"])
+    assert capsys.readouterr().out == "1.0000\t1\tthe cow\n"
+
+
+def test_questions_come_from_standard_input_or_a_person(folder, file):
+    command = [sys.executable, "-m", "qkv", "search", str(folder), str(file), "-k", "1"]
+    done = subprocess.run(command, input="狗在跑\na dog ran home\n", capture_output=True, text=True, timeout=120)
+    assert done.stdout == "1.0000\t2\t狗在跑\n1.0000\t3\ta dog ran home\n" and done.returncode == 0
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.write(ours, "狗在跑\n".encode())
+        assert process.stdout.readline() == "1.0000\t2\t狗在跑\n"
+        os.write(ours, b"\x04")
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == "Type what you look for, Ctrl-D to leave.\n> > \n"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_vectors_of_another_model_are_one_clear_line(folder, file, tmp_path, capsys):
+    run(["search", str(folder), str(file), "the cow"])
+    other = make(tmp_path / "other", 1)
+    with pytest.raises(QkvError) as error:
+        run(["search", str(other), str(file), "the cow"])
+    assert str(error.value) == f"{file}.index: holds vectors of another model; use --rebuild, or --index with another folder"
+    assert run(["search", str(other), str(file), "the cow", "--rebuild"]) == 0
+
+
+@pytest.mark.parametrize("arguments, line", [
+    (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
+    (["{file}", "  "], "line 1: no text in it; an empty sentence has no vector; take the line out"),
+    (["{file}", "cow", "-k", "0"], "k: 0 is too small; use 1 or more"),
+])
+def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):
+    with pytest.raises(QkvError) as error:
+        run(["search", str(folder), *[one.format(tmp=tmp_path, file=file) for one in arguments]])
+    assert str(error.value) == line.format(tmp=tmp_path)
