@@ -1,14 +1,16 @@
 """Our models as CTranslate2 folders: the fastest way to run them on a CPU, without torch.
 
-In: a model folder. Out: model.bin (float32 or int8), vocabularies, our tokenizers, and qkv.json with what our engine
-(generate/engine.py) needs to know. Told in docs/ctranslate2.md.
+In: a model folder. Out: model.bin (float32 or int8), vocabularies, our tokenizers, and qkv.json with what our engines
+(generate/engine.py, generate/ctranslate2_writer.py) need to know. Told in docs/ctranslate2.md.
 """
 
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from qkv.checkpoint import disk
+from qkv.checkpoint.convert import with_extras
 from qkv.checkpoint.ctranslate2_parity import check_parity
 from qkv.checkpoint.ctranslate2_spec import refuse_inexpressible, their_model
 from qkv.checkpoint.folder import TOKENIZERS, LoadedModel, load_model
@@ -16,6 +18,7 @@ from qkv.checkpoint.huggingface_export import as_json, refuse_occupied
 from qkv.checkpoint.parity import Report
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.text.marks import marks_of
 from qkv.text.tokenizer import Tokenizer
 
 FACTS = "qkv.json"
@@ -25,9 +28,9 @@ def export_ctranslate2(
     folder: str | Path, out: str | Path, n_inputs: int = 8, int8: bool = False
 ) -> tuple[dict[str, Any], Report | None]:
     """Our folder as one of CTranslate2's, and the proof that both say the same; 0 inputs: no proof."""
-    out = Path(out)
+    folder, out = Path(folder), Path(out)
     refuse_occupied(out)
-    loaded = load_model(folder)
+    loaded = with_extras(load_model(folder), folder)
     facts = save_ctranslate2(out, loaded, int8)
     return (loaded.facts | {"family": "ctranslate2", "dtype": facts["dtype"]},
             check_parity(loaded.model, out, facts, n_inputs) if n_inputs else None)
@@ -75,16 +78,18 @@ def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
 
 
 def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
-    """What stands in qkv.json; the ids are those of pipeline.Translator."""
+    """What stands in qkv.json; the ids are those of pipeline.Translator and Generator."""
     source, target, spec = source_tokenizer(loaded), target_tokenizer(loaded), loaded.model.spec
     if source.eos_id is None or target.eos_id is None:
         raise QkvError(say("tokenizer", "分词器"), say("it has no <eos>", "缺少 <eos>"),
                        say("CTranslate2 needs a token that ends a text", "CTranslate2 需要一个结束文本的词元"))
     pad = target.eos_id if target.pad_id is None else target.pad_id
     bos = pad if target.bos_id is None else target.bos_id  # Marian's translations begin with <pad>
-    return {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
-            "kind": "translator" if spec.encoder else "generator",
-            "bos": bos, "eos": target.eos_id, "pad": pad, "source_eos": source.eos_id}
+    facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
+             "kind": "translator" if spec.encoder else "generator", "bos": bos, "eos": target.eos_id, "pad": pad}
+    if spec.encoder:
+        return facts | {"source_eos": source.eos_id}
+    return facts | asdict(marks_of(target, loaded.facts.get("generation") or {}))
 
 
 def names_of(tokenizer: Tokenizer, size: int) -> list[str]:

@@ -27,19 +27,27 @@ CLOSE = 0.02        # scores: see _scored
 MORE_STEPS = 4      # beyond the usual length: by then most searches are settled, others begin again with twice as many
 
 
+NEEDED = {"all": {"kind", "dtype", "max_len"}, "translator": {"bos", "eos", "pad", "source_eos"},
+          "generator": {"begin", "first", "ends"}}  # of qkv.json
+WRONG_KIND = {
+    "translator": (("not a translator", "不是翻译模型"), ("a translator has an encoder", "翻译模型要有编码器")),
+    "generator": (("not a language model", "不是语言模型"), ("one has a decoder alone", "语言模型只有解码器")),
+}
+
+
 class CTranslate2Translator(TextTranslator):
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
     def __init__(self, folder: str | Path, device: str = "cpu"):
         folder = Path(folder)
-        facts = read_facts(folder)
+        facts = read_facts(folder, "translator")
         self.source, self.target = read_tokenizers(folder)
         self.source_names, self.names = read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
         self.source_eos, self.eos, self.limit = facts["source_eos"], facts["eos"], facts["max_len"] - 1
         self.never_said = [[self.names[id]] for id in {facts["bos"], facts["pad"]} - {self.eos}]
         self.pace = 1.0  # tokens said for each that was read, in the last batch: a guess that costs or saves time only
-        self.core = open_core(folder, device, facts["dtype"])
+        self.core = open_core("Translator", folder, device, facts["dtype"])
 
     def translate(
         self, texts: Sequence[str], alignment: bool = False, progress: Progress | None = None, **settings: Any
@@ -119,19 +127,21 @@ def settled(found: list[Hypothesis], eos: int, steps: int, limit: int, settings:
 
 
 # ── Reading the folder ───────────────────────────────────────────────────────────────────────────────────────────
-def read_facts(folder: Path) -> dict[str, Any]:
-    """qkv.json of a translator."""
+def read_facts(folder: Path, kind: str) -> dict[str, Any]:
+    """qkv.json of a translator or of a generator."""
     if not folder.is_dir():
         raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
         raise QkvError(folder, say("no CTranslate2 model", "不是 CTranslate2 模型"), say(
             "write one: qkv export FOLDER --to ctranslate2 --out NEW", "请先写出：qkv export FOLDER --to ctranslate2 --out NEW"))
     facts = read_json(folder / "qkv.json")
-    needed = {"bos", "eos", "pad", "source_eos", "max_len", "dtype", "kind"}
-    if not isinstance(facts, dict) or not needed <= facts.keys():
+    if not isinstance(facts, dict) or not NEEDED["all"] <= facts.keys():
         raise damaged(folder / "qkv.json")
-    if facts["kind"] != "translator":
-        raise QkvError(folder, say("not a translator", "不是翻译模型"), say("a translator has an encoder", "翻译模型要有编码器"))
+    if facts["kind"] != kind:
+        wrong, right = WRONG_KIND[kind]
+        raise QkvError(folder, say(*wrong), say(*right))
+    if not NEEDED[kind] <= facts.keys():
+        raise damaged(folder / "qkv.json")
     return facts
 
 
@@ -162,8 +172,8 @@ def damaged(path: Path) -> QkvError:
     return QkvError(path, say("missing or damaged", "缺失或已损坏"), say("export the model again", "请重新导出模型"))
 
 
-def open_core(folder: Path, device: str, dtype: str) -> Any:
-    """CTranslate2 with the threads that suit the arithmetic: int8 kernels of tiny models are slower with two."""
+def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
+    """CTranslate2's Translator or Generator with the threads that suit the arithmetic: int8 kernels of tiny models are slower with two."""
     if find_spec("ctranslate2") is None:
         raise QkvError("ctranslate2", say("is not installed", "没有安装"), "pip install 'qkv[convert]'")
     import ctranslate2
@@ -172,7 +182,7 @@ def open_core(folder: Path, device: str, dtype: str) -> Any:
         raise QkvError("device", say(f"no '{device}' here", f"这里没有 '{device}'"), say("use cpu", "请用 cpu"))
     threads = 1 if dtype == "int8" else int(os.environ.get("OMP_NUM_THREADS") or physical_cores())
     try:
-        return ctranslate2.Translator(str(folder), device=device, compute_type=dtype, intra_threads=threads)
+        return getattr(ctranslate2, kind)(str(folder), device=device, compute_type=dtype, intra_threads=threads)
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise QkvError(folder, say(f"CTranslate2 cannot read it ({reason})", f"CTranslate2 无法读取（{reason}）"),

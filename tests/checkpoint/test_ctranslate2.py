@@ -31,11 +31,6 @@ LETTERS = learn("char", ["abcdefghijklmnop"], 30)
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> Path:
-    return TOY["make"](tmp_path_factory.mktemp("digits") / "model")
-
-
-@pytest.fixture(scope="module")
 def exported(digits) -> Path:
     facts, report = export_ctranslate2(digits, digits.parent / "ct2", 16)
     assert report.same and report.greedy and report.n_same == 16 and report.largest < 1e-4
