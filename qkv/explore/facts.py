@@ -25,7 +25,8 @@ POSITIONS = {"sinusoidal": Both("sines and cosines, added", "正弦与余弦，�
              "rotary": Both("rotation of queries and keys", "旋转查询和键"), "none": Both("none", "无")}
 PARTS = {"embed": Both("Into the model", "进入模型"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
          "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the model", "离开模型"), "pool": Both("Sentence vector", "句向量")}
-EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A little girl climbs into a house.", "ein kleines mädchen klettert in ein haus"],
+EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A little girl climbs into a house.", "a little girl climbs into a house",
+                           "ein kleines mädchen klettert in ein haus"],
             "generator": ["今天天气真好", "Once upon a time, there was"],
             "embedder": ["The animal didn't cross the street because it was too tired",
                          "The animal didn't cross the street because it was too wide"]}
