@@ -9,20 +9,27 @@ export function percent(share) {
   return `${(100 * share).toFixed(1)}%`;
 }
 
-export function bars(rows, longest = Math.max(...rows.map((row) => Math.max(row.share, row.before ?? 0))), kind = "bars") {
+export function bars(rows, longest = longestOf(rows), kind = "bars") {
   return make("div", { class: kind, role: "list" }, ...rows.map((row) => bar(row, longest || 1)));
+}
+
+function longestOf(rows) {
+  return Math.max(...rows.map(({ share, before }) => Math.max(share, before ?? 0)));
 }
 
 function bar({ name, share, before, id }, longest) {
   const track = make("span", { class: "track" }, make("i"));
   track.firstChild.style.width = `${(100 * share) / longest}%`;
-  if (before !== undefined) {
-    const mark = make("span", { class: "before", "data-before": before });
-    mark.style.left = `calc(${(100 * before) / longest}% - 1px)`;
-    track.append(mark);
-  }
-  return make("div", { class: share ? "bar" : "bar out", role: "listitem", "data-name": name, "data-id": id, "data-value": share },
+  if (before !== undefined) track.append(mark(before, longest));
+  const told = { "data-name": name, "data-id": id, "data-value": share };
+  return make("div", { class: share ? "bar" : "bar out", role: "listitem", ...told },
     make("span", { title: name }, name), track, make("span", {}, percent(share)));
+}
+
+function mark(before, longest) {
+  const element = make("span", { class: "before", "data-before": before });
+  element.style.left = `calc(${(100 * before) / longest}% - 1px)`;
+  return element;
 }
 
 // The largest shares of a row, with the names of its columns.

@@ -3,49 +3,53 @@
 // The best child stands on its parent's line, the others below; so the winning way runs straight along the top.
 
 import { make, draw, fill, digits } from "./dom.js";
+import { slider } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { named } from "./source.js";
 import { shorten } from "./heat.js";
 
 const ACROSS = 138, DOWN = 28, BOX = 118, TALL = 24;
+const USUAL = { alpha: 0.6, size: 4 };
 
 export function beamCard(app) {
-  app.beams ??= { size: 4, alpha: 0.6 };
-  const place = make("div");
+  app.beams ??= { ...USUAL };
+  const place = make("div", { class: "card-content" });
   const show = async () => fill(place, ...content(await app.source.json(nameOf(app))));
-  const element = card("beam", t("beam"), t("beamAbout"), show().then(() => [app.source.offline ? null : controls(app, show), place].filter(Boolean)));
-  element.classList.add("wide");
-  return element;
+  const whole = async () => {
+    await show();
+    return app.source.offline ? place : [controls(app, show), place];
+  };
+  return card("beam", t("beam"), t("beamAbout"), whole(), "wide");
 }
 
+// What has its usual value is left out of the name.
 function nameOf({ pass, beams }) {
-  const unusual = Object.entries({ alpha: [beams.alpha, 0.6], size: [beams.size, 4] }).filter(([, [value, usual]]) => value !== usual);
-  return named(`pass/${pass.id}/beam`, Object.fromEntries(unusual.map(([key, [value]]) => [key, value])));
+  const unusual = Object.entries(beams).filter(([key, value]) => value !== USUAL[key]);
+  return named(`pass/${pass.id}/beam`, Object.fromEntries(unusual));
 }
 
 function controls(app, show) {
-  const slider = (key, words, min, max, step) => {
-    const output = make("output", {}, String(app.beams[key]));
-    const input = make("input", { type: "range", name: key, min, max, step, value: app.beams[key],
-      oninput: () => { output.textContent = input.value; }, onchange: () => { app.beams[key] = Number(input.value); app.guard(show()); } });
-    return make("label", { class: "slider" }, make("span", {}, t(words)), input, output);
-  };
-  return make("div", { class: "try" }, slider("size", "beamSize", 1, 8, 1), slider("alpha", "lengthPenalty", 0, 2, 0.1));
+  const one = (name, label, min, max, step) => slider(label, { name, min, max, step, value: app.beams[name] },
+    (value) => { app.beams[name] = value; }, { onchange: () => app.guard(show()) });
+  return make("div", { class: "try" },
+    one("size", t("beamSize"), 1, 8, 1), one("alpha", t("lengthPenalty"), 0, 2, 0.1));
 }
 
 function content({ nodes, hypotheses }) {
-  const texts = hypotheses.map(({ text, score }) => make("li", { "data-value": score }, make("span", {}, text), make("span", {}, digits(score))));
-  return [make("div", { class: "beam" }, tree(nodes)), make("h3", {}, t("hypotheses")), make("ol", { class: "list hypotheses" }, ...texts)];
+  const texts = hypotheses.map(({ text, score }) =>
+    make("li", { "data-value": score }, make("span", {}, text), make("span", {}, digits(score))));
+  return [make("div", { class: "beam" }, tree(nodes)),
+    make("h3", {}, t("hypotheses")), make("ol", { class: "list hypotheses" }, ...texts)];
 }
 
 function tree(nodes) {
   const lines = placeNodes(nodes);
-  const depth = Math.max(...nodes.map((node) => node.depth));
-  const [width, height] = [(depth + 1) * ACROSS, lines * DOWN + 8];
+  const width = (Math.max(...nodes.map(({ depth }) => depth)) + 1) * ACROSS, height = lines * DOWN + 8;
   const byNumber = new Map(nodes.map((node) => [node.id, node]));
+  const branches = nodes.filter(({ parent }) => parent !== null).map((node) => branch(byNumber.get(node.parent), node));
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("beam") },
-    ...nodes.filter(({ parent }) => parent !== null).map((node) => branch(byNumber.get(node.parent), node)), ...nodes.map(box));
+    ...branches, ...nodes.map(box));
   Object.assign(picture.style, { width: `${width}px`, height: `${height}px` });
   return picture;
 }
@@ -66,17 +70,22 @@ function placeNodes(nodes) {
 
 function branch(from, to) {
   const [x1, y1, x2, y2] = [from.depth * ACROSS + BOX, middleOf(from), to.depth * ACROSS + 2, middleOf(to)];
-  return draw("path", { class: to.wins ? "won" : to.state, d: `M${x1} ${y1} C${x1 + 14} ${y1}, ${x2 - 14} ${y2}, ${x2} ${y2}` });
+  const path = `M${x1} ${y1} C${x1 + 14} ${y1}, ${x2 - 14} ${y2}, ${x2} ${y2}`;
+  return draw("path", { class: to.wins ? "won" : to.state, d: path });
 }
 
 function middleOf({ line }) {
   return 4 + line * DOWN + TALL / 2;
 }
 
-function box(node) {
-  return draw("g", { class: `node ${node.state}${node.wins ? " wins" : ""}`, transform: `translate(${node.depth * ACROSS + 2} ${4 + node.line * DOWN})`, "data-node": node.id, "data-value": node.log_prob },
-    draw("title", {}, `${node.token}  log p ${digits(node.gain)}, Σ ${digits(node.log_prob)}, ${t("score")} ${digits(node.score)}`),
+function box({ id, token, depth, line, gain, log_prob: sum, score, state, wins, parent }) {
+  const about = `${token}  log p ${digits(gain)}, Σ ${digits(sum)}, ${t("score")} ${digits(score)}`;
+  const place = `translate(${depth * ACROSS + 2} ${4 + line * DOWN})`;
+  const gained = parent === null ? "" : digits(Number(gain.toFixed(2)));
+  const kind = `node ${state}${wins ? " wins" : ""}`;
+  return draw("g", { class: kind, transform: place, "data-node": id, "data-value": sum },
+    draw("title", {}, about),
     draw("rect", { width: BOX, height: TALL, rx: 6 }),
-    draw("text", { x: 8, y: 16 }, shorten(node.token, 9)),
-    draw("text", { x: BOX - 7, y: 16, "text-anchor": "end", class: "score" }, node.parent === null ? "" : digits(Number(node.gain.toFixed(2)))));
+    draw("text", { x: 8, y: 16 }, shorten(token, 9)),
+    draw("text", { x: BOX - 7, y: 16, "text-anchor": "end", class: "score" }, gained));
 }

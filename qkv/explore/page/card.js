@@ -3,14 +3,15 @@
 // If the content never comes, the card says why, in one sentence.
 
 import { make, fill } from "./dom.js";
+import { note } from "./controls.js";
 import { say } from "./words.js";
 
-export function card(name, title, about, arriving) {
+export function card(name, title, about, arriving, kind = "") {
   const place = make("div", { class: "card-content" }, make("span", { class: "soft" }, "…"));
-  const element = make("section", { class: "card", "data-card": name }, make("h2", {}, title), about ? make("p", { class: "soft small" }, about) : null, place);
   Promise.resolve(arriving).then((content) => fill(place, ...[content].flat()), (error) => {
     if (!error.sentence) throw error;
-    fill(place, make("p", { class: "soft" }, say(error.sentence)));
+    fill(place, note(say(error.sentence)));
   });
-  return element;
+  return make("section", { class: `card ${kind}`, "data-card": name },
+    make("h2", {}, title), about ? note(about) : null, place);
 }

@@ -1,8 +1,9 @@
 // From logits to a choice: temperature, top-k and top-p, live.
-// In: the raw logits of the chosen position. Out: a card whose bars follow the sliders; the marks are the chances before.
+// In: the raw logits of the chosen position. Out: a card whose bars follow the sliders; marks show the chances before.
 // The whole vocabulary is computed here; the names of the 200 likeliest tokens come along.
 
 import { make, fill } from "./dom.js";
+import { button, note, slider } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars } from "./bars.js";
@@ -10,41 +11,40 @@ import { distribution, softmax } from "./sampling.js";
 import { named } from "./source.js";
 
 const SHOWN = 12;
-const SLIDERS = [["temperature", 0, 2, 0.05], ["topK", 0, 100, 1], ["topP", 0.05, 1, 0.05]];
+const OFF = { topK: 0, topP: 1 };
 
 export function chancesCard(app) {
-  app.sampling ??= { temperature: 1, topK: 0, topP: 1 };
+  app.sampling ??= { temperature: 1, ...OFF };
   return card("chances", t("chances"), t("chancesAbout"), content(app));
 }
 
 async function content(app) {
   const path = `pass/${app.pass.id}`;
   const [{ data: logits }, top] = await Promise.all([
-    app.source.tensor(`${path}/logits/${app.position}`), app.source.json(named(`${path}/top/${app.position}`, { k: 200 }))]);
-  const before = softmax(logits);
-  const place = make("div"), drawn = make("span", { class: "drawn soft" });
-  const show = () => fill(place, ...picture(top, before, distribution(logits, app.sampling)));
+    app.source.tensor(`${path}/logits/${app.position}`),
+    app.source.json(named(`${path}/top/${app.position}`, { k: 200 }))]);
+  const before = softmax(logits), place = make("div"), drawn = make("span", { class: "drawn soft" });
+  const now = () => distribution(logits, app.sampling);
+  const show = () => fill(place, ...picture(top, before, now()));
+  const drawing = () => { drawn.textContent = t("drawn", drawOne(top, now())); };
   show();
-  const draw = make("button", { type: "button", onclick: () => { drawn.textContent = t("drawn", drawOne(top, distribution(logits, app.sampling))); } }, t("draw"));
-  return [...SLIDERS.map((one) => slider(app.sampling, one, show)), place, make("div", { class: "row" }, draw, drawn)];
+  return [...sliders(app.sampling, show), place, make("div", { class: "row" }, button(t("draw"), drawing), drawn)];
 }
 
-function slider(sampling, [name, min, max, step], show) {
-  const output = make("output");
-  const tell = () => { output.textContent = (name === "topK" && !sampling.topK) || (name === "topP" && sampling.topP === 1) ? t("off") : String(sampling[name]); };
-  const input = make("input", { type: "range", name, min, max, step, value: sampling[name], "aria-label": t(name), oninput: () => {
-    sampling[name] = Number(input.value);
-    tell();
+function sliders(sampling, show) {
+  const one = (name, min, max, step) => slider(t(name), { name, min, max, step, value: sampling[name] }, (value) => {
+    sampling[name] = value;
     show();
-  } });
-  tell();
-  return make("label", { class: "slider" }, make("span", {}, t(name)), input, output);
+  }, { show: (value) => value === OFF[name] ? t("off") : String(value) });
+  return [one("temperature", 0, 2, 0.05), one("topK", 0, 100, 1), one("topP", 0.05, 1, 0.05)];
 }
 
 function picture(top, before, now) {
-  const rows = top.tokens.slice(0, SHOWN).map(({ id, token }) => ({ id, name: token, share: now[id], before: before[id] }));
+  const rows = top.tokens.slice(0, SHOWN).map(({ id, token }) =>
+    ({ id, name: token, share: now[id], before: before[id] }));
   const possible = now.reduce((count, chance) => count + (chance > 0), 0);
-  return [bars(rows, 1), make("p", { class: "soft small", "data-possible": possible }, t("leftOver", possible.toLocaleString("en"), now.length.toLocaleString("en")))];
+  const told = t("leftOver", possible.toLocaleString("en"), now.length.toLocaleString("en"));
+  return [bars(rows, 1), note(told, { "data-possible": possible })];
 }
 
 function drawOne({ tokens }, chances) {

@@ -5,11 +5,13 @@
 import { make } from "./dom.js";
 import { t } from "./words.js";
 
+const KEYWORDS = "def class return if else elif for in while import from not and or is None True False "
+  + "lambda self yield with as raise assert";
 const COLOURED = new RegExp([
   '(?<text>"""[\\s\\S]*?"""|"(?:[^"\\\\\\n]|\\\\.)*"|\'(?:[^\'\\\\\\n]|\\\\.)*\')',
   "(?<note>#[^\\n]*)",
   "(?<=\\b(?:def|class)\\s+)(?<name>\\w+)",
-  "\\b(?<key>def|class|return|if|else|elif|for|in|while|import|from|not|and|or|is|None|True|False|lambda|self|yield|with|as|raise|assert)\\b",
+  `\\b(?<key>${KEYWORDS.replaceAll(" ", "|")})\\b`,
 ].join("|"), "g");
 
 export function coloured(source) {

@@ -1,5 +1,5 @@
 // Numbers as colours that everyone can tell apart.
-// In: a value and its range. Out: a packed pixel; shares run from paper to deep blue-green, signed values blue to orange.
+// In: a value and its range. Out: a packed pixel; shares run from paper to deep blue, signed values blue to orange.
 // Both scales change in lightness all the way, so they also work without colour vision, and in print.
 
 const SHARES = {

@@ -33,34 +33,6 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-// A row of buttons of which one is pressed: [[value, label], ...]; arrow keys walk along it.
-export function choices(options, chosen, name, onchoose) {
-  const buttons = options.map(([value, label]) => make("button", {
-    type: "button", role: "radio", "data-choice": value, "aria-checked": String(value === chosen),
-    tabindex: value === chosen ? 0 : -1, onclick: () => press(value),
-  }, label));
-  const press = (value) => {
-    buttons.forEach((button, i) => {
-      button.setAttribute("aria-checked", String(options[i][0] === value));
-      button.tabIndex = options[i][0] === value ? 0 : -1;
-    });
-    onchoose(value);
-  };
-  return make("div", { class: "choices", role: "radiogroup", "aria-label": name, onkeydown: alongButtons }, ...buttons);
-}
-
-// Left and right move the focus to the neighbour and press it.
-export function alongButtons(event) {
-  const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-  if (!step) return;
-  const buttons = [...event.currentTarget.querySelectorAll("button")];
-  const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
-  next.focus();
-  next.click();
-  event.preventDefault();
-  event.stopPropagation();
-}
-
 // 0.04213, 12.35, 1.2e-5: four digits that matter.
 export function digits(value) {
   if (!Number.isFinite(value)) return value === -Infinity ? "−∞" : String(value);

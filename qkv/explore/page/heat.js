@@ -1,5 +1,5 @@
 // A grid of numbers as a heat map.
-// In: rows x columns of values with names. Out: a canvas; hovering (or the arrow keys) tells a value, a click gives a row.
+// In: rows x columns of values with names. Out: a canvas; pointing (or the arrow keys) tells a value, a click a row.
 // The picture is drawn once, one pixel a value, and stretched; only a small frame moves with the pointer.
 
 import { make, fill, digits } from "./dom.js";
@@ -26,7 +26,8 @@ export class HeatMap {
     this.canvas.addEventListener("pointerleave", () => this.point(this.chosen));
     this.canvas.addEventListener("click", (event) => this.choose(this.cellAt(event)));
     this.canvas.addEventListener("keydown", (event) => this.walk(event));
-    new ResizeObserver(() => this.grid && this.element.clientWidth !== this.drawnWidth && this.render()).observe(this.element);
+    new ResizeObserver(() => this.grid && this.element.clientWidth !== this.drawnWidth && this.render())
+      .observe(this.element);
   }
 
   show(grid) {
@@ -54,6 +55,7 @@ export class HeatMap {
     this.drawValues(pen);
     this.drawNames(pen);
     this.drawLegend();
+    this.placeFrame();
     this.canvas.dataset.drawn = `${this.grid.rows} × ${this.grid.columns}`;
   }
 
@@ -67,8 +69,8 @@ export class HeatMap {
     this.cellHeight = Math.min(LARGEST.height, (this.grid.tallest ?? TALLEST) / rows);
     if (this.grid.square) this.cellHeight = this.cellWidth = Math.min(this.cellWidth, TALLEST / rows);
     this.tilted = columnNames && widest(pen, columnNames) + 4 > this.cellWidth;
-    this.top = !columnNames || this.cellWidth < 3 ? 8 : this.tilted ? Math.min(96, 14 + 0.8 * widest(pen, columnNames)) : 20;
-    this.namesAbove = this.top > 8;
+    this.namesAbove = columnNames && this.cellWidth >= 3;
+    this.top = !this.namesAbove ? 8 : this.tilted ? Math.min(96, 14 + 0.8 * widest(pen, columnNames)) : 20;
     const overhang = this.tilted && this.namesAbove ? 0.6 * this.top : 0;
     this.width = Math.ceil(this.left + this.cellWidth * columns + Math.max(2, Math.min(overhang, 60)));
     this.height = Math.ceil(this.top + this.cellHeight * rows + 2);
@@ -103,7 +105,8 @@ export class HeatMap {
     for (let i = 0; i < values.length; i++) {
       if (!Number.isFinite(values[i])) continue;
       pen.fillStyle = inkOn(values[i], kind, this.range);
-      pen.fillText(short(values[i]), this.left + ((i % columns) + 0.5) * this.cellWidth, this.top + (Math.floor(i / columns) + 0.5) * this.cellHeight);
+      const [row, column] = [Math.floor(i / columns) + 0.5, (i % columns) + 0.5];
+      pen.fillText(short(values[i]), this.left + column * this.cellWidth, this.top + row * this.cellHeight);
     }
   }
 
@@ -150,7 +153,8 @@ export class HeatMap {
 
   drawLegend() {
     const [low, high, cut] = this.range;
-    const stops = Array.from({ length: 7 }, (_, i) => colourOf(low + (i / 6) * (high - low), this.grid.kind, this.range));
+    const stops = Array.from({ length: 7 }, (_, i) =>
+      colourOf(low + (i / 6) * (high - low), this.grid.kind, this.range));
     const bar = make("span", { class: "legend-bar" });
     bar.style.background = `linear-gradient(to right, ${stops.join(",")})`;
     fill(this.legend, make("span", {}, digits(low)), bar, make("span", {}, (cut ? "≥ " : "") + digits(high)));
@@ -167,19 +171,22 @@ export class HeatMap {
 
   // The value under the pointer, in words.
   point(cell) {
-    this.frame.hidden = !cell;
+    this.pointed = cell;
+    this.placeFrame();
     if (!cell) {
       delete this.readout.dataset.value;
       return fill(this.readout, make("span", { class: "soft" }, t("hoverHint")));
     }
     const value = this.grid.values[cell.row * this.grid.columns + cell.column];
     Object.assign(this.readout.dataset, { row: cell.row, column: cell.column, value });
-    this.placeFrame(cell);
     return fill(this.readout, `${this.nameOf("row", cell.row)} · ${this.nameOf("column", cell.column)} = `,
       make("strong", {}, digits(value)));
   }
 
-  placeFrame({ row, column }) {
+  placeFrame() {
+    this.frame.hidden = !this.pointed;
+    if (!this.pointed) return;
+    const { row, column } = this.pointed;
     const size = (cells) => `${Math.max(3, cells)}px`;
     Object.assign(this.frame.style, {
       left: `${this.left + column * this.cellWidth}px`, top: `${this.top + row * this.cellHeight}px`,
@@ -230,11 +237,27 @@ export function shorten(name, most = 14) {
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : name;
 }
 
-// A row of the map as readable numbers.
-export function numbers(grid, row) {
-  const values = grid.values.subarray(row * grid.columns, Math.min((row + 1) * grid.columns, row * grid.columns + 1024));
-  const items = [...values].map((value, column) => make("li", { "data-column": column, "data-value": value },
-    make("span", { class: "soft" }, grid.columnNames ? shorten(grid.columnNames[column]) : String(column)), digits(value)));
+// A row of the map as readable numbers; of a very wide one, the beginning.
+export function numbers({ values, columns, rowNames, columnNames }, row) {
+  const shown = values.subarray(row * columns, row * columns + Math.min(columns, 1024));
+  const name = (column) => make("span", { class: "soft" }, columnNames ? shorten(columnNames[column]) : String(column));
+  const items = Array.from(shown, (value, column) =>
+    make("li", { "data-column": column, "data-value": value }, name(column), digits(value)));
   return make("figure", { class: "numbers", "data-row": row },
-    make("figcaption", {}, `${t("row")} ${row}${grid.rowNames ? ` · ${grid.rowNames[row]}` : ""}`), make("ol", {}, ...items));
+    make("figcaption", {}, [`${t("row")} ${row}`, rowNames?.[row]].filter(Boolean).join(" · ")),
+    make("ol", {}, ...items));
+}
+
+// Numbers that name something (ids, chosen experts) are read, not coloured.
+export function wholeNumbers({ values, rows, columns, rowNames, columnNames }) {
+  const cell = (row, column) => {
+    const value = values[row * columns + column];
+    return make("td", { "data-row": row, "data-column": column, "data-value": value }, String(value));
+  };
+  const line = (row) => make("tr", {}, rowNames ? make("th", {}, rowNames[row]) : null,
+    ...Array.from({ length: columns }, (_, column) => cell(row, column)));
+  const names = (columnNames ?? []).map((name) => make("th", {}, name));
+  const heading = columnNames ? make("tr", {}, rowNames ? make("th") : null, ...names) : null;
+  const lines = Array.from({ length: rows }, (_, row) => line(row));
+  return make("div", { class: "lens" }, make("table", {}, heading, ...lines));
 }

@@ -8,11 +8,14 @@ import { card } from "./card.js";
 import { percent } from "./bars.js";
 
 export function lensCard(app) {
-  return card("lens", t("lens"), t("lensAbout"), app.source.json(`pass/${app.pass.id}/lens/${app.position}`).then(table));
+  const arriving = app.source.json(`pass/${app.pass.id}/lens/${app.position}`);
+  return card("lens", t("lens"), t("lensAbout"), arriving.then(table));
 }
 
+// The last layer stands on top.
 function table({ layers }) {
-  const lines = layers.map(({ name, title, tokens }) => make("tr", { "data-layer": name }, make("th", { scope: "row" }, say(title)), ...tokens.map(cell)));
+  const lines = layers.map(({ name, title, tokens }) =>
+    make("tr", { "data-layer": name }, make("th", { scope: "row" }, say(title)), ...tokens.map(cell)));
   return make("div", { class: "lens" }, make("table", {}, ...lines.reverse()));
 }
 

@@ -3,6 +3,7 @@
 // Nearness is the cosine of the embeddings; the map can only show a part of it, and says how much.
 
 import { make, draw, fill } from "./dom.js";
+import { note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars, percent } from "./bars.js";
@@ -11,10 +12,7 @@ import { shorten } from "./heat.js";
 const WIDE = 640, HIGH = 400, EDGE = 34;
 
 export function mapCard(app) {
-  const side = app.pass.sides.source ? "source" : "target";
-  const element = card("map", t("map"), null, content(app, side));
-  element.classList.add("wide");
-  return element;
+  return card("map", t("map"), null, content(app, app.pass.sides.source ? "source" : "target"), "wide");
 }
 
 async function content(app, side) {
@@ -22,28 +20,34 @@ async function content(app, side) {
   const list = make("div", { class: "neighbours" });
   const choose = async ({ id, token }) => {
     const { neighbours } = await app.source.json(`neighbours/${side}/${id}`);
-    fill(list, make("h3", {}, t("neighbours", token)), bars(neighbours.map((near) => ({ name: near.token, share: Math.max(0, near.cosine), id: near.id })), 1));
+    const rows = neighbours.map((near) => ({ id: near.id, name: near.token, share: Math.max(0, near.cosine) }));
+    fill(list, make("h3", {}, t("neighbours", token)), bars(rows, 1));
   };
-  const mine = points.filter(({ here }) => here);
-  if (mine.length) app.guard(choose(mine[0]));
-  return [make("p", { class: "soft small" }, t("mapAbout", percent(explained[0] + explained[1]))),
+  const first = points.find(({ here }) => here);
+  if (first) app.guard(choose(first));
+  return [note(t("mapAbout", percent(explained[0] + explained[1]))),
     make("div", { class: "try map" }, picture(points, (point) => app.guard(choose(point))), list)];
 }
 
+// The text's own tokens come first, so that their names find room.
 function picture(points, choose) {
   const at = scaleOf(points), taken = [];
-  const marks = [...points].sort((a, b) => b.here - a.here).map((point) => mark(point, at(point), free(taken, at(point)), choose));
+  const marks = [...points].sort((a, b) => b.here - a.here)
+    .map((point) => mark(point, at(point), free(taken, at(point)) || point.here, choose));
   return draw("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "group", "aria-label": t("map") }, ...marks);
 }
 
 function scaleOf(points) {
-  const range = (key) => [Math.min(...points.map((point) => point[key])), Math.max(...points.map((point) => point[key]))];
-  const fit = (value, [low, high], size) => EDGE + ((value - low) / (high - low || 1)) * (size - 2 * EDGE);
-  const [x, y] = [range("x"), range("y")];
-  return (point) => [fit(point.x, x, WIDE), HIGH - fit(point.y, y, HIGH)];
+  const along = (key, size) => {
+    const values = points.map((point) => point[key]);
+    const low = Math.min(...values), wide = Math.max(...values) - low || 1;
+    return (point) => EDGE + ((point[key] - low) / wide) * (size - 2 * EDGE);
+  };
+  const [x, y] = [along("x", WIDE), along("y", HIGH)];
+  return (point) => [x(point), HIGH - y(point)];
 }
 
-// Whether a name still has room here; those of the text itself are placed first.
+// Whether a name still has room here.
 function free(taken, [x, y]) {
   const room = taken.every(([a, b]) => Math.abs(a - x) > 62 || Math.abs(b - y) > 13);
   if (room) taken.push([x, y]);
@@ -51,9 +55,11 @@ function free(taken, [x, y]) {
 }
 
 function mark(point, [x, y], named, choose) {
-  const press = (event) => event.key === "Enter" && choose(point);
-  return draw("g", { class: point.here ? "point mine" : "point other", tabindex: point.here ? 0 : -1, role: "button", "aria-label": point.token, "data-id": point.id, onclick: () => choose(point), onkeydown: press },
-    draw("title", {}, point.token),
-    draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: point.here ? 5 : 3 }),
-    named || point.here ? draw("text", { x: (x + 7).toFixed(1), y: (y + 4).toFixed(1) }, shorten(point.token, 12)) : null);
+  const { id, token, here } = point;
+  const onkeydown = (event) => event.key === "Enter" && choose(point);
+  const pressed = { role: "button", "aria-label": token, onclick: () => choose(point), onkeydown };
+  return draw("g", { class: here ? "point mine" : "point other", tabindex: here ? 0 : -1, "data-id": id, ...pressed },
+    draw("title", {}, token),
+    draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: here ? 5 : 3 }),
+    named ? draw("text", { x: (x + 7).toFixed(1), y: (y + 4).toFixed(1) }, shorten(token, 12)) : null);
 }

@@ -3,25 +3,25 @@
 // Closeness is the cosine of the sentence vectors.
 
 import { make, fill } from "./dom.js";
+import { button, note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars } from "./bars.js";
 
 export function nearestCard(app) {
-  const element = card("nearest", t("nearest"), null, content(app));
-  element.classList.add("wide");
-  return element;
+  return card("nearest", t("nearest"), null, content(app), "wide");
 }
 
 async function content(app) {
-  const about = make("p", { class: "soft small" }), list = make("div");
+  const about = note(""), list = make("div");
   const show = async () => {
     const { pooling, nearest } = await app.source.json(`pass/${app.pass.id}/nearest`);
+    const rows = nearest.map(({ text, cosine }) => ({ name: text, share: Math.max(0, cosine) }));
     about.textContent = t("nearestAbout", pooling);
-    fill(list, nearest.length ? bars(nearest.map(({ text, cosine }) => ({ name: text, share: Math.max(0, cosine) })), 1, "bars sentences") : make("p", { class: "soft" }, t("noSentences")));
+    fill(list, rows.length ? bars(rows, 1, "bars sentences") : note(t("noSentences")));
   };
   await show();
-  return [about, app.source.offline ? null : typed(app, show), list].filter(Boolean);
+  return app.source.offline ? [about, list] : [about, typed(app, show), list];
 }
 
 function typed(app, show) {
@@ -29,9 +29,10 @@ function typed(app, show) {
   field.value = app.sentences ?? "";
   const send = async () => {
     app.sentences = field.value;
-    await app.source.send("sentences", { sentences: field.value.split("\n").map((line) => line.trim()).filter(Boolean) });
+    const sentences = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    await app.source.send("sentences", { sentences });
     app.source.forget(`pass/${app.pass.id}/nearest`);
     await show();
   };
-  return make("div", { class: "typed" }, field, make("button", { type: "button", onclick: () => app.guard(send()) }, t("measure")));
+  return make("div", { class: "typed" }, field, button(t("measure"), () => app.guard(send())));
 }

@@ -3,6 +3,7 @@
 // Row i of the target has read token i and writes predicted[i].
 
 import { make, scrollWithin } from "./dom.js";
+import { button } from "./controls.js";
 import { t } from "./words.js";
 
 export function tokensOf(pass, side) {
@@ -15,31 +16,46 @@ export function writtenTokens(pass) {
   return predicted ?? [...tokens.slice(1), "…"];
 }
 
-// Names of the rows of an attention: those that look. In cross-attention, the words being written.
-export function rowNames(pass, which) {
-  return which === "cross" ? writtenTokens(pass) : tokensOf(pass, sideOf(pass, which));
-}
-
-function sideOf(pass, which) {
+// The side that looks, and the side that is looked at.
+function rowSide(which) {
   return which === "encoder" ? "source" : "target";
 }
 
-// What a position is called where it is chosen: the word it writes (translator) or the token it has read (generator).
+export function columnSide(which) {
+  return which === "decoder" ? "target" : "source";
+}
+
+// Names of the rows of an attention: those that look. In cross-attention, the words being written.
+export function rowNames(pass, which) {
+  return which === "cross" ? writtenTokens(pass) : tokensOf(pass, rowSide(which));
+}
+
+// Whole words that look, as groups of rows. In cross-attention a row writes the token after the one it has read.
+export function rowWords(pass, which) {
+  if (which !== "cross") return pass.sides[rowSide(which)].words;
+  const tokens = writtenTokens(pass), last = tokens.length - 1;
+  const written = pass.sides.target.words.slice(1);
+  return [...written.map((word) => ({ text: word.text, tokens: word.tokens.map((at) => at - 1) })),
+    { text: tokens[last], tokens: [last] }];
+}
+
+// What a position is called where it is chosen: the word it writes (translator) or the token it has read.
 export function positionName(pass, position) {
-  return pass.family === "translator" ? writtenTokens(pass)[position] : (pass.sides.target ?? pass.sides.source).tokens[position];
+  if (pass.family === "translator") return writtenTokens(pass)[position];
+  return (pass.sides.target ?? pass.sides.source).tokens[position];
 }
 
 // A row of tokens, one of them pressed.
 export function positionChips(app, onchoose) {
   const { pass } = app;
-  const chips = Array.from({ length: pass.positions }, (_, position) => make("button", {
-    type: "button", class: "token", "data-position": position, "aria-pressed": String(position === app.position),
-    onclick: (event) => {
-      app.position = position;
-      for (const chip of event.currentTarget.parentNode.children) chip.setAttribute("aria-pressed", String(chip === event.currentTarget));
-      onchoose(position);
-    },
-  }, positionName(pass, position)));
+  const press = (position, { currentTarget: chip }) => {
+    app.position = position;
+    for (const one of chip.parentNode.children) one.setAttribute("aria-pressed", String(one === chip));
+    onchoose(position);
+  };
+  const chips = Array.from({ length: pass.positions }, (_, position) =>
+    button(positionName(pass, position), (event) => press(position, event), {
+      class: "token", "data-position": position, "aria-pressed": String(position === app.position) }));
   return make("div", { class: "word-choice" },
     make("span", { class: "soft small" }, t(pass.family === "translator" ? "chooseWord" : "choosePosition")),
     make("div", { class: "tokens" }, ...chips));
@@ -52,21 +68,9 @@ export function revealPressed(chips) {
 }
 
 // Tokens with their numbers, as the model reads them.
-export function tokenRow(side) {
-  return make("div", { class: "tokens" }, ...side.tokens.map((token, at) => make("span", {
-    class: "token", "data-id": side.ids[at], title: side.partial?.[at] ? t("partial") : null,
-  }, token, make("span", { class: "soft" }, String(side.ids[at])))));
-}
-
-// Whole words that look, as groups of rows. In cross-attention a row writes the token after the one it has read.
-export function rowWords(pass, which) {
-  if (which !== "cross") return pass.sides[sideOf(pass, which)].words;
-  const { words } = pass.sides.target, predicted = writtenTokens(pass);
-  const written = words.slice(1).map(({ text, tokens }) => ({ text, tokens: tokens.map((at) => at - 1) }));
-  return [...written, { text: predicted.at(-1), tokens: [predicted.length - 1] }];
-}
-
-// The side that is looked at.
-export function columnSide(which) {
-  return which === "decoder" ? "target" : "source";
+export function tokenRow({ tokens, ids, partial }) {
+  const chips = tokens.map((token, at) =>
+    make("span", { class: "token", "data-id": ids[at], title: partial[at] ? t("partial") : null },
+      token, make("span", { class: "soft" }, String(ids[at]))));
+  return make("div", { class: "tokens" }, ...chips);
 }

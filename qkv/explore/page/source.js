@@ -1,5 +1,5 @@
 // Where all numbers and words of the page come from: the server, or what is recorded in the file itself.
-// In: a name such as "pass/3f2a/top/4". Out: JSON, or a tensor { shape, data }; trouble is a sentence in both languages.
+// In: a name such as "pass/3f2a/top/4". Out: JSON, or a tensor { shape, data }; trouble is a sentence.
 // The names are those of qkv/explore/app.py; a recorded file keeps the answers under the same names.
 
 import { both } from "./words.js";
@@ -96,10 +96,9 @@ class Recorded {
 
   // The whole is recorded; a head, a mean of heads or some rows are cut out of it here.
   async tensor(name) {
-    if (this.tensors[name]) return decode(this.tensors[name]);
     const [path, query] = name.split("?");
     const { index, rows } = Object.fromEntries(new URLSearchParams(query ?? ""));
-    if (this.tensors[path]) return cutRows(index === undefined ? decode(this.tensors[path]) : cutHead(decode(this.tensors[path]), index), rows);
+    if (this.tensors[path]) return cutRows(cutHead(decode(this.tensors[path]), index), rows);
     const [, layer, head] = path.match(/^(.*)\/([^/]+)$/) ?? [];
     return this.tensors[layer] ? cutHead(decode(this.tensors[layer]), head) : missing();
   }
@@ -119,6 +118,7 @@ function decode(recorded) {
 }
 
 function cutHead({ shape, data }, head) {
+  if (head === undefined) return { shape, data };
   const size = shape.slice(1).reduce((a, b) => a * b, 1);
   if (head !== "mean") return { shape: shape.slice(1), data: data.subarray(head * size, (Number(head) + 1) * size) };
   const mean = new Float32Array(size);

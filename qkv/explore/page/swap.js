@@ -3,33 +3,39 @@
 // A swap is written swap:side.position.id, so what is typed must be a single token.
 
 import { make, fill } from "./dom.js";
+import { button, note } from "./controls.js";
 import { t, both } from "./words.js";
 import { Trouble } from "./source.js";
 
 export function swapper(app, again) {
   const side = app.pass.sides.source ? "source" : "target";
   const place = make("div", { class: "swap-place" });
-  const chips = app.pass.sides[side].tokens.map((token, at) => make("button", {
-    type: "button", class: "token", "data-swap": at, "aria-pressed": String(Boolean(swapAt(app, side, at))), onclick: (event) => edit(event.currentTarget, at),
-  }, token));
-  const edit = (chip, at) => {
-    if (removeSwap(app, side, at)) return again(chip.setAttribute("aria-pressed", "false"));
-    const form = swapForm(app, side, at, () => { chip.setAttribute("aria-pressed", "true"); fill(place); again(); });
+  const chips = app.pass.sides[side].tokens.map((token, at) => chip(app, { side, at, token, place, again }));
+  return make("div", { class: "swap" }, make("h3", {}, t("swap")), note(t("swapAbout")),
+    make("div", { class: "tokens" }, ...chips), place);
+}
+
+// A swapped token is pressed; clicking it again puts the old one back.
+function chip(app, { side, at, token, place, again }) {
+  const swap = () => [...app.edits].find((one) => one.startsWith(`swap:${side}.${at}.`));
+  const mark = () => element.setAttribute("aria-pressed", String(Boolean(swap())));
+  const done = () => {
+    fill(place);
+    mark();
+    again();
+  };
+  const press = () => {
+    if (app.edits.delete(swap())) return done();
+    const form = swapForm(app, { side, at, token }, done);
     fill(place, form);
     return form.elements.token.focus();
   };
-  return make("div", { class: "swap" }, make("h3", {}, t("swap")), make("p", { class: "soft small" }, t("swapAbout")), make("div", { class: "tokens" }, ...chips), place);
+  const element = button(token, press, { class: "token", "data-swap": at });
+  mark();
+  return element;
 }
 
-function swapAt(app, side, at) {
-  return [...app.edits].find((one) => one.startsWith(`swap:${side}.${at}.`));
-}
-
-function removeSwap(app, side, at) {
-  return app.edits.delete(swapAt(app, side, at));
-}
-
-function swapForm(app, side, at, done) {
+function swapForm(app, { side, at, token }, done) {
   const field = make("input", { type: "text", name: "token", size: 12, "aria-label": t("swap"), autocomplete: "off" });
   const send = async () => {
     const { tokens } = await app.source.send("tokens", { text: field.value, side });
@@ -37,6 +43,10 @@ function swapForm(app, side, at, done) {
     app.edits.add(`swap:${side}.${at}.${tokens[0].id}`);
     done();
   };
-  return make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); app.guard(send()); } },
-    make("span", { class: "soft small" }, t("swapWith", app.pass.sides[side].tokens[at])), field, make("button", {}, t("swapDo")));
+  const onsubmit = (event) => {
+    event.preventDefault();
+    app.guard(send());
+  };
+  return make("form", { class: "row", onsubmit },
+    make("span", { class: "soft small" }, t("swapWith", token)), field, make("button", {}, t("swapDo")));
 }

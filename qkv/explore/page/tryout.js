@@ -16,11 +16,10 @@ export function showTryout(app) {
   const { can } = app.model;
   app.edits ??= new Set();
   const here = make("div", { class: "try" });
-  const renew = () => fill(here,
-    can.logits ? make("div", { class: "column" }, chancesCard(app), can.lens ? lensCard(app) : null) : null, switchesCard(app));
+  const words = () => make("div", { class: "column" }, chancesCard(app), can.lens ? lensCard(app) : null);
+  const renew = () => fill(here, can.logits ? words() : null, switchesCard(app));
   renew();
-  const whole = make("div", { class: "try" }, can.sentences ? nearestCard(app) : null, can.beam ? beamCard(app) : null,
-    mapCard(app), can.waves ? wavesCard(app) : null);
-  const chips = app.pass.positions ? positionChips(app, renew) : null;
-  return make("div", { class: "tryout" }, chips, here, whole);
+  const whole = make("div", { class: "try" }, can.sentences ? nearestCard(app) : null,
+    can.beam ? beamCard(app) : null, mapCard(app), can.waves ? wavesCard(app) : null);
+  return make("div", { class: "tryout" }, app.pass.positions ? positionChips(app, renew) : null, here, whole);
 }

@@ -3,11 +3,14 @@
 // Left and right arrows go from step to step.
 
 import { make, fill, scrollWithin } from "./dom.js";
+import { button, note } from "./controls.js";
 import { t, say } from "./words.js";
 import { book } from "./code.js";
 import { film } from "./film.js";
 import { StepNumbers } from "./step.js";
 import { positionChips, revealPressed } from "./sides.js";
+
+const OWN_ARROWS = "input, textarea, select, canvas, [role=radiogroup], [role=tablist]";
 
 export function showWalk(app) {
   const walk = new Walk(app);
@@ -25,16 +28,14 @@ class Walk {
     this.app = app;
     this.pass = app.pass;
     this.numbers = new StepNumbers(app);
+    this.film = film(app);
     this.list = make("nav", { class: "card steps", "aria-label": t("steps") }, ...this.groups());
     this.told = make("div", { class: "told" });
-    this.bar = this.stepBar();
     this.beside = make("div", { class: "beside" });
-    this.film = film(app);
     this.chips = this.pass.positions ? positionChips(app, (position) => this.chooseWord(position)) : null;
-    this.element = make("div", { class: "walk" }, this.list,
-      make("div", { class: "middle" }, this.film?.element,
-        make("section", { class: "card step" }, this.bar, this.told, this.chips, this.numbers.element)),
-      this.beside);
+    const step = make("section", { class: "card step" }, this.bar(), this.told, this.chips, this.numbers.element);
+    this.element = make("div", { class: "walk" },
+      this.list, make("div", { class: "middle" }, this.film?.element, step), this.beside);
     this.film?.showWord(app.position);
     this.go(Math.min(app.step, this.pass.steps.length - 1));
   }
@@ -48,7 +49,7 @@ class Walk {
     return this.pass.steps[this.app.step];
   }
 
-  // Neighbouring steps of the same layer stand under one heading.
+  // Neighbouring steps of the same layer stand under one heading, those of a sublayer under a smaller one.
   groups() {
     const groups = [];
     this.pass.steps.forEach((step, index) => {
@@ -60,76 +61,76 @@ class Walk {
       items.push(this.item(step, index));
     });
     return groups.map(({ step, items }, at) => make("details", { name: "steps", open: at === 0 },
-      make("summary", {}, this.heading(step, at)), make("ol", {}, ...items)));
+      make("summary", {}, this.heading(step)), make("ol", {}, ...items)));
   }
 
-  heading({ stack, layer, part }, at) {
+  heading({ stack, layer, part }) {
     const name = stack && this.app.model.family === "translator" ? `${t(stack)} · ` : "";
     if (layer !== null) return name + t(name ? "layer" : "layerAlone", layer + 1);
-    return `${name}${t(at === 0 || part === "embed" ? "beginning" : "ending")}`;
+    return name + t(part === "embed" ? "beginning" : "ending");
   }
 
   partName({ part }) {
     return make("li", { class: "part" }, say(this.app.model.parts[part].title));
   }
 
-  item(step, index) {
-    const { title } = this.app.model.kinds[step.kind];
-    return make("li", {}, make("button", { type: "button", "data-step": step.key, onclick: () => this.go(index) }, say(title)));
+  item({ kind, key }, index) {
+    const { title } = this.app.model.kinds[kind];
+    return make("li", {}, button(say(title), () => this.go(index), { "data-step": key }));
   }
 
-  stepBar() {
+  bar() {
+    const move = (by) => () => this.go(this.app.step + by);
+    this.back = button(`‹ ${t("before")}`, move(-1), { class: "back" });
+    this.next = button(`${t("after")} ›`, move(1), { class: "next" });
     this.where = make("span", { class: "where" });
-    this.back = make("button", { type: "button", class: "back", onclick: () => this.go(this.app.step - 1) }, `‹ ${t("before")}`);
-    this.next = make("button", { type: "button", class: "next", onclick: () => this.go(this.app.step + 1) }, `${t("after")} ›`);
     this.progress = make("i");
-    return make("div", {}, make("div", { class: "stepbar" }, this.back, this.where, this.next), make("div", { class: "progress" }, this.progress));
+    return make("div", {}, make("div", { class: "stepbar" }, this.back, this.where, this.next),
+      make("div", { class: "progress" }, this.progress));
   }
 
   go(index) {
     if (index < 0 || index >= this.pass.steps.length) return;
     this.app.step = index;
     this.mark(index);
+    this.tell(this.step());
     if (this.chips) this.chips.hidden = !aboutTarget(this.step());
     if (this.chips?.isConnected) revealPressed(this.chips);
-    this.tell(this.step());
     this.app.guard(this.numbers.show(this.step()));
   }
 
   mark(index) {
-    const buttons = this.list.querySelectorAll("li button");
+    const buttons = this.list.querySelectorAll("li button"), chosen = buttons[index];
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
     this.list.querySelector(".here")?.classList.remove("here");
-    buttons[index].setAttribute("aria-current", "step");
-    const group = buttons[index].closest("details");
-    group.open = true;
-    group.classList.add("here");
-    if (this.list.isConnected) scrollWithin(this.list, buttons[index]);
+    chosen.setAttribute("aria-current", "step");
+    Object.assign(chosen.closest("details"), { open: true, className: "here" });
+    if (this.list.isConnected) scrollWithin(this.list, chosen);
     this.back.disabled = index === 0;
     this.next.disabled = index === buttons.length - 1;
-    fill(this.where, t("stepOf", index + 1, buttons.length), make("span", {}, this.placeOf(this.step())));
+    this.where.textContent = [t("stepOf", index + 1, buttons.length), ...this.placeOf(this.step())].join(" · ");
     this.progress.style.width = `${(100 * (index + 1)) / buttons.length}%`;
   }
 
-  tell(step) {
-    const { title, text, formula, code } = this.app.model.kinds[step.kind];
-    const chapter = this.pass.chapters.find(({ key }) => key === step.chapter);
+  tell({ kind, chapter, note: more }) {
+    const { title, text, formula, code } = this.app.model.kinds[kind];
+    const { number, title: name } = this.pass.chapters.find(({ key }) => key === chapter) ?? {};
     fill(this.told,
-      make("p", { class: "soft small", "data-chapter": step.chapter }, chapter ? `${chapter.number} · ${say(chapter.title)}` : ""),
+      number ? note(`${number} · ${say(name)}`, { "data-chapter": chapter }) : null,
       make("h2", {}, say(title)),
       make("p", { class: "about" }, say(text)),
-      step.note ? make("p", { class: "about soft" }, say(step.note)) : null,
+      more ? make("p", { class: "about soft" }, say(more)) : null,
       formula ? make("p", { class: "formula" }, formula) : null);
     fill(this.beside, book(this.app.model.code[code]));
   }
 
   placeOf({ stack, layer, part }) {
-    const parts = [stack ? t(stack) : null, layer === null ? null : t("layer", layer + 1), say(this.app.model.parts[part]?.title)];
-    return ` · ${parts.filter(Boolean).join(" · ")}`;
+    return [stack ? t(stack) : "", layer === null ? "" : t("layer", layer + 1), say(this.app.model.parts[part]?.title)]
+      .filter(Boolean);
   }
 
   key(event) {
-    if (event.target.closest("input, textarea, select, canvas, [role=radiogroup], [role=tablist]") || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target.closest(OWN_ARROWS) || event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === "ArrowRight") this.go(this.app.step + 1);
     if (event.key === "ArrowLeft") this.go(this.app.step - 1);
   }

@@ -1,5 +1,5 @@
 // Positions as waves.
-// In: the numbers that tell the model where a token stands. Out: some components as curves over the places, and all as a heat map.
+// In: the numbers that tell the model where a token stands. Out: some components as curves, and all as a heat map.
 // Fast waves tell neighbours apart, slow ones tell near from far.
 
 import { make, draw } from "./dom.js";
@@ -7,34 +7,41 @@ import { t, say } from "./words.js";
 import { card } from "./card.js";
 import { HeatMap } from "./heat.js";
 
-const WIDE = 640, LANE = 44, CURVES = 6;
+const WIDE = 640, LEFT = 104, LANE = 44, CURVES = 6;
 
 export function wavesCard(app) {
-  const element = card("waves", t("waves"), null, content(app));
-  element.classList.add("wide");
-  return element;
+  return card("waves", t("waves"), null, content(app), "wide");
 }
 
 async function content(app) {
-  const [about, { shape: [places, components], data }] = await Promise.all([app.source.json("waves"), app.source.tensor("waves/numbers")]);
+  const [about, numbers] = await Promise.all([app.source.json("waves"), app.source.tensor("waves/numbers")]);
+  const { shape: [rows, columns], data: values } = numbers;
   const heat = new HeatMap();
-  requestAnimationFrame(() => requestAnimationFrame(() => heat.show({ values: data, rows: places, columns: components, kind: "signed", tallest: 280 })));
-  return [make("p", { class: "about" }, say(about.text)), about.formula ? make("p", { class: "formula" }, about.formula) : null,
-    make("div", { class: "try" }, curves(data, places, components), heat.element)].filter(Boolean);
+  heat.show({ values, rows, columns, tallest: 280 });
+  return [make("p", { class: "about" }, say(about.text)),
+    about.formula ? make("p", { class: "formula" }, about.formula) : null,
+    make("div", { class: "try" }, curves(values, rows, columns), heat.element)];
 }
 
-function curves(data, places, components) {
-  const shown = Array.from({ length: Math.min(CURVES, components) }, (_, i) => Math.floor((i * components) / CURVES));
-  return make("div", { class: "waves" }, draw("svg", { viewBox: `0 0 ${WIDE} ${shown.length * LANE + 20}`, role: "img", "aria-label": t("waves") },
-    ...shown.flatMap((component, lane) => curve(data, places, components, component, lane)),
-    draw("text", { x: WIDE, y: shown.length * LANE + 16, "text-anchor": "end", class: "score" }, `${t("place")} →`)));
+// A few components, each in its own lane.
+function curves(values, places, components) {
+  const lanes = Math.min(CURVES, components), height = lanes * LANE + 20;
+  const drawn = Array.from({ length: lanes }, (_, lane) => {
+    const component = Math.floor((lane * components) / lanes);
+    const wave = Float32Array.from({ length: places }, (_, place) => values[place * components + component]);
+    return curve(wave, component, lane * LANE + LANE / 2);
+  });
+  const axis = draw("text", { x: WIDE, y: height - 4, "text-anchor": "end", class: "score" }, `${t("place")} →`);
+  return make("div", { class: "waves" },
+    draw("svg", { viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": t("waves") }, ...drawn, axis));
 }
 
-function curve(data, places, components, component, lane) {
-  const middle = lane * LANE + LANE / 2;
-  let far = 0;
-  for (let place = 0; place < places; place++) far = Math.max(far, Math.abs(data[place * components + component]));
-  const points = Array.from({ length: places }, (_, place) =>
-    `${(104 + (place / Math.max(1, places - 1)) * (WIDE - 108)).toFixed(1)},${(middle - (data[place * components + component] / (far || 1)) * LANE * 0.42).toFixed(1)}`);
-  return [draw("text", { x: 0, y: middle + 4, class: "score" }, `${t("component")} ${component}`), draw("polyline", { class: "wave", points: points.join(" ") })];
+function curve(wave, component, middle) {
+  const far = wave.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1;
+  const points = Array.from(wave, (value, place) => {
+    const x = LEFT + (place / Math.max(1, wave.length - 1)) * (WIDE - LEFT - 4);
+    return `${x.toFixed(1)},${(middle - (value / far) * LANE * 0.42).toFixed(1)}`;
+  });
+  return draw("g", {}, draw("text", { x: 0, y: middle + 4, class: "score" }, `${t("component")} ${component}`),
+    draw("polyline", { class: "wave", points: points.join(" ") }));
 }

@@ -1,0 +1,148 @@
+"""How the page looks and how quick it is: three widths, two languages, two themes, long texts, the keyboard."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from browser import SCREENSHOTS, Tab, chromium, served, tab, until
+from small_explorers import explorer_of, small
+
+import qkv.explore
+from qkv.explore.app import make_app
+from qkv.model.presets import writer
+from qkv.model.spec import Dense, Heads
+from qkv.text.learn import learn
+
+PAGE = Path(qkv.explore.__file__).parent / "page"
+WIDTHS = {"phone": (360, 740), "tablet": (768, 1024), "desk": (1920, 1080)}
+# When the first view stands, in milliseconds since the page was asked for.
+CLOCK = """new MutationObserver((_, watch) => { if (document.querySelector('#view > *')) { watch.disconnect(); window.stood = performance.now(); } })
+    .observe(document, { childList: true, subtree: true });"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def address():
+    with served(make_app(small("translator"))) as one:
+        yield one
+
+
+def slack() -> float:
+    """Promises of time are for a quiet machine; where others work too, they last as much longer as there are others."""
+    return max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def show(page, name):
+    page.click(f"#tab-{name}")
+    until(page, {"walk": "document.querySelector('.step-numbers').dataset.step", "attention": "document.querySelector('.panel canvas[data-drawn]')",
+                 "tryout": "document.querySelector('[data-card=waves] canvas[data-drawn]')"}[name])  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_view_fits_every_width(browser, address, language, theme):
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    with tab(browser, address, color_scheme=theme, locale=language) as page:
+        page.click(f"[data-choice={language}]")
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        for width, size in WIDTHS.items():
+            page.set_viewport_size({"width": size[0], "height": size[1]})
+            for name in ("attention", "tryout", "walk"):
+                show(page, name)
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, name)
+                page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{language}-{theme}.png", full_page=width != "desk")
+
+
+def test_a_switched_language_leaves_nothing_in_the_other(browser, address):
+    with tab(browser, address) as page:
+        page.click("[data-choice=zh]")
+        assert page.evaluate("document.documentElement.lang") == "zh-CN"
+        for name in ("walk", "attention", "tryout"):
+            show(page, name)
+            told = page.evaluate("[...document.querySelectorAll('h2, h3, p.about, .tabs button, .main, .tools button, .slider span, summary')].map((one) => one.innerText)")
+            left = [text for text in told if re.search("[A-Za-z]{4,}", text) and not re.search("[\u4e00-\u9fff]", text)]
+            assert left == [], name
+
+
+def test_the_page_can_be_used_without_a_mouse(browser, address):
+    with tab(browser, address) as page:
+        page.locator("#tab-walk").focus()
+        page.keyboard.press("ArrowRight")
+        until(page, "document.querySelector('.panel canvas[data-drawn]')")
+        assert page.evaluate("document.activeElement.id") == "tab-attention"
+        page.locator(".panel canvas").focus()
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
+            page.keyboard.press(key)
+        assert page.evaluate("Object.assign({}, document.querySelector('.panel .readout').dataset)") | {"value": ""} == {"row": "2", "column": "1", "value": ""}
+        assert page.get_attribute(".looks [data-row]", "data-row") == "2"
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_film_writes_one_word_after_another(browser, address):
+    with tab(browser, address) as page:
+        frames = int(page.get_attribute(".film input", "max")) + 1
+        written = []
+        for frame in range(frames):
+            page.evaluate(f"(() => {{ const one = document.querySelector('.film input'); one.value = {frame}; one.dispatchEvent(new Event('input')); }})()")
+            until(page, f"document.querySelector('.film').dataset.frame === '{frame}'")
+            assert page.inner_text(".film-caption")
+            written.append(page.locator(".film-token:not(.unwritten)").count())
+        words = page.locator("[data-position]").count()
+        assert written == sorted(written) and written[-1] - written[0] == words
+        page.click(".play")
+        until(page, "document.querySelector('.film input').value > 1")
+        page.click(".play")
+
+
+def test_the_first_view_stands_within_a_second(browser, address):
+    one = Tab(browser)
+    one.page.add_init_script(CLOCK)
+    one.open(address)
+    one.page.reload()
+    assert until(one.page, "window.stood") < 1_000 * slack()
+    one.close()
+
+
+def test_512_tokens_in_144_heads_open_within_three_seconds_and_scroll_smoothly(browser):
+    tokens = learn("char", ["今天天气真好 abcdefghijklmnopqrstuvwxyz"], 64)
+    long = replace(writer(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
+    with served(make_app(explorer_of(long, tokens))) as address, tab(browser, address) as page:
+        page.fill("textarea", ("今天天气真好 abc" * 60)[: 512 - page.locator(".step-numbers .token").count() + 6])
+        begun = page.evaluate("performance.now()")
+        page.click(".ask .main")
+        until(page, "document.querySelectorAll('[data-position]').length > 500")
+        assert page.evaluate("performance.now()") - begun < 3_000 * slack()
+        begun = page.evaluate("performance.now()")
+        page.click("#tab-attention")
+        until(page, "document.querySelector('.panel canvas[data-drawn]') && document.querySelectorAll('.minis canvas[data-drawn]').length >= 12")
+        assert page.evaluate("performance.now()") - begun < 3_000 * slack()
+        worst = page.evaluate("""(async () => { let worst = 0, last = performance.now();
+            for (let i = 0; i < 30; i++) { document.querySelector('.minis').scrollTop = scrollY = i * 20; window.scrollTo(0, i * 20);
+                await new Promise(requestAnimationFrame); worst = Math.max(worst, performance.now() - last); last = performance.now(); }
+            return worst; })()""")
+        assert worst < 250 * slack()
+
+
+def test_modules_are_short_and_text_enters_as_text_only():
+    for file in PAGE.glob("*.js"):
+        text = file.read_text("utf-8")
+        lines = text.splitlines()
+        assert all(line.startswith("// ") for line in lines[:3]), file.name
+        assert len(lines) <= 300 and max(map(len, lines)) <= 120, file.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)", text), file.name
+
+
+def test_every_word_is_said_in_both_languages_and_used():
+    code = {file.name: file.read_text("utf-8") for file in PAGE.glob("*.js")}
+    told = dict(re.findall(r'^  (\w+): (\[[^\]]*\]),$', code["words.js"], re.M))
+    assert all(re.fullmatch(r'\["[^"]+",\s+"[^"]+"\]', pair) for pair in told.values())
+    used = set(re.findall(r"\w+", " ".join(text for name, text in code.items() if name != "words.js")))
+    assert set(told) - used == set()
+    assert set(re.findall(r'\b(?:t|both)\("(\w+)"', " ".join(code.values()))) <= set(told)
