@@ -37,7 +37,7 @@ def test_a_recording_without_weights_says_what_to_record():
 
 @pytest.mark.parametrize("family", ["translator", "generator", "embedder"])
 def test_every_attention_of_a_pass_can_be_drawn(family, tmp_path):
-    explorer = small(family)
+    explorer = small(family, 20)
     story = explorer.open(TEXT)
     for kind in story["attention"]:
         path = draw_attention(explorer.passes[story["id"]], tmp_path / "x.png", kind["name"], 0)
