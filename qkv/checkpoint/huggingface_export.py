@@ -27,6 +27,8 @@ from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.spec import Sinusoidal, Spec
 from qkv.model.transformer import Transformer
+from qkv.text.frame import Frame, frame_of
+from qkv.text.marks import marks_of
 from qkv.text.tokenizer import Tokenizer
 
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
@@ -49,7 +51,7 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     files["README.md"] = card(loaded, family).encode()
     if spec.decoder is not None:
         files["generation_config.json"] = as_json(ids)
-    files |= tokenizer_files(loaded.tokenizers, spec.max_len)
+    files |= tokenizer_files(loaded)
     if spec.decoder is None and loaded.facts.get("pooling"):
         files |= pooling_files(loaded.facts["pooling"], spec.d_model)
     write(path, files)
@@ -153,16 +155,46 @@ def special_ids(loaded: LoadedModel) -> dict[str, Any]:
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def tokenizer_files(tokenizers: Mapping[str, Tokenizer], max_len: int) -> dict[str, disk.Content]:
+def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
     """tokenizer.json and which of its tokens does what; a second vocabulary stands beside it."""
+    tokenizers, spec = loaded.tokenizers, loaded.model.spec
     first = tokenizers.get("tokenizer") or tokenizers.get("source")
     if first is None:
         return {}
     ids = {role: getattr(first, f"{role}_id") for role in ROLES}
     named = {f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_len, **named}
-    files: dict[str, disk.Content] = {"tokenizer.json": first.save, "tokenizer_config.json": as_json(about)}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.max_len, **named}
+    framed = with_frame(first, frame_for(loaded, first))
+    files: dict[str, disk.Content] = {"tokenizer.json": framed.save, "tokenizer_config.json": as_json(about)}
     return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
+
+
+def frame_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Frame:
+    """What our own pipelines put around a text that the model reads; other software knows it only from tokenizer.json."""
+    spec = loaded.model.spec
+    if spec.decoder is None:
+        return frame_of(tokenizer)
+    if spec.encoder is None:
+        return Frame(marks_of(tokenizer, loaded.facts.get("generation") or {}).begin)
+    return Frame((), () if tokenizer.eos_id is None else (tokenizer.eos_id,))
+
+
+def with_frame(tokenizer: Tokenizer, frame: Frame) -> Tokenizer:
+    """The same tokenizer, which puts these tokens around a text by itself; one that has a rule of its own keeps it."""
+    if tokenizer.rules.get("post_processor") is not None or not frame.size:
+        return tokenizer
+    name = dict(zip(ids := (*frame.before, *frame.after), tokenizer.tokens(ids), strict=True))
+
+    def template(*sequences: str) -> list[dict[str, Any]]:
+        """before A after, and for a pair: before A after B after."""
+        parts: list[dict[str, Any]] = [{"SpecialToken": {"id": name[id], "type_id": 0}} for id in frame.before]
+        for kind, sequence in enumerate(sequences):
+            parts += [{"Sequence": {"id": sequence, "type_id": kind}}]
+            parts += [{"SpecialToken": {"id": name[id], "type_id": kind}} for id in frame.after]
+        return parts
+    rule = {"type": "TemplateProcessing", "single": template("A"), "pair": template("A", "B"),
+            "special_tokens": {piece: {"id": piece, "ids": [id], "tokens": [piece]} for id, piece in name.items()}}
+    return Tokenizer.from_json(json.dumps(tokenizer.rules | {"post_processor": rule}, ensure_ascii=False))
 
 
 def card(loaded: LoadedModel, family: Family) -> str:
