@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.generate.best import best_tokens
+from qkv.generate.best import best_sums, log_sum
 from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
 from qkv.generate.texts import Hypothesis
 from qkv.model.transformer import Transformer
@@ -46,105 +46,74 @@ def beam_search(
 
 
 class Search:
-    """Where all searches stand; the numbers in brackets are the rules of textbook/beam.py."""
+    """Where all searches stand: one product of the model serves them all, each then weighs its own candidates."""
 
     def __init__(self, rules: BeamRules, limits: Tensor, dtype: torch.dtype):
-        self.rules, self.limits, self.length = rules, limits, 0
-        n, device = len(limits), limits.device
-        self.log_prob: Tensor = torch.zeros(n, 1, dtype=dtype, device=device)     # (sentences, live), best first
-        self.finished = Finished(rules, int(limits.max()), self.log_prob)
+        self.rules, self.finished = rules, Finished(rules, limits.tolist())
+        self.going = list(self.finished.sentences)                                # those that are still searched
+        self.log_prob: Tensor = torch.zeros(len(limits), 1, dtype=dtype, device=limits.device)  # (sentences, live), best first
+        self.last_ids = limits.new_full((len(limits),), rules.bos_id)             # (sentences * live,): what is read next
         self.forbidden = never_said(limits, rules.bos_id, rules.eos_id, rules.pad_id)
-        self.where = torch.arange(n, device=device)                               # which sentence is searched here
-        self.ids = torch.empty(n, 1, 0, dtype=torch.long, device=device)          # (sentences, live, length)
-        self.best_penalty = self.log_prob.new_tensor([rules.penalty(limit) for limit in limits.tolist()])
-
-    @property
-    def last_ids(self) -> Tensor:
-        """The token that each row reads next, (sentences * live,)."""
-        if self.length == 0:
-            return self.where.new_full((len(self.where),), self.rules.bos_id)
-        return self.ids[:, :, -1].flatten()
 
     def advance(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """One token further; gives the old row of each new row, and the sentences that go on (None: all)."""
-        self.length += 1
-        parent, token, log_prob = self._candidates(logits)                        # (sentences, candidates)
-        ended = token == self.rules.eos_id
-        self._set_aside(parent, token, log_prob, ended)
-        order = ended.byte().argsort(dim=1, stable=True)[:, : self.rules.size]    # [2] those that do not end, in order
-        parent, token = parent.gather(1, order), token.gather(1, order)           # (sentences, live)
-        rows = parent + torch.arange(len(parent), device=parent.device)[:, None] * self.ids.shape[1]
-        self.ids = self._prolonged(parent, token)
-        self.log_prob = log_prob.masked_fill(ended, -math.inf).gather(1, order)
-        return self._leave(rows, self._done())
+        columns = (column.tolist() for column in self._candidates(logits))
+        n_live, rows, stay = self.log_prob.shape[1], list[int](), list[int]()
+        for n, (sentence, *candidates) in enumerate(zip(self.going, *columns, strict=True)):
+            sentence.advance(list(zip(*candidates, strict=True)))
+            if not sentence.done:
+                stay.append(n)
+                rows += [n * n_live + parent for parent in sentence.parents]
+        before, self.going = len(self.going), [self.going[n] for n in stay]
+        self.last_ids = self.last_ids.new_tensor([ids[-1] for one in self.going for ids in one.ids])
+        self.log_prob = self.log_prob.new_tensor([one.log_prob for one in self.going])
+        return self.last_ids.new_tensor(rows), None if len(stay) == before else self.last_ids.new_tensor(stay)
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[1] The best 2 * size ways to add a token: the live one prolonged, the token, the sum of log-probabilities."""
-        whole = logits.logsumexp(dim=-1, keepdim=True)                            # (rows, 1)
-        gains, tokens = best_tokens(logits.index_fill_(1, self.forbidden, -math.inf), 2 * self.rules.size)
-        width = gains.shape[1]
-        sums = (gains - whole).view(*self.log_prob.shape, width) + self.log_prob[..., None]
-        sums, order = sums.flatten(1).sort(dim=1, descending=True, stable=True)   # equals: by live rank, then by token
-        order = order[:, : 2 * self.rules.size]                                   # (sentences, candidates)
-        return order // width, tokens.view(len(sums), -1).gather(1, order), sums[:, : order.shape[1]]
+        shift = self.log_prob - log_sum(logits).view_as(self.log_prob)
+        return best_sums(logits.index_fill_(1, self.forbidden, -math.inf), shift, 2 * self.rules.size)
 
-    def _set_aside(self, parent: Tensor, token: Tensor, log_prob: Tensor, ended: Tensor) -> None:
-        """[2] Those that end, if they stand among the first `size`."""
-        first = slice(self.rules.size)
-        whole = ended[:, first] & (log_prob[:, first] > -math.inf)
-        if bool(whole.any()):
-            ids = self._prolonged(parent[:, first], token[:, first])
-            self.finished.add(self.where, ids, log_prob[:, first].masked_fill(~whole, -math.inf))
 
-    def _prolonged(self, parent: Tensor, token: Tensor) -> Tensor:
-        prefix = self.ids.gather(1, parent[..., None].expand(-1, -1, self.length - 1))
-        return torch.cat([prefix, token[..., None]], dim=2)                       # (sentences, ..., length)
+class Sentence:
+    """The search of one sentence; the numbers in brackets are the rules of textbook/beam.py."""
 
-    def _done(self) -> Tensor:
-        """[4], [5] Which sentences are found: at their limit, or nothing alive can beat the worst that is finished."""
-        at_limit = self.limits == self.length
-        if bool(at_limit.any()):
-            self.finished.add(self.where, self.ids, self.log_prob.masked_fill(~at_limit[:, None], -math.inf))
-        worst = self.finished.score[self.where, -1]                               # -inf while there are fewer than size
-        done = at_limit | (self.log_prob[:, 0] / self.best_penalty <= worst)
-        return done | (worst > -math.inf) if self.rules.size == 1 else done
+    def __init__(self, rules: BeamRules, limit: int):
+        self.rules, self.limit, self.done = rules, limit, False
+        self.ids: list[list[int]] = [[]]     # of the live ones, best first
+        self.log_prob, self.parents = [0.0], [0]
+        self.found: list[Hypothesis] = []    # those that are whole, best first
 
-    def _leave(self, rows: Tensor, done: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not bool(done.any()):
-            return rows.flatten(), None
-        stay = (~done).nonzero()[:, 0]
-        self.where, self.ids, self.log_prob = self.where[stay], self.ids[stay], self.log_prob[stay]
-        self.limits, self.best_penalty = self.limits[stay], self.best_penalty[stay]
-        return rows[stay].flatten(), stay
+    def advance(self, candidates: list[tuple[int, int, float]]) -> None:
+        """[2] Those that end are set aside, if they stand among the first `size`; the first that do not end live on."""
+        size, eos = self.rules.size, self.rules.eos_id
+        self._set_aside([([*self.ids[parent], eos], gain) for parent, token, gain in candidates[:size] if token == eos])
+        live = [one for one in candidates if one[1] != eos][:size]
+        live += [(parent, eos, -math.inf) for parent, token, _ in candidates if token == eos][: size - len(live)]  # none left
+        self.ids = [[*self.ids[parent], token] for parent, token, _ in live]
+        self.log_prob, self.parents = [gain for _, _, gain in live], [parent for parent, _, _ in live]
+        if len(self.ids[0]) == self.limit:                                        # [5]
+            self._set_aside(list(zip(self.ids, self.log_prob, strict=True)))
+            self.done = True
+        self.done |= self._cannot_win(self.log_prob[0] / self.rules.penalty(self.limit))
+
+    def _set_aside(self, whole: list[tuple[list[int], float]]) -> None:
+        """[3] The best `size` of those there are and the new ones, of equals the earlier."""
+        new = [Hypothesis(ids, gain, gain / self.rules.penalty(len(ids))) for ids, gain in whole if gain > -math.inf]
+        self.found = sorted(self.found + new, key=lambda one: -one.score)[: self.rules.size]
+
+    def _cannot_win(self, hope: float) -> bool:
+        """[4] Nothing alive can beat the worst that is found, or nothing is alive."""
+        full = len(self.found) == self.rules.size
+        return hope == -math.inf or (full and (self.rules.size == 1 or hope <= self.found[-1].score))
 
 
 class Finished:
-    """The best whole translations of every sentence, best first; an empty place scores -inf."""
+    """The sentences in their order, and what was found for each."""
 
-    def __init__(self, rules: BeamRules, longest: int, like: Tensor):
-        self.rules, n = rules, len(like)
-        self.ids = torch.full((n, rules.size, longest), rules.pad_id, device=like.device)
-        self.length = torch.zeros(n, rules.size, dtype=torch.long, device=like.device)
-        self.log_prob, self.score = (like.new_full((n, rules.size), -math.inf) for _ in range(2))
-
-    def add(self, where: Tensor, ids: Tensor, log_prob: Tensor) -> None:
-        """[3] The best `size` of those there are and the new ones (sentences, new, length), of equals the earlier."""
-        score = torch.cat([self.score[where], log_prob / self.rules.penalty(ids.shape[2])], dim=1)
-        score, order = score.sort(dim=1, descending=True, stable=True)
-        order = order[:, : self.rules.size]
-        self.score[where] = score[:, : self.rules.size]
-        self.log_prob[where] = torch.cat([self.log_prob[where], log_prob], dim=1).gather(1, order)
-        length = torch.full_like(ids[..., 0], ids.shape[2])
-        self.length[where] = torch.cat([self.length[where], length], dim=1).gather(1, order)
-        padded = torch.nn.functional.pad(ids, (0, self.ids.shape[2] - ids.shape[2]), value=self.rules.pad_id)
-        both = torch.cat([self.ids[where], padded], dim=1)                        # (sentences, size + new, longest)
-        self.ids[where] = both.gather(1, order[..., None].expand(-1, -1, both.shape[2]))
+    def __init__(self, rules: BeamRules, limits: list[int]):
+        self.sentences = [Sentence(rules, limit) for limit in limits]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """All sentences' translations, as plain values."""
-        columns = self.ids.tolist(), self.length.tolist(), self.log_prob.tolist(), self.score.tolist()
-        return [
-            [Hypothesis(ids[:n], log_prob, score) for ids, n, log_prob, score in zip(*row, strict=True) if n]
-            for row in zip(*columns, strict=True)
-        ]
-
+        """All sentences' translations, best first."""
+        return [sentence.found for sentence in self.sentences]

@@ -1,6 +1,6 @@
 """The best tokens of a row of scores, found quickly.
 
-In: scores (rows, vocab). Out: the ids of the best. A row is first looked at in blocks: the largest number of each block
+In: scores (rows, vocab). Out: the best and their ids. A row is first looked at in blocks: the largest number of each block
 is found by a vectorised pass, and only the best blocks are searched. Told in docs/translation.md, "Decoding".
 """
 
@@ -28,15 +28,29 @@ def best_token(scores: Tensor) -> Tensor:
     return ids
 
 
-def best_tokens(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n best of each row and their ids, (rows, n), in the order of ids; of equals the lower ids win."""
-    vocab = scores.shape[1]
-    n = min(n, vocab)
-    best, ids = _top(scores, min(n + 1, vocab))
-    if vocab > n and bool((best[:, n - 1] == best[:, n]).any()):  # topk does not say which of equals it takes
-        best, ids = scores.sort(dim=1, descending=True, stable=True)
-    ids, order = ids[:, :n].sort(dim=1)
-    return best[:, :n].gather(1, order), ids
+def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The n best scores (rows, vocab) of each sentence, its rows shifted by `shift` (sentences, live), best first.
+
+    Gives the live row, the token and the sum, each (sentences, n); of equals the lower row wins, then the lower token.
+    """
+    (sentences, live), vocab = shift.shape, scores.shape[1]
+    n = min(n, live * vocab)
+    best, place = _top(scores, shift, min(n + 1, live * vocab))           # a place is live row * vocab + token
+    unsure = (best[:, 1:] == best[:, :-1]).any(dim=1)                     # topk does not say which of equals comes first
+    if bool(unsure.any()):
+        sums = (scores.view(sentences, live, vocab)[unsure] + shift[unsure][..., None]).flatten(1)
+        ranked = sums.sort(dim=1, descending=True, stable=True)
+        best[unsure], place[unsure] = ranked.values[:, : best.shape[1]], ranked.indices[:, : best.shape[1]]
+    best, place = best[:, :n], place[:, :n]
+    return place // vocab, place % vocab, best
+
+
+def log_sum(scores: Tensor) -> Tensor:
+    """log(sum(exp(scores))) of each row, (rows,); without looking for the largest first where the plain sum is fine."""
+    total = scores.exp().sum(dim=1)
+    if bool(((total > 1e-30) & (total < 1e30)).all()):
+        return total.log()
+    return scores.logsumexp(dim=1)
 
 
 def in_blocks(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,14 +59,20 @@ def in_blocks(scores: Tensor) -> tuple[Tensor, Tensor]:
     return scores[:, :end].unflatten(1, (-1, BLOCK)), scores[:, end:]
 
 
-def _top(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    rows, vocab = scores.shape
-    if rows < FEW_ROWS or vocab < FEW_BLOCKS * BLOCK * n:
-        return scores.topk(n, dim=1)
+def _top(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n best sums of each sentence and their places, equals in any order."""
+    (sentences, live), vocab = shift.shape, scores.shape[1]
+    if len(scores) < FEW_ROWS or vocab < FEW_BLOCKS * BLOCK * n:
+        return (scores.view(sentences, live, vocab) + shift[..., None]).flatten(1).topk(n, dim=1)
     blocks, tail = in_blocks(scores)
-    chosen = blocks.amax(dim=2).topk(n, dim=1).indices[..., None]         # (rows, n, 1): none of the best is elsewhere
-    few = torch.cat([blocks.gather(1, chosen.expand(-1, -1, BLOCK)).flatten(1), tail], dim=1)
-    every = torch.arange(vocab, device=scores.device)
-    ids = torch.cat([(chosen * BLOCK + every[:BLOCK]).flatten(1), every[vocab - tail.shape[1] :].expand(rows, -1)], 1)
-    best, place = few.topk(n, dim=1)
-    return best, ids.gather(1, place)
+    peaks = blocks.amax(dim=2).view(sentences, live, -1) + shift[..., None]          # (sentences, live, blocks)
+    chosen = peaks.flatten(1).topk(n, dim=1).indices                                 # none of the best is elsewhere
+    row, block = chosen // peaks.shape[2], chosen % peaks.shape[2]                   # (sentences, n)
+    old_row = row + torch.arange(sentences, device=scores.device)[:, None] * live
+    few = blocks[old_row, block] + shift.gather(1, row)[..., None]                   # (sentences, n, BLOCK)
+    places = (row * vocab + block * BLOCK)[..., None] + torch.arange(BLOCK, device=scores.device)
+    rest = tail.unflatten(0, (sentences, live)) + shift[..., None]                   # (sentences, live, rest)
+    rest_places = torch.arange(live * vocab, device=scores.device).view(live, vocab)[:, vocab - rest.shape[2] :]
+    best, order = torch.cat([few.flatten(1), rest.flatten(1)], dim=1).topk(n, dim=1)
+    places = torch.cat([places.flatten(1), rest_places.flatten().expand(sentences, -1)], dim=1)
+    return best, places.gather(1, order)

@@ -23,25 +23,23 @@ def greedy(
 ) -> list[list[int]]:
     """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
     with at_rest(model):
-        stepper, limits = make_stepper(model, source_ids, real), as_limits(model, max_len, source_ids)
-        n, longest = len(source_ids), int(limits.max())
-        said = source_ids.new_full((n, longest), eos_id)
+        stepper, limits = make_stepper(model, source_ids, real), as_limits(model, max_len, source_ids).tolist()
         forbidden = never_said(source_ids, bos_id, eos_id, pad_id)
-        where, ids = torch.arange(n, device=source_ids.device), source_ids.new_full((n,), bos_id)
-        alive, left = torch.ones_like(where, dtype=torch.bool), limits
-        for place in range(longest):
+        said: list[list[int]] = [[] for _ in limits]
+        where, ids = list(range(len(limits))), source_ids.new_full((len(limits),), bos_id)  # the sentence of each row
+        going = set(where)
+        while going:
             ids = best_token(stepper.step(ids).index_fill_(1, forbidden, -math.inf))  # (rows,)
-            ids = ids.where(alive, eos_id)
-            said[where, place] = ids
-            alive = (ids != eos_id) & (left > place + 1)
-            n_alive = int(alive.sum())
-            if n_alive == 0:
-                break
-            if n_alive <= (1 - LEAVE_SHARE) * len(where):
-                stay = alive.nonzero()[:, 0]
+            for n, token in zip(where, ids.tolist(), strict=True):
+                if n in going:
+                    said[n].append(token)
+                    if token == eos_id or len(said[n]) == limits[n]:
+                        going.remove(n)
+            if 0 < len(going) <= (1 - LEAVE_SHARE) * len(where):
+                stay = ids.new_tensor([row for row, n in enumerate(where) if n in going])
                 stepper.keep(stay, stay)
-                where, ids, left, alive = where[stay], ids[stay], left[stay], alive[stay]
-        return [up_to(row[:limit], eos_id) for row, limit in zip(said.tolist(), limits.tolist(), strict=True)]
+                where, ids = [n for n in where if n in going], ids[stay]
+        return said
 
 
 def up_to(ids: list[int], eos_id: int) -> list[int]:

@@ -1,88 +1,84 @@
-"""The fast step: the same decoder, seen as few large operations for one new token per row.
+"""The fast step: the same model, seen as few large operations for one new token per row.
 
-In: a model, then one id per row and step. Out: logits, equal to the model's own (proven in tests/generate/test_fast.py).
-q, k, v (and gate, up) are one product, the cache is written in place, and the beams of a sentence are queries to its one
-memory. Told in docs/performance.md, "Decoding".
+In: a model and source sentences, then one id per row and step. Out: logits, equal to the model's own (proven in
+tests/generate/test_fast.py). Told in docs/performance.md, "Decoding".
 """
 
-from collections.abc import Callable
-from functools import partial
+import math
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from qkv.generate.fast_cache import VECTOR, KeyValues, whole
+from qkv.generate.fast_layer import FastLayer
+from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, joined, open_norm, product, stacked
 from qkv.model import spec as s
-from qkv.model.attention import CrossAttention, FusedCore, GroupedAttention
-from qkv.model.block import CrossBlock
-from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
-from qkv.model.positions import RotaryPositions
-from qkv.model.transformer import Transformer
-from qkv.model.turn import HalvesTurn
+from qkv.model.attention import CrossAttention, FusedCore
+from qkv.model.block import Block, CrossBlock
+from qkv.model.head import LmHead
+from qkv.model.transformer import LayerStack, Memory, Transformer
+from qkv.model.view import View, places_of
 
-ROOM = 64  # places of the cache at the start; it doubles when full
+PLAIN = FusedCore()  # stands for the core of a mixer that has none
 
-Map = Callable[[Tensor], Tensor]
-
-
-class FastLayer:
-    """One block: its weights, those that read the same input side by side."""
-
-    def __init__(self, block: CrossBlock, norm: s.Norm):
-        attn, cross, wide = block.attn.branch, block.cross.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and isinstance(cross, CrossAttention)
-        assert isinstance(wide, DenseFeedForward | GatedFeedForward)
-        self.heads, self.cross_heads, self.cross = attn.heads, cross.heads, cross
-        self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
-        self.q_norm, self.k_norm, self.has_qk_norm = attn.q_norm, attn.k_norm, attn.heads.qk_norm
-        self.cross_q, self.cross_out = joined(cross.q_proj), joined(cross.o_proj)
-        self.gated = isinstance(wide, GatedFeedForward)
-        self.up = joined(wide.gate_proj, wide.up_proj) if isinstance(wide, GatedFeedForward) else joined(wide.up_proj)
-        self.down, self.activation = joined(wide.down_proj), wide.activation
-        self.norms = [fast_norm(part.norm, norm) for part in (block.attn, block.cross, block.ffn)]
-
-    def attend(self, x: Tensor, kv: Tensor, place: int, turn: Map | None) -> Tensor:
-        """(rows, d_model) -> what each row gathers from its own past; `kv` is (rows, 2 kv_heads, places, d_head)."""
-        n_heads, n_kv_heads, rows = self.heads.n_heads, self.heads.n_kv_heads, len(x)
-        q, new = self.qkv(x).view(rows, n_heads + 2 * n_kv_heads, 1, -1).split((n_heads, 2 * n_kv_heads), 1)
-        if self.has_qk_norm or turn is not None:
-            k, v = new.split(n_kv_heads, 1)
-            q, k = self.q_norm(q), self.k_norm(k)
-            if turn is not None:
-                q, k = turn(q), turn(k)
-            new = torch.cat((k, v), 1)
-        kv.narrow(2, place, 1).copy_(new)
-        k, v = kv.narrow(2, 0, place + 1).split(n_kv_heads, 1)
-        # The query heads of a group stand as several queries before their one key/value head.
-        mixed = F.scaled_dot_product_attention(q.reshape(rows, n_kv_heads, n_heads // n_kv_heads, -1), k, v)
-        return self.out(mixed.reshape(rows, -1))
-
-    def look(self, x: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None) -> Tensor:
-        """What each row gathers from its sentence's memory, (sentences, kv_heads, source, d_head)."""
-        rows, sentences, n_kv_heads = len(x), len(keys), self.cross_heads.n_kv_heads
-        group, beams = self.cross_heads.n_heads // n_kv_heads, rows // sentences
-        q = self.cross.q_norm(self.cross_q(x).view(sentences, beams, n_kv_heads, group, -1)).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q.reshape(sentences, n_kv_heads, beams * group, -1), keys, values, hidden)
-        return self.cross_out(mixed.view(sentences, n_kv_heads, beams, group, -1).transpose(1, 2).reshape(rows, -1))
-
-    def think(self, x: Tensor) -> Tensor:
-        """The feed-forward."""
-        wide = self.up(x)
-        if self.gated:
-            gate, wide = wide.chunk(2, dim=-1)
-            return self.down(self.activation(gate) * wide)
-        return self.down(self.activation(wide))
+__all__ = ["FastModel", "FastStack", "FastStepper", "can_be_fast", "fast_norm", "joined"]
 
 
-class FastDecoder:
-    """A model's decoder as the fast step wants it; made once for a model and anew when its weights change."""
+class FastStack:
+    """An encoder or a decoder: its layers, and what comes before and after them."""
 
-    def __init__(self, model: Transformer):
-        assert model.decoder is not None and model.spec.decoder is not None
-        norm = model.spec.decoder.layers[0].norm
-        self.layers = [FastLayer(block, norm) for block in model.decoder.layers if isinstance(block, CrossBlock)]
-        self.pre_norm = norm.place == "pre"
+    def __init__(self, stack: LayerStack, spec: s.Stack, table: Tensor, scale: float, make: Make = product):
+        norm = spec.layers[0].norm
+        self.layers = [FastLayer(block, norm, make) for block in stack.layers if isinstance(block, Block | CrossBlock)]
+        self.heads, self.table, self.scale = self.layers[0].heads, table, scale
+        self.positions, self.sees = stack.positions, stack.sees
+        self.places = Places(stack, self.heads.d_head, table)
+        self.embed_norm, self.norm = fast_norm(stack.embed_norm, norm), fast_norm(stack.norm, norm)
+
+    def read(self, ids: Tensor, real: Tensor | None, kv: KeyValues | None = None) -> Tensor:
+        """All tokens of (rows, length) ids to the stream after the layers, (rows * length, d_model); fills the cache."""
+        rows, length = ids.shape
+        places = places_of(length, 0, real, ids.device)
+        x = self.positions(torch.embedding(self.table, ids) * self.scale, places)
+        x = self.embed_norm(x).flatten(0, 1)                                        # (rows * length, d_model)
+        turn = self.positions.turn(places_of(length, 0, None, ids.device), x.dtype)  # only distances count: see step
+        sight = View(length, 0, self.sees, real, device=ids.device).sight()
+        for n, layer in enumerate(self.layers):
+            x = layer.read(x, rows, turn, sight, None if kv is None else kv.all[:, n, :, :, :length])
+        return x
+
+    def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
+        """The newest token of each row, all at one place or each at its own, (rows,) -> (rows, d_model)."""
+        x = torch.embedding(self.table, ids)                                        # (rows, d_model)
+        turn = self.places.turn(place if isinstance(place, int) else cells.used)    # padding counts: only distances turn
+        if isinstance(place, int):
+            x = torch.add(self.places.added(place), x, alpha=self.scale)
+        else:
+            x = self.positions((x * self.scale)[:, None], place[:, None])[:, 0]
+        x, seen = self.embed_norm(x), [None] * len(self.layers) if memory is None else memory.seen
+        for layer, memory_seen, *cell in zip(self.layers, seen, *cells.next(len(ids) // cells.all.shape[2]), strict=True):
+            x = layer.step(x, cell, turn, memory_seen)
+        return x
+
+
+class FastModel:
+    """A model as the fast step wants it; made once for a model and anew when its weights change."""
+
+    def __init__(self, model: Transformer, make: Make = product):
+        assert model.decoder is not None and model.spec.decoder is not None and isinstance(model.lm_head, LmHead)
+        table, spec = model.embed.weight.detach(), model.spec
+        self.decoder = FastStack(model.decoder, model.spec.decoder, table, model.scale, make)
+        self.norm, gain = open_norm(model.decoder.norm, model.spec.decoder.layers[0].norm)
+        self.head = head_product(model.lm_head, table, gain, make)
+        self.encoder = None
+        if model.encoder is not None and spec.encoder is not None and is_common(model.encoder, spec.encoder):
+            source = table if model.source_embed is None else model.source_embed.weight.detach()
+            self.encoder = FastStack(model.encoder, spec.encoder, source, model.scale)
+        self.crosses = [cross_of(block) for block in model.decoder.layers if isinstance(block, CrossBlock)]
+        if self.crosses:
+            self.memory = product(*stacked([one for cross in self.crosses for one in (cross.k_proj, cross.v_proj)]))
         self.parameters = list(model.parameters())
         self.version = self.current_version()
 
@@ -90,117 +86,99 @@ class FastDecoder:
         return [(one.data_ptr(), one._version) for one in self.parameters]
 
     @staticmethod
-    def of(model: Transformer) -> "FastDecoder":
+    def of(model: Transformer, make: Make = product) -> "FastModel":
         """The joined weights of a model, kept as long as the model's own stay the same."""
-        kept = _kept.get(model)
+        known = _kept.setdefault(model, {})
+        kept = known.get(make)
         if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
-            kept = _kept[model] = FastDecoder(model)
+            kept = known[make] = FastModel(model, make)
+        return kept
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(rows, d_model) -> (rows, vocab)."""
+        return self.head(self.norm(x))
+
+    def remember(self, memory: Memory) -> KeyValues:
+        """The encoder's memory as keys and values of every layer, filled up to whole vectors."""
+        states, heads = memory.states, self.crosses[0].heads
+        more = whole(states.shape[1]) - states.shape[1]
+        shape = len(self.crosses), 2, heads.n_kv_heads, heads.d_head
+        made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1)).unflatten(1, shape).unflatten(0, (len(states), -1))
+        made = made.permute(3, 2, 0, 4, 1, 5).contiguous()                          # (2, layers, sentences, kv_heads, cells, d)
+        if heads.qk_norm:
+            made[0] = torch.stack([cross.k_norm(keys) for cross, keys in zip(self.crosses, made[0], strict=True)])
+        hidden = states.new_zeros(1, states.shape[1]) if memory.real is None else as_hidden(memory.real, states)
+        kept = KeyValues(made, pad(hidden, (0, more), value=-math.inf)[:, None])
+        kept.look(made.shape[4])
         return kept
 
 
-_kept: WeakKeyDictionary[Transformer, FastDecoder] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Transformer, dict[Make, FastModel]] = WeakKeyDictionary()
 
 
 class FastStepper:
     """Rows are hypotheses, sentence after sentence, each sentence with equally many."""
 
     def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None):
-        self.model, self.fast = model, FastDecoder.of(model)
-        memory = model.encode(source_ids, real)
-        pairs = [layer.cross.keys_values(memory.states) for layer in self.fast.layers]
-        self.memory = [(k.contiguous(), v.contiguous()) for k, v in pairs]           # (sentences, kv_heads, source, d)
-        self.hidden = None                                                           # (sentences, 1, 1, source)
-        if real is not None:
-            self.hidden = memory.states.new_zeros(real.shape).masked_fill_(~real, -torch.inf)[:, None, None, :]
-        heads = self.fast.layers[0].heads
-        room = memory.states.new_zeros
-        self.kv = [room(len(source_ids), 2 * heads.n_kv_heads, ROOM, heads.d_head) for _ in self.fast.layers]
-        self.place = 0
-        self._plan(ROOM)
-
-    def _plan(self, places: int) -> None:
-        """What each place adds to an embedding, and how it turns queries and keys, for all places ahead at once."""
-        decoder, weight = self.model.decoder, self.model.embed.weight
-        assert decoder is not None
-        all_places = torch.arange(min(places, decoder.limit or places), device=weight.device)[None]
-        self.added = decoder.positions(weight.new_zeros(1, all_places.shape[1], weight.shape[1]), all_places)[0]
-        self.turns = decoder.positions.turn(all_places, weight.dtype) if isinstance(decoder.positions, RotaryPositions) else None
+        self.fast, self.place, self.beams = FastModel.of(model), 0, 1
+        decoder, encoder = self.fast.decoder, self.fast.encoder
+        if encoder is None:
+            memory = model.encode(source_ids, real)
+        else:
+            memory = Memory(encoder.norm(encoder.read(source_ids, real)).view(*source_ids.shape, -1), real)
+        self.memory = self.fast.remember(memory)
+        shape = len(decoder.layers), len(source_ids), decoder.heads.n_kv_heads, VECTOR, decoder.heads.d_head
+        self.cells = KeyValues.empty(shape, decoder.table)
 
     def step(self, ids: Tensor) -> Tensor:
         """(rows,) last tokens -> (rows, vocab) logits of the next."""
-        if self.place == self.kv[0].shape[2]:
-            self.kv = [torch.cat([one, torch.zeros_like(one)], dim=2) for one in self.kv]
-            self._plan(self.kv[0].shape[2])
-        model, place, turn = self.model, self.place, self._turn()
-        assert model.decoder is not None
-        x = torch.add(self.added[place], F.embedding(ids, model.embed.weight), alpha=model.scale)  # (rows, d_model)
-        x = model.decoder.embed_norm(x)
-        through = self._through_pre if self.fast.pre_norm else self._through_post
-        for layer, kv, memory in zip(self.fast.layers, self.kv, self.memory, strict=True):
-            x = through(x, layer, kv, memory, turn)
+        x = self.fast.decoder.step(ids, self.place, self.cells, self.memory)
         self.place += 1
-        return model.logits(model.decoder.norm(x))                                   # (rows, vocab)
-
-    def _turn(self) -> Map | None:
-        if self.turns is None:
-            return None
-        assert isinstance(self.turns, HalvesTurn)
-        return HalvesTurn(*(one[0, 0, self.place] for one in (self.turns.cos, self.turns.sin)))
-
-    def _through_pre(self, x: Tensor, layer: FastLayer, kv: Tensor, memory: tuple[Tensor, Tensor], turn: Map | None) -> Tensor:
-        first, second, third = layer.norms
-        x = layer.attend(first(x), kv, self.place, turn).add_(x)
-        x = layer.look(second(x), *memory, self.hidden).add_(x)
-        return layer.think(third(x)).add_(x)
-
-    def _through_post(self, x: Tensor, layer: FastLayer, kv: Tensor, memory: tuple[Tensor, Tensor], turn: Map | None) -> Tensor:
-        first, second, third = layer.norms
-        x = first(layer.attend(x, kv, self.place, turn).add_(x))
-        x = second(layer.look(x, *memory, self.hidden).add_(x))
-        return third(layer.think(x).add_(x))
+        return self.fast.logits(x)
 
     def keep(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         """New row i goes on from old row rows[i]; `sentences` stay, in this order (None: all of them)."""
-        for index, old in enumerate(self.kv):
-            self.kv[index] = old.new_empty(len(rows), *old.shape[1:])
-            self.kv[index].narrow(2, 0, self.place).copy_(old.narrow(2, 0, self.place).index_select(0, rows))
         if sentences is not None:
-            self.memory = [(k.index_select(0, sentences), v.index_select(0, sentences)) for k, v in self.memory]
-            self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
+            self.cells.keep(sentences)
+            self.memory.keep(sentences)
+        beams, self.beams = self.beams, len(rows) // self.cells.all.shape[2]
+        if (beams, self.beams) != (1, 1):
+            self.cells.follow(rows.view(-1, self.beams) % beams)
+
+
+def cross_of(block: CrossBlock) -> CrossAttention:
+    cross = block.cross.branch
+    assert isinstance(cross, CrossAttention)
+    return cross
+
+
+def as_hidden(real: Tensor, like: Tensor) -> Tensor:
+    """0 at tokens, -inf at padding."""
+    return like.new_zeros(real.shape).masked_fill_(~real, -math.inf)
 
 
 def can_be_fast(model: Transformer) -> bool:
-    """Whether every decoder block is of the common kind: full attention, cross-attention, a plain feed-forward."""
-    if model.decoder is None or model.encoder is None or model.spec.decoder is None:
-        return False
-    layers, positions = model.spec.decoder.layers, model.spec.positions
+    """Whether this is a translator whose decoder is of the common kind."""
+    decoder, spec = model.decoder, model.spec.decoder
     return (
-        len(layers) == 1
-        and isinstance(layers[0].mixer, s.Heads) and layers[0].mixer.window is None
-        and layers[0].norm.kind != "batch" and not isinstance(layers[0].feed_forward, s.Experts)
-        and not (isinstance(positions, s.Rotary) and positions.pairs != "halves")
-        and all(_is_fused(block) for block in model.decoder.layers)
+        model.encoder is not None and model.spec.token_types == 0 and type(model.lm_head) is LmHead
+        and all(_is_fused(block) for block in model.encoder.layers)
+        and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec)
+    )  # fmt: skip
+
+
+def is_common(stack: LayerStack, spec: s.Stack) -> bool:
+    """Whether all blocks are alike and of the common kind: full attention, a plain feed-forward; none is being recorded."""
+    layer = spec.layers[0]
+    return (
+        len(spec.layers) == 1 and isinstance(layer.mixer, s.Heads) and layer.mixer.window is None
+        and layer.norm.kind != "batch" and not isinstance(layer.feed_forward, s.Experts)
+        and all(_is_fused(block) for block in stack.layers)
     )  # fmt: skip
 
 
 def _is_fused(block: nn.Module) -> bool:
     """Not while a recording has swapped the attention's core."""
-    assert isinstance(block, CrossBlock)
-    return isinstance(block.attn.branch.core, FusedCore) and isinstance(block.cross.branch.core, FusedCore)
-
-
-def joined(*maps: nn.Linear) -> Map:
-    """Several maps of one input as one product."""
-    weight = torch.cat([one.weight.detach() for one in maps])
-    biases = [one.bias.detach() for one in maps if one.bias is not None]
-    return partial(F.linear, weight=weight, bias=torch.cat(biases) if biases else None)
-
-
-def fast_norm(module: nn.Module, norm: s.Norm) -> Map:
-    """The norm as one call, without the module around it."""
-    weights = dict(module.named_parameters())
-    width = list(weights["weight"].shape)
-    if norm.kind == "rms":
-        return partial(F.rms_norm, normalized_shape=width, weight=weights["weight"].detach(), eps=norm.eps)
-    bias = weights["bias"].detach()
-    return partial(F.layer_norm, normalized_shape=width, weight=weights["weight"].detach(), bias=bias, eps=norm.eps)
+    assert isinstance(block, Block | CrossBlock)
+    parts = [block.attn, block.cross] if isinstance(block, CrossBlock) else [block.attn]
+    return all(isinstance(getattr(part.branch, "core", PLAIN), FusedCore) for part in parts)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qkv.generate.fast import FastDecoder, FastStepper, can_be_fast
+from qkv.generate.fast import FastModel, FastStepper, can_be_fast
 from qkv.generate.step import CachedStepper, make_stepper
 from qkv.model.explained import explained
 from qkv.model.presets import marian, translator
@@ -81,13 +81,14 @@ def test_float32_steps_agree_to_1e_5():
 
 def test_joined_weights_follow_the_model_when_it_learns():
     model = Transformer(translator(60, 32, 1, 4, 48)).eval()
-    first = FastDecoder.of(model)
-    assert FastDecoder.of(model) is first
+    first = FastModel.of(model)
+    assert FastModel.of(model) is first
     with torch.no_grad():
-        model.decoder.layers[0].attn.branch.q_proj.weight.add_(1.0)
-    second = FastDecoder.of(model)
+        model.decoder.layers[0].attn.branch.v_proj.weight.add_(1.0)
+    second = FastModel.of(model)
     assert second is not first
-    torch.testing.assert_close(second.layers[0].qkv(torch.eye(32))[:, :32].T, first.layers[0].qkv(torch.eye(32))[:, :32].T + 1)
+    old, new = (fast.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for fast in (first, second))
+    torch.testing.assert_close(new, old + 1)
 
 
 def test_other_kinds_of_decoders_take_the_plain_way():

@@ -1,0 +1,122 @@
+"""The parts of a fast step: weights side by side, norms in few operations, places worked out ahead.
+
+In: modules of the readable model. Out: functions of the same values that cost less for one token per row. What each
+trick gives is told in docs/performance.md, "Decoding".
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from qkv.model import spec as s
+from qkv.model.attention import GroupedAttention
+from qkv.model.head import LmHead
+from qkv.model.positions import RotaryPositions
+from qkv.model.transformer import LayerStack
+
+ROOM = 64  # places worked out at a time
+MANY = 16  # times ROOM places are remembered: their matrices take memory
+
+Map = Callable[[Tensor], Tensor]
+Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias become a function
+
+
+# ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────
+def product(weight: Tensor, bias: Tensor | None) -> Map:
+    """x W^T + b for (rows, width); W is kept the other way round, which is up to twice as fast for a few rows."""
+    turned = weight.t().contiguous()
+    if bias is None:
+        return lambda x: torch.mm(x, turned)
+    return lambda x: torch.addmm(bias, x, turned)
+
+
+def joined(*maps: nn.Linear) -> Map:
+    """Several maps of one input as one product."""
+    return product(*stacked(maps))
+
+
+def stacked(maps: Sequence[nn.Linear], gain: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The matrices of several maps in one, and their biases; `gain` first multiplies what they read."""
+    weight = torch.cat([one.weight.detach() for one in maps])
+    biases = [one.bias.detach() for one in maps if one.bias is not None]
+    return weight if gain is None else weight * gain, torch.cat(biases) if biases else None
+
+
+def stacked_qkv(attn: GroupedAttention, gain: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """q, k and v in one; q is already divided by sqrt(d_head), unless a norm follows that does it."""
+    weight, bias = stacked([attn.q_proj, attn.k_proj, attn.v_proj], gain)
+    if attn.heads.qk_norm:
+        return weight, bias
+    scale = weight.new_ones(len(weight))
+    scale[: attn.q_proj.out_features] = attn.scale
+    return weight * scale[:, None], None if bias is None else bias * scale
+
+
+def head_product(head: LmHead, table: Tensor, gain: Tensor | None, make: Make) -> Map:
+    """The stream to logits; a gain before it stands in its matrix."""
+    weight = (table if head.weight is None else head.weight).detach()
+    return make(weight if gain is None else weight * gain, None if head.bias is None else head.bias.detach())
+
+
+# ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def unit(small: Tensor) -> Map:
+    """x / sqrt(sum x^2 + small^2): an RMSNorm whose gain stands elsewhere; torch's own is three times as slow."""
+    return lambda x: x / torch.hypot(torch.linalg.vector_norm(x, 2, -1, True), small)
+
+
+def open_norm(module: nn.Module, norm: s.Norm) -> tuple[Map, Tensor | None]:
+    """The norm, and the gain that the next matrix has to take on (None: nothing is left to do)."""
+    weights = dict(module.named_parameters())
+    if not weights:
+        return _same, None
+    gain = weights["weight"].detach()
+    if norm.kind == "rms":
+        return unit(gain.new_tensor(math.sqrt(len(gain) * norm.eps))), gain * math.sqrt(len(gain))
+    width, bias, eps = (len(gain),), weights["bias"].detach(), norm.eps
+    return lambda x: torch.layer_norm(x, width, gain, bias, eps), None
+
+
+def fast_norm(module: nn.Module, norm: s.Norm) -> Map:
+    """The whole norm, without the module around it."""
+    bare, gain = open_norm(module, norm)
+    return bare if gain is None else lambda x: bare(x).mul_(gain)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+# ── Places ───────────────────────────────────────────────────────────────────────────────────────────────────────
+class Places:
+    """What each place adds to an embedding, and the matrix that turns the queries and keys standing there."""
+
+    def __init__(self, stack: LayerStack, d_head: int, table: Tensor):
+        self.positions, self.limit, self.table = stack.positions, stack.limit, table
+        self.turns = isinstance(stack.positions, RotaryPositions)
+        self.straight = torch.eye(d_head, dtype=table.dtype, device=table.device)
+        self.kept: dict[int, list[tuple[Tensor, Tensor | None]]] = {}
+
+    def added(self, place: int) -> Tensor:
+        """What is added to an embedding here, (d_model,)."""
+        return self._chunk(place)[place % ROOM][0]
+
+    def turn(self, place: int) -> Tensor | None:
+        """(d_head, d_head): a query or key times this matrix is turned; None: nothing turns."""
+        return self._chunk(place)[place % ROOM][1] if self.turns else None
+
+    def _chunk(self, place: int) -> list[tuple[Tensor, Tensor | None]]:
+        first = place // ROOM * ROOM
+        if first not in self.kept:
+            if len(self.kept) == MANY:
+                self.kept.clear()
+            self.kept[first] = self._work_out(torch.arange(first, min(first + ROOM, self.limit or first + ROOM), device=self.table.device))
+        return self.kept[first]
+
+    def _work_out(self, places: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        added = self.positions(self.table.new_zeros(1, len(places), self.table.shape[1]), places[None])[0]
+        if not self.turns:
+            return [(one, None) for one in added]
+        turn = self.positions.turn(places[:, None], self.table.dtype)                # cos: (places, 1, 1, half)
+        return list(zip(added, turn(self.straight.expand(len(places), 1, -1, -1))[:, 0], strict=True))
