@@ -6,10 +6,11 @@ this seam, so that a faster stepper changes no text. Told in docs/generation.md,
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.generate.fast_prompt import FastPromptStepper, can_prompt_fast
+from qkv.generate.padding import left_padded
 from qkv.language import say
 from qkv.model.transformer import Transformer
 
@@ -51,18 +52,9 @@ class CachedPromptStepper:
 
 
 def make_prompt_stepper(model: Transformer, int8: bool = False) -> PromptStepper:
-    """A stepper for this model; `int8` makes its matrices small, which only a fast one can."""
+    """A stepper for this model, fast where it can be; `int8` makes its matrices small, which only a fast one can."""
+    if can_prompt_fast(model, int8):
+        return FastPromptStepper(model, int8)
     if int8:
-        raise QkvError("int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
+        raise QkvError("int8", say("this model has no such step here", "此模型在这里没有这样的一步"), say("leave it out", "请去掉"))
     return CachedPromptStepper(model)
-
-
-def left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids (rows, longest) that all end at the right edge, and which are real; None where all are: no mask is needed."""
-    longest = max(map(len, prompts))
-    assert min(map(len, prompts)) >= 1, "a prompt has at least one token"
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
-    gaps = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
-    if not gaps.any():
-        return ids, None
-    return ids, torch.arange(longest, device=device) >= gaps[:, None]

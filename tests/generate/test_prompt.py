@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.generate.prompt import CachedPromptStepper, left_padded
+from qkv.errors import QkvError
+from qkv.generate.padding import left_padded
+from qkv.generate.prompt import CachedPromptStepper, make_prompt_stepper
 
 TINY = runpy.run_path(str(Path(__file__).with_name("tiny_writers.py")))
 PROMPTS = [[3, 4, 5, 6, 7], [9], [2, 8, 1]]
@@ -55,3 +57,9 @@ def test_prompts_end_at_the_right_edge_and_equal_lengths_need_no_mask():
     ids, real = left_padded([[5], [6, 7]], torch.device("cpu"))
     assert ids.tolist() == [[0, 5], [6, 7]] and real.tolist() == [[False, True], [True, True]]
     assert left_padded([[5, 6], [6, 7]], torch.device("cpu"))[1] is None
+
+
+def test_int8_is_refused_where_there_is_no_such_step():
+    with pytest.raises(QkvError) as error:
+        make_prompt_stepper(TINY["make"]("lstm").float(), int8=True)
+    assert str(error.value) == "int8: this model has no such step here; leave it out"
