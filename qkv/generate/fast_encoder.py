@@ -13,14 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.fast import fast_norm
 from qkv.generate.packed import packed
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.positions import LearnedPositions, SinusoidalPositions
-from qkv.model.transformer import Memory, Transformer
+from qkv.model.transformer import Memory, Transformer, out_of_range
 from qkv.model.turn import NoTurn, Turn
 
 ROOM = 64  # places worked out at the start; more when a longer sentence comes
@@ -50,16 +49,17 @@ class FastEncoderLayer:
     """One block: its weights, those that read the same input side by side."""
 
     def __init__(self, block: Block, layer: s.Layer):
-        attn, wide, norm = block.attn.branch, block.ffn.branch, layer.norm
+        attn, wide = block.attn.branch, block.ffn.branch
         assert isinstance(attn, GroupedAttention) and not isinstance(layer.feed_forward, s.Experts)
         assert isinstance(wide, DenseFeedForward | GatedFeedForward)
         gate, name = wide.gate_proj if isinstance(wide, GatedFeedForward) else None, layer.feed_forward.activation
-        self.heads, self.pre_norm = attn.heads, norm.place == "pre"
+        self.heads, self.pre_norm = attn.heads, layer.norm.place == "pre"
+        self.split = (attn.heads.n_heads, attn.heads.n_kv_heads, attn.heads.n_kv_heads)
         self.qkv, self.out = packed([attn.q_proj, attn.k_proj, attn.v_proj]), packed([attn.o_proj])
         self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
         self.up, self.down = packed([wide.up_proj], None if gate else name), packed([wide.down_proj])
         self.gate = packed([gate], name) if gate else None
-        self.norms = fast_norm(block.attn.norm, norm), fast_norm(block.ffn.norm, norm)
+        self.norms = block.attn.norm, block.ffn.norm
 
     def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
         first, second = self.norms
@@ -71,22 +71,20 @@ class FastEncoderLayer:
 
     def attend(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
         """What each token gathers from its own sentence."""
-        n_heads, n_kv_heads = self.heads.n_heads, self.heads.n_kv_heads
-        both = self.qkv(x).view(len(x), n_heads + 2 * n_kv_heads, -1)                # (tokens, all heads, d_head)
-        q, k, v = both.split((n_heads, n_kv_heads, n_kv_heads), 1)
+        qkv = self.qkv(x).view(len(x), sum(self.split), -1)                          # (tokens, all heads, d_head)
         if self.heads.qk_norm or not isinstance(turn, NoTurn):
-            q, k = turn(self.q_norm(q)), turn(self.k_norm(k))
+            q, k, v = qkv.split(self.split, 1)
+            qkv = torch.cat([turn(self.q_norm(q)), turn(self.k_norm(k)), v], dim=1)
         if len(groups) == 1:
-            return self.out(self.mix(q, k, v, groups[0]))
-        sizes = [rows * length for rows, length in groups]
-        parts = zip(q.split(sizes), k.split(sizes), v.split(sizes), groups, strict=True)
-        return self.out(torch.cat([self.mix(*part) for part in parts]))              # (tokens, d_model)
+            return self.out(self.mix(qkv, groups[0]))
+        parts = zip(qkv.split([rows * length for rows, length in groups]), groups, strict=True)
+        return self.out(torch.cat([self.mix(part, shape) for part, shape in parts]))  # (tokens, d_model)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, shape: tuple[int, int]) -> Tensor:
+    def mix(self, qkv: Tensor, shape: tuple[int, int]) -> Tensor:
         """Attention in sentences of one length: nothing to hide, so the fused kernel needs no mask."""
-        q, k, v = (one.unflatten(0, shape).transpose(1, 2) for one in (q, k, v))     # (rows, heads, length, d_head)
-        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
-        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)                        # (tokens, heads * d_head)
+        q, k, v = qkv.view(*shape, *qkv.shape[1:]).transpose(1, 2).split(self.split, 1)  # (rows, heads, length, d_head)
+        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.split[0] != self.split[1])
+        return mixed.transpose(1, 2).reshape(len(qkv), -1)                           # (tokens, heads * d_head)
 
     def think(self, x: Tensor) -> Tensor:
         """The feed-forward."""
@@ -136,7 +134,7 @@ class FastEncoder:
             self._plan(max(longest, 2 * len(self.added)))
         assert longest <= len(self.added), "a sentence is longer than the model counts"
         places = places_in(groups, ids.device)
-        x = F.embedding(ids, self.table)                                             # (tokens, d_model)
+        x = self._look_up(ids)                                                       # (tokens, d_model)
         if self.adds:
             x = torch.add(self.added[places], x, alpha=self.scale)
         elif self.scale != 1.0:
@@ -145,6 +143,12 @@ class FastEncoder:
         for layer in self.layers:
             x = layer(x, groups, turn)
         return self.encoder.norm(x)
+
+    def _look_up(self, ids: Tensor) -> Tensor:
+        try:
+            return F.embedding(ids, self.table)
+        except IndexError:
+            raise out_of_range("ids", ids, len(self.table)) from None
 
     def _turn_at(self, places: Tensor) -> Turn:
         if isinstance(self.turn, NoTurn):
@@ -167,7 +171,7 @@ def can_encode_fast(model: Transformer) -> bool:
     layers = model.spec.encoder.layers
     return all(
         isinstance(layer.mixer, s.Heads) and layer.mixer.window is None and layer.cross is None
-        and layer.norm.kind != "batch" and not isinstance(layer.feed_forward, s.Experts) for layer in layers
+        and not isinstance(layer.feed_forward, s.Experts) for layer in layers
     ) and all(isinstance(block, Block) and isinstance(block.attn.branch.core, FusedCore) for block in model.encoder.layers)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qkv.errors import QkvError
 from qkv.generate.fast_encoder import FastEncoder, PlainEncoder, can_encode_fast, encode, groups_of, make_encoder
 from qkv.model.explained import explained
 from qkv.model.presets import bert, marian, reader
@@ -40,6 +41,7 @@ SPECS = {
     "grouped, gated, half turned": spec(Layer(Heads(4, 2, 8), Gated(24), repeat=2), positions=Rotary(share=0.5)),
     "turned in adjacent pairs": spec(Layer(HEADS, Dense(48, "silu"), repeat=2), positions=Rotary(pairs="adjacent")),
     "bag of words": spec(Layer(HEADS, Dense(48, "gelu"), repeat=2), positions=NoPositions(), scaled_embedding=True),
+    "normed by batches": spec(Layer(HEADS, Dense(48), Norm("batch"), repeat=2)),
     "two kinds of layers": replace(spec(Layer(HEADS, Dense(48))), encoder=Stack(
         (Layer(HEADS, Dense(48)), Layer(Heads(2, 1, 8), Gated(24), Norm("rms", "post"))))),
     "learned from 2, two sentence types": spec(
@@ -84,7 +86,7 @@ def test_padded_rows_give_what_the_model_gives(name, left):
 def test_the_plain_way_gives_the_same_for_any_encoder():
     layer = Layer(HEADS, Dense(48), repeat=2)
     for other in (replace(layer, mixer=replace(HEADS, window=3)), replace(layer, mixer=Convolution(3)),
-                  replace(layer, feed_forward=Experts(2, 1, Gated(8))), replace(layer, norm=Norm("batch"))):
+                  replace(layer, feed_forward=Experts(2, 1, Gated(8)))):
         model, (ids, real) = stirred(spec(other)), padded(left=False)
         assert isinstance(make_encoder(model), PlainEncoder)
         alone = torch.cat([model.encode(row[kept][None]).states[0] for row, kept in zip(ids, real, strict=True)])
@@ -126,3 +128,9 @@ def test_sentences_of_one_length_stand_side_by_side():
 def test_a_decoder_alone_has_no_encoder_to_run():
     writer = Spec(60, 32, None, Stack((Layer(HEADS, Dense(48)),), "past"), head=LmHead())
     assert not can_encode_fast(Transformer(writer))
+
+
+def test_ids_of_another_vocabulary_are_one_clear_line():
+    with pytest.raises(QkvError) as error:
+        encode(Transformer(reader(60, 32, 1, 4, 48)).eval(), torch.tensor([[5, 60]]))
+    assert str(error.value) == "ids: 60 is out of range; this vocabulary ends at 59; is the tokenizer the model's own?"
