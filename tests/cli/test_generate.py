@@ -64,6 +64,11 @@ def test_every_option_reaches_the_writer(folder, generator, capsys):
     assert capsys.readouterr().out == "abc" + generator("abc", **WISHES, **options) + "\n"
 
 
+def test_matrices_in_8_bits_write_too(folder, capsys):
+    run(["generate", str(folder), "abc", *LITTLE, "--int8"])
+    assert capsys.readouterr().out == "abc" + qkv.Generator.load(folder, int8=True)("abc", **WISHES) + "\n"
+
+
 def test_the_lines_of_a_file_are_prompts_with_a_mark_between_their_texts(folder, generator, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("abc\n\n天气\n", encoding="utf-8")
     run(["generate", str(folder), "--file", str(tmp_path / "prompts.txt"), *LITTLE, "--n", "2"])
