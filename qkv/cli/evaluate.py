@@ -20,11 +20,12 @@ Tokenize = Annotated[str, typer.Option(help=say("BLEU's tokenizer; none for toke
 Against = Annotated[Path | None, typer.Option(help=say("a model folder or a file of outputs to compare with", "用来比较的模型文件夹或译文文件"))]
 Output = Annotated[Path | None, typer.Option(help=say("write the translations here", "译文写入此文件"))]
 Text = Annotated[Path | None, typer.Option(help=say("a text, for a model that writes", "供续写模型评测的文本"))]
+Int8 = Annotated[bool, typer.Option("--int8", help=say("with --text: what 8-bit matrices cost", "与 --text 同用：8 位矩阵损失多少"))]
 Pairs = Annotated[Path | None, typer.Option(help=say("two sentences and a score a line, for an embedder", "每行两句与一个分数，供句向量模型"))]
 
 
 def evaluate(
-    folder: Folder, source: Source = None, target: Target = None, text: Text = None, pairs: Pairs = None,
+    folder: Folder, source: Source = None, target: Target = None, text: Text = None, int8: Int8 = False, pairs: Pairs = None,
     language: Language = "", tokenize: Tokenize = "",
     beam_size: BeamSize = 4, length_penalty: LengthPenalty = 0.6, batch_size: BatchSize = 32,
     against: Against = None, output: Output = None, device: Device = "cpu", as_json: Json = False,
@@ -34,7 +35,7 @@ def evaluate(
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
-        return evaluate_text(folder, text, device, as_json)
+        return evaluate_text(folder, text, device, as_json, int8)
     if pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 

@@ -5,7 +5,9 @@ predicted once. Told in docs/generation.md, "Scores".
 """
 
 import json
+import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,17 +16,34 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from qkv.measure.text_perplexity import TextPerplexity
+    from qkv.pipeline.generator import Generator
 
 
-def evaluate_text(folder: Path, text: Path, device: str, as_json: bool) -> None:
-    """Perplexity, bits per byte, tokens/s on a whole text."""
-    found, seconds, context = measure(folder, text, device)
+@dataclass(frozen=True)
+class Report:
+    """All that was measured: the surprise, the seconds it took to compute, how far back each token was read."""
+
+    found: "TextPerplexity"
+    seconds: float
+    context: int
+    small: tuple[float, float] | None = None  # nats per token with whole and with 8-bit matrices, windows side by side
+
+
+def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool = False) -> None:
+    """Perplexity, bits per byte, tokens/s on a whole text; with `int8`, what 8-bit matrices cost."""
+    report = measure(folder, text, device, int8)
+    found, seconds, context = report.found, report.seconds, report.context
     if as_json:
-        print(json.dumps({
+        facts = {
             "perplexity": found.value, "nats_per_token": found.nats_per_token, "bits_per_byte": found.bits_per_byte,
             "tokens": found.tokens, "bytes": found.bytes, "context": context, "seconds": seconds,
-            "tokens_per_second": found.tokens / seconds}))
+            "tokens_per_second": found.tokens / seconds}
+        if report.small:
+            facts |= dict(zip(("nats_per_token_float32", "nats_per_token_int8"), report.small, strict=True))
+        print(json.dumps(facts))
         return
     rate = found.tokens / seconds
     print(say(f"perplexity {found.value:.3f} ({found.nats_per_token:.4f} nats/token, {found.tokens:,} tokens)",
@@ -32,10 +51,14 @@ def evaluate_text(folder: Path, text: Path, device: str, as_json: bool) -> None:
     print(say(f"{found.bits_per_byte:.4f} bits/byte ({found.bytes:,} bytes, context {context:,})",
               f"每字节 {found.bits_per_byte:.4f} 比特（{found.bytes:,} 字节，上下文 {context:,}）"))
     print(say(f"{rate:,.0f} tokens/s ({seconds:.2f} s)", f"每秒 {rate:,.0f} 个词元（{seconds:.2f} 秒）"))
+    if report.small:
+        whole, small = map(math.exp, report.small)
+        print(say(f"int8: perplexity {small:.3f} instead of {whole:.3f} ({small / whole - 1:+.2%}), windows side by side",
+                  f"int8：困惑度 {small:.3f}，原为 {whole:.3f}（{small / whole - 1:+.2%}），窗口首尾相接"))
 
 
-def measure(folder: Path, text: Path, device: str) -> tuple["TextPerplexity", float, int]:
-    """The surprise, the seconds it took to compute, and how far back each token was read."""
+def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report:
+    """Read the text as training does, and let the model predict every token of it."""
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
@@ -55,4 +78,20 @@ def measure(folder: Path, text: Path, device: str) -> tuple["TextPerplexity", fl
         ids = keep_documents(Path(scratch) / "ids", documents, generator.tokenizer, between).ids[:-1]  # the end is no text
         start = time.perf_counter()
         found = text_perplexity(generator.model, ids, count_bytes(documents), generator.context, first=generator.first)
-        return found, time.perf_counter() - start, generator.context
+        seconds = time.perf_counter() - start
+        return Report(found, seconds, generator.context, _small(generator, ids) if int8 else None)
+
+
+def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
+    """Nats per token with whole and with 8-bit matrices, over all full windows."""
+    import torch
+
+    from qkv.generate.fast_prompt import can_prompt_fast, int8_loss
+
+    if not can_prompt_fast(generator.model, int8=True):
+        raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
+    width = min(generator.context, len(ids))
+    if width < 2:
+        raise QkvError("--int8", say("the text is too short to compare on", "文本太短，无法比较"), say("give more text", "请给更多文本"))
+    rows = torch.from_numpy(ids[: len(ids) // width * width].astype("int64")).view(-1, width)
+    return int8_loss(generator.model, rows)

@@ -86,3 +86,26 @@ def test_bad_input_is_one_line(folder, digits, tmp_path):
         with pytest.raises(QkvError) as error:
             run(["evaluate", *map(str, arguments)])
         assert str(error.value) == line
+
+
+def test_the_cost_of_8_bit_matrices_is_told_beside_the_whole_ones(folder, tmp_path, capsys):
+    loaded = load_model(folder)
+    save_model(tmp_path / "single", loaded.model.float(), loaded.tokenizers)
+    (tmp_path / "text.txt").write_text(TEXT * 9, encoding="utf-8")
+    assert run(["evaluate", str(tmp_path / "single"), "--text", str(tmp_path / "text.txt"), "--int8", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ids = torch.tensor(loaded.tokenizers["tokenizer"].encode(TEXT * 9))
+    rows = ids[: len(ids) // 128 * 128].view(-1, 128)
+    with torch.no_grad():
+        logits = loaded.model.logits(loaded.model.decode(rows[:, :-1]))
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
+    assert told["nats_per_token_float32"] == pytest.approx(expected, abs=1e-5)
+    assert 0 < abs(told["nats_per_token_int8"] - expected) < 0.05  # rounding shows, and is small
+    assert run(["evaluate", str(tmp_path / "single"), "--text", str(tmp_path / "text.txt"), "--int8"]) == 0
+    assert "int8: perplexity " in capsys.readouterr().out
+
+
+def test_numbers_that_cannot_be_made_small_are_refused(folder, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    with pytest.raises(QkvError, match="--int8: this kind of model has no such step"):
+        run(["evaluate", str(folder), "--text", str(tmp_path / "text.txt"), "--int8"])  # float64
