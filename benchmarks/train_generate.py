@@ -12,7 +12,7 @@ from benchmarks.train_generate_worker import SIZES, VOCAB, feed_forward  # noqa:
 
 ROUNDS = 7
 GOALS = {"4x128x64": 1.3, "6x384x256": 1.15}
-CONTESTANTS = {"qkv, gpt2": ("qkv", "gpt2"), "qkv, llama": ("qkv", "llama"),
+CONTESTANTS = {"qkv, gpt2": ("qkv", "gpt2"), "qkv, llama": ("qkv", "llama"), "qkv, own": ("qkv", "own"),
                "transformers, gpt2": ("transformers", "gpt2"), "transformers, llama": ("transformers", "llama")}
 
 
@@ -39,7 +39,7 @@ def main(sizes: list[str]) -> None:
 def flops_a_token(shape: str, size: str) -> float:
     """6 for each weight of a matrix, and attention's own 6 * layers * length * d_model (half of it masked)."""
     layers, d_model, _, length, _, _ = SIZES[size]
-    matrices = (2 if shape == "gpt2" else 3) * d_model * feed_forward(shape, d_model) + 4 * d_model * d_model
+    matrices = (3 if shape == "llama" else 2) * d_model * feed_forward(shape, d_model) + 4 * d_model * d_model
     return 6 * (layers * matrices + VOCAB * d_model) + 6 * layers * length * d_model
 
 

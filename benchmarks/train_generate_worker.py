@@ -35,28 +35,19 @@ def main() -> None:
 
 def feed_forward(shape: str, d_model: int) -> int:
     """GPT-2's is four times as wide as the stream; Llama's has a third matrix and is two thirds as wide."""
-    return 4 * d_model if shape == "gpt2" else 8 * d_model // 3 // 8 * 8
+    return 8 * d_model // 3 // 8 * 8 if shape == "llama" else 4 * d_model
 
 
 def ours(shape: str, size: str):
     """One step as our loop takes it: summed loss, clipping, the fused optimiser."""
     import torch
 
-    from qkv.model.presets import writer
-    from qkv.model.spec import Dense, Gated, Heads, Layer, Learned, LmHead, Norm, Spec, Stack
     from qkv.model.transformer import Transformer
     from qkv.train.optim import make_optimizers
     from qkv.train.recipe import GenerateRecipe
+    from qkv.train.shape import writer_spec
 
-    layers, d_model, heads, length, _, _ = SIZES[size]
-    wide, d_head = feed_forward(shape, d_model), d_model // heads
-    if shape == "gpt2":
-        layer = Layer(Heads(heads, heads, d_head, bias=True, out_bias=True), Dense(wide, "gelu_tanh", bias=True), Norm("layer", "pre"),
-                      repeat=layers)
-        spec = Spec(VOCAB, d_model, decoder=Stack((layer,), "past", final_norm=True), positions=Learned(), head=LmHead(), max_len=length)
-    else:
-        spec = writer(VOCAB, d_model, layers, Heads(heads, heads, d_head), Gated(wide))
-    model = Transformer(spec).train()
+    model = Transformer(writer_spec(our_shape(shape, size), VOCAB, SIZES[size][3])).train()
     optimizer = make_optimizers(model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1))[0]
 
     def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
@@ -66,6 +57,18 @@ def ours(shape: str, size: str):
         optimizer.zero_grad(set_to_none=True)
 
     return step
+
+
+def our_shape(shape: str, size: str):
+    """GPT-2's and Llama's of the same sizes; `own` is what we would choose: rotary positions, squared ReLU, no biases."""
+    from qkv.train.recipe import Shape
+
+    layers, d_model, heads, _, _, _ = SIZES[size]
+    sizes = {"layers": layers, "d_model": d_model, "n_heads": heads, "d_ff": feed_forward(shape, d_model), "dropout": 0.0}
+    match shape:
+        case "gpt2": return Shape(**sizes, norm="layer", positions="learned", activation="gelu_tanh", bias=True)
+        case "llama": return Shape(**sizes, norm="rms", activation="silu", gated=True, bias=False, tied=False)
+        case _: return Shape(**sizes, norm="layer", activation="relu2", bias=False)
 
 
 def theirs(shape: str, size: str):

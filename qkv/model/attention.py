@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.model.cache import FixedCache, GrowingCache
+from qkv.model.gradients import RMSNorm
 from qkv.model.spec import Heads
 from qkv.model.view import Sight, View
 
@@ -56,8 +57,8 @@ class GroupedAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, heads.bias)
         self.v_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, heads.bias)
         self.o_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, heads.out_bias)
-        self.q_norm = nn.RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
         self.core: nn.Module = FusedCore()  # the explorer swaps in ExplainedCore, which shows its weights
 
     def queries(self, x: Tensor) -> Tensor:

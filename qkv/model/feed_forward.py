@@ -11,10 +11,7 @@ from torch import Tensor, nn
 
 from qkv.model import spec as s
 from qkv.model.experts import ExpertFeedForward
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    return F.relu(x).square()
+from qkv.model.gradients import relu_squared
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

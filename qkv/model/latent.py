@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qkv.model.attention import FusedCore, join_heads, split_heads
 from qkv.model.cache import GrowingCache
+from qkv.model.gradients import RMSNorm
 from qkv.model.spec import Latent
 from qkv.model.view import View
 
@@ -22,7 +23,7 @@ class LatentAttention(nn.Module):
         self.scale = (latent.d_nope + latent.d_rope) ** -0.5 * sharpness
         self.q_proj = make_query(latent, d_model, h * (latent.d_nope + latent.d_rope), eps)
         self.kv_down = nn.Linear(d_model, latent.kv_rank + latent.d_rope, bias=False)
-        self.kv_norm = nn.RMSNorm(latent.kv_rank, eps)
+        self.kv_norm = RMSNorm(latent.kv_rank, eps)
         self.kv_up = nn.Linear(latent.kv_rank, h * (latent.d_nope + latent.d_value), bias=False)
         self.o_proj = nn.Linear(h * latent.d_value, d_model, bias=False)
         self.core: nn.Module = FusedCore()
@@ -62,4 +63,4 @@ def make_query(latent: Latent, d_model: int, width: int, eps: float) -> nn.Modul
     if latent.q_rank is None:
         return nn.Linear(d_model, width, bias=False)
     down, up = nn.Linear(d_model, latent.q_rank, bias=False), nn.Linear(latent.q_rank, width, bias=False)
-    return nn.Sequential(down, nn.RMSNorm(latent.q_rank, eps), up)
+    return nn.Sequential(down, RMSNorm(latent.q_rank, eps), up)

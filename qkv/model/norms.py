@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.model.gradients import RMSNorm
 from qkv.model.spec import Norm
 
 
@@ -29,5 +30,5 @@ class TokenBatchNorm(nn.Module):
 def make_norm(norm: Norm, d_model: int) -> nn.Module:
     match norm.kind:
         case "layer": return nn.LayerNorm(d_model, norm.eps)
-        case "rms": return nn.RMSNorm(d_model, norm.eps)
+        case "rms": return RMSNorm(d_model, norm.eps)
         case "batch": return TokenBatchNorm(d_model, norm.eps)

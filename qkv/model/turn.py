@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.model.gradients import turned_halves
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
 
@@ -28,9 +29,7 @@ class HalvesTurn:
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        half = self.cos.shape[-1]
-        a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat([a * self.cos - b * self.sin, b * self.cos + a * self.sin, rest], dim=-1)
+        return turned_halves(x, self.cos, self.sin)
 
 
 @dataclass(frozen=True)

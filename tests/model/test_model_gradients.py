@@ -1,0 +1,74 @@
+"""The gradients that we wrote down are those that torch works out by itself."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from qkv.model.gradients import RMSNorm, pays, relu_squared, turned_halves
+
+
+def drawn(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def plain_turn(x, cos, sin):
+    half = cos.shape[-1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+
+
+def same_with_gradients(one, other, *inputs):
+    results = []
+    for way in (one, other):
+        ours = [one.detach().clone().requires_grad_() for one in inputs]
+        out = way(*ours)
+        (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
+        results.append([out, *(one.grad for one in ours)])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (7, 4), (2, 3, 5, 6)])
+def test_rms_norm_equals_torch_s(shape):
+    norm, theirs = RMSNorm(shape[-1], 1e-5).double(), nn.RMSNorm(shape[-1], 1e-5).double()
+    gain = drawn(shape[-1])
+
+    def through(module):
+        return lambda x, gain: torch.func.functional_call(module, {"weight": gain}, (x,))
+    x = drawn(*shape)
+    assert pays(x)
+    same_with_gradients(through(norm), through(theirs), x, gain)
+
+
+def test_rms_norm_of_heads_that_are_a_view_equals_torch_s():
+    norm, theirs = RMSNorm(4, 1e-6).double(), nn.RMSNorm(4, 1e-6).double()
+    same_with_gradients(lambda x: norm(x.unflatten(-1, (3, 4)).transpose(1, 2)),
+                        lambda x: theirs(x.unflatten(-1, (3, 4)).transpose(1, 2)), drawn(2, 5, 12))
+
+
+@pytest.mark.parametrize("width", [4, 6, 10])
+def test_a_turn_and_its_gradient_equal_the_formula(width):
+    cos, sin = drawn(1, 1, 5, 2).detach(), drawn(2, 1, 5, 2).detach()
+    same_with_gradients(lambda x: turned_halves(x.transpose(1, 2), cos, sin),
+                        lambda x: plain_turn(x.transpose(1, 2), cos, sin), drawn(2, 5, 3, width))
+
+
+def test_relu_squared_equals_its_parts():
+    same_with_gradients(relu_squared, lambda x: F.relu(x).square(), drawn(3, 4, 5))
+
+
+@pytest.mark.parametrize("way", [
+    RMSNorm(6, 1e-5).double(), relu_squared,
+    lambda x: turned_halves(x, torch.ones(1, 1, 1, 2, dtype=torch.float64), torch.full((1, 1, 1, 2), 0.5, dtype=torch.float64)),
+], ids=["rms", "relu2", "turn"])  # fmt: skip
+def test_gradients_agree_with_finite_differences(way):
+    assert torch.autograd.gradcheck(way, drawn(2, 3, 2, 6))
+
+
+def test_where_nobody_learns_torch_s_own_operations_run():
+    x = drawn(2, 3, 8)
+    with torch.no_grad():
+        assert not pays(x)
+        torch.testing.assert_close(RMSNorm(8, 1e-5).double()(x), nn.RMSNorm(8, 1e-5).double()(x), rtol=0, atol=0)
+    assert not pays(x.half())
