@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.packed import packed
+from qkv.generate.fast_parts import joined
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
@@ -50,15 +50,13 @@ class FastEncoderLayer:
 
     def __init__(self, block: Block, layer: s.Layer):
         attn, wide = block.attn.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and not isinstance(layer.feed_forward, s.Experts)
-        assert isinstance(wide, DenseFeedForward | GatedFeedForward)
-        gate, name = wide.gate_proj if isinstance(wide, GatedFeedForward) else None, layer.feed_forward.activation
+        assert isinstance(attn, GroupedAttention) and isinstance(wide, DenseFeedForward | GatedFeedForward)
         self.heads, self.pre_norm = attn.heads, layer.norm.place == "pre"
         self.split = (attn.heads.n_heads, attn.heads.n_kv_heads, attn.heads.n_kv_heads)
-        self.qkv, self.out = packed([attn.q_proj, attn.k_proj, attn.v_proj]), packed([attn.o_proj])
+        self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
         self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
-        self.up, self.down = packed([wide.up_proj], None if gate else name), packed([wide.down_proj])
-        self.gate = packed([gate], name) if gate else None
+        self.up, self.down, self.activation = joined(wide.up_proj), joined(wide.down_proj), wide.activation
+        self.gate = joined(wide.gate_proj) if isinstance(wide, GatedFeedForward) else None
         self.norms = block.attn.norm, block.ffn.norm
 
     def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
@@ -88,8 +86,9 @@ class FastEncoderLayer:
 
     def think(self, x: Tensor) -> Tensor:
         """The feed-forward."""
-        wide = self.up(x)
-        return self.down(wide if self.gate is None else self.gate(x).mul_(wide))
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)).mul_(self.up(x)))
 
 
 class FastEncoder:

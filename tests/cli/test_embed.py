@@ -102,3 +102,23 @@ def test_a_translator_is_no_embedder(file, tmp_path):
 def test_the_meter_tells_count_speed_and_time_left():
     assert Meter(10_000).line(1_000, 4.0) == "1,000 / 10,000 sentences, 250/s, 0:36 left "
     assert Meter(None).line(1_000, 4.0) == "1,000 sentences, 250/s"
+
+
+PEAK = """
+import resource, sys
+from qkv.cli.app import run
+run(["embed", *sys.argv[1:]])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_a_file_thirty_times_as_long_needs_no_more_memory(tmp_path):
+    tokenizer = learn("wordpiece", ["the cat sat 0123456789"], 60)
+    Embedder(Transformer(reader(tokenizer.vocab_size, 256, 1, 2, 16)), tokenizer).save(tmp_path / "model")
+    peaks = []
+    for n in (1_000, 30_000):  # the second matrix alone is 30 MB
+        (tmp_path / "in.txt").write_text("".join(f"the cat sat {i}\n" for i in range(n)), encoding="utf-8")
+        command = [sys.executable, "-c", PEAK, str(tmp_path / "model"), str(tmp_path / "in.txt"), "--out", str(tmp_path / "v.npy")]
+        peaks.append(int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout))
+        assert np.load(tmp_path / "v.npy", mmap_mode="r").shape == (n, 256)
+    assert peaks[1] < peaks[0] + 15
