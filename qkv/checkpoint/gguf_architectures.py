@@ -163,6 +163,17 @@ def nearest_qwen3(spec: Spec) -> Spec | None:
     return without_experts(today(spec, qk_norm=True, bias=False, out_bias=False))
 
 
+def nearest_gemma(spec: Spec) -> Spec | None:
+    """GeGLU, and embeddings times sqrt(d_model); its norms' 1 + w is written as one number, which is what we have."""
+    found = without_experts(today(spec, qk_norm=False, bias=False, out_bias=False))
+    if found is None or found.decoder is None:
+        return None
+    layer = found.decoder.layers[0]
+    wide = Gated(layer.feed_forward.d_ff, "gelu_tanh")  # type: ignore[union-attr]
+    stack = replace(found.decoder, layers=(replace(layer, feed_forward=wide),))
+    return replace(found, decoder=stack, head=LmHead(True), scaled_embedding=True)
+
+
 def without_experts(spec: Spec | None) -> Spec | None:
     return None if spec and isinstance(spec.decoder.layers[0].feed_forward, Experts) else spec  # type: ignore[union-attr]
 
@@ -181,6 +192,7 @@ ARCHITECTURES = [
     Architecture("qwen2", nearest_qwen2, lambda spec: FRAME + ATTENTION + FEED_FORWARD),
     Architecture("llama", nearest_llama, llama_rows),
     Architecture("qwen3", nearest_qwen3, lambda spec: FRAME + ATTENTION + FEED_FORWARD),
+    Architecture("gemma", nearest_gemma, lambda spec: FRAME + ATTENTION + FEED_FORWARD),
     Architecture("gpt2", nearest_gpt2, lambda spec: FRAME + GPT2_ROWS + FEED_FORWARD),
 ]
 
@@ -209,13 +221,13 @@ def choose(spec: Spec) -> tuple[Architecture, Spec]:
 
 def can_mend(path: str, ours: object, theirs: object) -> bool:
     """What other weights can say: biases of zeros, a scale inside the table, a head with a copy of the table."""
-    return mendable(path, ours, theirs) or path in ("scaled_embedding", "head.tied")
+    return mendable(path, ours, theirs) or (path in ("scaled_embedding", "head.tied") and ours is True and theirs is False)
 
 
 def told(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
     """The weights of the target spec that compute the same."""
     new = dict(weights)
-    if spec.scaled_embedding:
+    if spec.scaled_embedding and not target.scaled_embedding:
         new.setdefault("lm_head.weight", weights["embed.weight"])
         new["embed.weight"] = weights["embed.weight"] * math.sqrt(spec.d_model)
     return expressed(new, spec, target)

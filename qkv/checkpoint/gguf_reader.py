@@ -77,7 +77,8 @@ def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
     norm = s.Norm("rms", "pre", rms) if rms else s.Norm("layer", "pre", fields["attention.layer_norm_epsilon"])
     layer = s.Layer(heads_of(fields, tensors), wide_of(fields, tensors), norm, repeat=fields["block_count"])
     return s.Spec(fields["vocab_size"], fields["embedding_length"], None, s.Stack((layer,), "past", True),
-                  positions_of(fields), s.LmHead("output.weight" not in tensors), max_len=fields["context_length"])
+                  positions_of(fields), s.LmHead("output.weight" not in tensors), max_len=fields["context_length"],
+                  scaled_embedding=fields.architecture == "gemma")
 
 
 def heads_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Heads:
@@ -91,7 +92,9 @@ def wide_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward:
     width, bias = fields["feed_forward_length"], "blk.0.ffn_up.bias" in tensors
     if fields.get("expert_count"):
         return s.Experts(fields["expert_count"], fields["expert_used_count"], s.Gated(width))
-    return s.Gated(width, "silu", bias) if "blk.0.ffn_gate.weight" in tensors else s.Dense(width, "gelu_tanh", bias)
+    if "blk.0.ffn_gate.weight" in tensors:
+        return s.Gated(width, "gelu_tanh" if fields.architecture == "gemma" else "silu", bias)
+    return s.Dense(width, "gelu_tanh", bias)
 
 
 def positions_of(fields: Fields) -> s.Positions:

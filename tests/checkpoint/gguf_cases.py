@@ -40,6 +40,7 @@ SPECS = {
     "a window that hides nothing": (decoder(s.Heads(4, 2, 8, window=64)), "llama"),
     "qwen 2": (decoder(s.Heads(4, 2, 8, bias=True)), "qwen2"),
     "qwen 3": (decoder(s.Heads(4, 2, 16, qk_norm=True)), "qwen3"),
+    "gemma": (decoder(s.Heads(4, 1, 16), s.Gated(48, "gelu_tanh"), scaled_embedding=True, head=s.LmHead(True)), "gemma"),
     "gpt 2": (of_2019(s.Heads(4, 4, 8, bias=True, out_bias=True), s.Dense(128, "gelu_tanh", True)), "gpt2"),
     "gpt 2 without biases": (of_2019(s.Heads(4, 4, 8), s.Dense(40, "gelu_tanh")), "gpt2"),
 }

@@ -42,6 +42,7 @@ SPECS = {
     "today's decoder, biased": (writer(61, 32, 2, s.Heads(4, 2, 8, bias=True), GATED), "qwen2"),
     "a window": (writer(61, 32, 2, s.Heads(4, 2, 8, window=3), GATED), "mistral"),
     "normed queries": (writer(61, 32, 2, s.Heads(4, 2, 8, qk_norm=True), GATED), "qwen3"),
+    "scaled embeddings": (replace(writer(61, 32, 2, HEADS, GATED), scaled_embedding=True), "gemma"),
     "experts": (writer(61, 32, 2, HEADS, s.Experts(4, 2, GATED)), "mixtral"),
     "latent attention": (decoder(s.Layer(LATENT, MOE, RMS), positions=s.Rotary(pairs="adjacent")), "deepseek_v2"),
     "the decoder of 2019": (decoder(s.Layer(s.Heads(4, 4, 8), DENSE), positions=s.Learned()), "gpt2"),
@@ -82,8 +83,8 @@ INEXPRESSIBLE = {
             "model.json: the nearest family, deepseek_v2, has no way to say decoder.layers.0.feed_forward.shared None; such "
             "a model stays in our own format")),
     "recurrence": (writer(61, 32, 2, s.Recurrent(), GATED), {}, (
-        "model.json: no family of Hugging Face has this shape; we write llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, "
-        "deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart")),
+        "model.json: no family of Hugging Face has this shape; we write llama, mistral, qwen2, qwen3, gemma, mixtral, "
+        "qwen3_moe, deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart")),
     "a translator that turns": (translator(61, 32, 2, 4, 40), {"positions": s.NoPositions()}, (
         "model.json: the nearest family, bart, has no way to say encoder.embed_norm False, decoder.embed_norm False, "
         "positions {'kind': 'none'}; such a model stays in our own format")),

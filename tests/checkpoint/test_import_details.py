@@ -16,6 +16,8 @@ from transformers import (
     BertForPreTraining,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -26,6 +28,7 @@ from transformers import (
 )
 
 from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.checkpoint.huggingface_export import save_huggingface
 from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead
 
@@ -154,6 +157,21 @@ def test_half_precision_is_kept_or_computed_in_float32(dtype, tmp_path):
     with torch.no_grad():
         theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
         assert_close(logits(tmp_path), theirs(IDS).logits, 1e-4)
+
+
+@torch.no_grad()
+def test_gemma_as_published_in_bfloat16_and_with_the_word_gelu_loads(tmp_path):
+    model = stir(GemmaForCausalLM(GemmaConfig(
+        hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
+        vocab_size=61, max_position_embeddings=64))).bfloat16()
+    model.save_pretrained(tmp_path)
+    reconfigure(tmp_path, hidden_act="gelu", rope_parameters=..., rope_theta=10_000.0)  # it means gelu_pytorch_tanh
+    theirs = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert_close(logits(tmp_path), theirs(IDS).logits, 1e-4)
+    save_huggingface(tmp_path / "out", load_huggingface(tmp_path, dtype=None))  # 1 + w needs more digits than bfloat16 has
+    again = load_file(tmp_path / "out" / "model.safetensors")
+    for name, weight in model.state_dict().items():
+        assert name == "lm_head.weight" or torch.equal(again[name].to(torch.bfloat16), weight)
 
 
 def test_the_links_of_huggingfaces_download_cache_are_followed(tmp_path):

@@ -32,7 +32,7 @@ def stir(model: nn.Module) -> nn.Module:
                 weight.normal_(std=0.1)
             elif "embed_positions" in name and type(model).__name__.startswith("Marian"):
                 continue  # a formula, not a weight
-            elif "inv_freq" not in name and weight.is_floating_point():
+            elif not name.endswith(("inv_freq", "embed_scale")) and weight.is_floating_point():  # formulas too
                 weight.normal_(std=0.3)
     model.tie_weights()
     return model.eval()
@@ -70,6 +70,8 @@ def in_float64(model: nn.Module) -> Iterator[nn.Module]:
         for part in wide.modules():
             if type(part).__name__ == "MarianSinusoidalPositionalEmbedding":
                 part.weight.data = sines(*part.weight.shape)
+            if hasattr(part, "scalar_embed_scale"):
+                part.embed_scale = torch.tensor(part.scalar_embed_scale, dtype=torch.float64)
         yield wide
     finally:
         for one, torch_ in kept.items():

@@ -6,6 +6,7 @@ Told in docs/convert.md, "Families".
 
 from qkv.checkpoint.families.bert import BERT, DISTILBERT, ROBERTA
 from qkv.checkpoint.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from qkv.checkpoint.families.gemma import GEMMA
 from qkv.checkpoint.families.gpt2 import GPT2
 from qkv.checkpoint.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from qkv.checkpoint.families.marian import BART, MARIAN
@@ -14,6 +15,6 @@ from qkv.checkpoint.names import Family
 
 # The order is that of export: the first family that can say all of a spec is taken.
 FAMILIES: dict[str, Family] = {one.model_type: one for one in (
-    LLAMA, MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, BERT, ROBERTA, DISTILBERT, MARIAN,
-    BART,
+    LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, MIXTRAL, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, BERT, ROBERTA, DISTILBERT,
+    MARIAN, BART,
 )}  # fmt: skip
