@@ -111,7 +111,7 @@ COMMAND = ("on a machine you can spare, run in that folder: python -c \"import t
            "weights_only=True).items()}, 'model.safetensors')\"")
 POISONS = {
     "code in auto_map of an unknown family": (unknown_family_with_code, (
-        "{f}/config.json, model_type: cannot be 'evil'; choose from llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, "
+        "{f}/config.json, model_type: cannot be 'evil'; choose from llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, "
         "deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart")),
     "a module of sentence vectors that is code": (strange_module, (
         "{f}/modules.json: a module we do not have (Module); Transformer, Pooling and Normalize can be imported")),
@@ -200,7 +200,7 @@ SIZES = {"n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 64, "dim": 32, 
          "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
          "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "moe_intermediate_size": 8, "n_routed_experts": 4, "kv_lora_rank": 8,
          "num_experts": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "num_experts_per_tok": 2}
-MODEL_TYPES = ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt2", "bert",
+MODEL_TYPES = ["llama", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt2", "bert",
                "roberta", "distilbert", "marian", "bart"]
 
 
