@@ -108,8 +108,10 @@ def test_forty_values_under_the_pointer_are_those_that_record_gives(translator, 
     ask(translator, "机器学习")
     model = explorers["translator"].subject.model
     source, target = ids(translator, "source"), ids(translator, "target")
-    paths = {"decoder.0.cross.softmax": "decoder.layers.0.cross.branch.core.weights", "encoder.1.attn.scores": "encoder.layers.1.attn.branch.core.scores",
-             "decoder.1.ffn.up": "decoder.layers.1.ffn.branch.up_proj", "encoder.0.attn.q": "encoder.layers.0.attn.branch.q_proj"}  # fmt: skip
+    paths = {"decoder.0.cross.softmax": "decoder.layers.0.cross.branch.core.weights",
+             "encoder.1.attn.scores": "encoder.layers.1.attn.branch.core.scores",
+             "decoder.1.ffn.up": "decoder.layers.1.ffn.branch.up_proj",
+             "encoder.0.attn.q": "encoder.layers.0.attn.branch.q_proj"}  # fmt: skip
     for (key, path), truth in zip(paths.items(), recorded(model, [*paths.values()], source, target), strict=True):
         go(translator, key)
         grid = truth[0, 0] if truth.dim() == 4 else truth[0]
@@ -187,6 +189,16 @@ def test_hostile_texts_are_shown_as_text(generator):
         assert generator.input_value("textarea") == text
         shown = "".join(generator.evaluate(TOKENS))
         assert [sign for sign in text if sign in "<>&'\"{}"] == [sign for sign in re.sub("<[0-9A-Z]{2}>|<bos>", "", shown) if sign in "<>&'\"{}"]
+
+
+def test_a_server_that_is_gone_is_told_in_one_sentence(browser, explorers):
+    one = Tab(browser)
+    with served(make_app(explorers["generator"])) as address:
+        page = one.open(address)
+    page.click("button[data-step='decoder.ids']")
+    until(page, "!document.querySelector('#trouble').hidden")
+    assert page.inner_text("#trouble") == "the server does not answer; is `qkv explore` still running?"
+    one.close()
 
 
 def test_a_text_too_long_or_empty_is_refused_in_one_sentence_of_the_chosen_language(browser, addresses):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from browser import SCREENSHOTS, Tab, chromium, served, tab, until
 from small_explorers import explorer_of, small
 
 import qkv.explore
+from qkv.cli.explore import open_explorer
 from qkv.explore.app import make_app
 from qkv.model.presets import writer
 from qkv.model.spec import Dense, Heads
 from qkv.text.learn import learn
 
 PAGE = Path(qkv.explore.__file__).parent / "page"
+TOLD = "h2, h3, p.about, .tabs button, .main, .tools button, .slider span, summary"
 WIDTHS = {"phone": (360, 740), "tablet": (768, 1024), "desk": (1920, 1080)}
 # When the first view stands, in milliseconds since the page was asked for.
 CLOCK = """new MutationObserver((_, watch) => { if (document.querySelector('#view > *')) { watch.disconnect(); window.stood = performance.now(); } })
@@ -29,9 +32,17 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def address():
-    with served(make_app(small("translator"))) as one:
+def address(tmp_path_factory):
+    """A translator that has learned something, so that there is something to look at: 三七二。 -> three seven two."""
+    toy = runpy.run_path(str(Path(__file__).resolve().parents[1] / "toy_translator.py"))
+    with served(make_app(open_explorer(toy["make"](tmp_path_factory.mktemp("digits") / "digits")))) as one:
         yield one
+
+
+def ask(page, text):
+    page.fill("textarea", text)
+    page.click(".ask .main")
+    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def slack() -> float:
@@ -51,6 +62,9 @@ def test_every_view_fits_every_width(browser, address, language, theme):
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with tab(browser, address, color_scheme=theme, locale=language) as page:
         page.click(f"[data-choice={language}]")
+        ask(page, "三七二九。")
+        page.evaluate("document.querySelector(`button[data-step='decoder.0.cross.softmax']`).click()")
+        page.click("[data-position='1']")
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         for width, size in WIDTHS.items():
             page.set_viewport_size({"width": size[0], "height": size[1]})
@@ -62,17 +76,19 @@ def test_every_view_fits_every_width(browser, address, language, theme):
 
 def test_a_switched_language_leaves_nothing_in_the_other(browser, address):
     with tab(browser, address) as page:
+        ask(page, "三七二九。")
         page.click("[data-choice=zh]")
         assert page.evaluate("document.documentElement.lang") == "zh-CN"
         for name in ("walk", "attention", "tryout"):
             show(page, name)
-            told = page.evaluate("[...document.querySelectorAll('h2, h3, p.about, .tabs button, .main, .tools button, .slider span, summary')].map((one) => one.innerText)")
+            told = page.evaluate(f"[...document.querySelectorAll('{TOLD}')].map((one) => one.innerText)")
             left = [text for text in told if re.search("[A-Za-z]{4,}", text) and not re.search("[\u4e00-\u9fff]", text)]
             assert left == [], name
 
 
 def test_the_page_can_be_used_without_a_mouse(browser, address):
     with tab(browser, address) as page:
+        ask(page, "三七二九。")
         page.locator("#tab-walk").focus()
         page.keyboard.press("ArrowRight")
         until(page, "document.querySelector('.panel canvas[data-drawn]')")
@@ -80,17 +96,19 @@ def test_the_page_can_be_used_without_a_mouse(browser, address):
         page.locator(".panel canvas").focus()
         for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
             page.keyboard.press(key)
-        assert page.evaluate("Object.assign({}, document.querySelector('.panel .readout').dataset)") | {"value": ""} == {"row": "2", "column": "1", "value": ""}
+        assert [page.get_attribute(".panel .readout", f"data-{axis}") for axis in ("row", "column")] == ["2", "1"]
         assert page.get_attribute(".looks [data-row]", "data-row") == "2"
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
 def test_the_film_writes_one_word_after_another(browser, address):
     with tab(browser, address) as page:
+        ask(page, "三七。")
         frames = int(page.get_attribute(".film input", "max")) + 1
         written = []
         for frame in range(frames):
-            page.evaluate(f"(() => {{ const one = document.querySelector('.film input'); one.value = {frame}; one.dispatchEvent(new Event('input')); }})()")
+            page.evaluate("(frame) => { const one = document.querySelector('.film input'); one.value = frame; "
+                          "one.dispatchEvent(new Event('input')); }", frame)
             until(page, f"document.querySelector('.film').dataset.frame === '{frame}'")
             assert page.inner_text(".film-caption")
             written.append(page.locator(".film-token:not(.unwritten)").count())
@@ -101,12 +119,13 @@ def test_the_film_writes_one_word_after_another(browser, address):
         page.click(".play")
 
 
-def test_the_first_view_stands_within_a_second(browser, address):
+def test_the_first_view_stands_within_a_second(browser):
     one = Tab(browser)
     one.page.add_init_script(CLOCK)
-    one.open(address)
-    one.page.reload()
-    assert until(one.page, "window.stood") < 1_000 * slack()
+    with served(make_app(small("generator"))) as address:
+        one.open(address)
+        assert one.page.locator(".walk").count() == 1
+        assert until(one.page, "window.stood") < 1_000 * slack()
     one.close()
 
 

@@ -1,6 +1,6 @@
 // Shares as bars: the chance of each next token, or how much of a look goes where.
 // In: rows of { name, share, before }. Out: a list of bars; the mark on a bar is the share before a change.
-// The exact number stands in data-value, the rounded one beside the bar.
+// The exact number stands in data-value, the rounded one beside the bar. A cosine is a bar too: { name, cosine }.
 
 import { make } from "./dom.js";
 
@@ -17,13 +17,17 @@ function longestOf(rows) {
   return Math.max(...rows.map(({ share, before }) => Math.max(share, before ?? 0)));
 }
 
-function bar({ name, share, before, id }, longest) {
+export function cosineBar({ id, name, cosine }) {
+  return { id, name, share: Math.max(0, cosine), value: cosine, label: cosine.toFixed(3).replace("-", "−") };
+}
+
+function bar({ name, share, before, id, value = share, label = percent(share) }, longest) {
   const track = make("span", { class: "track" }, make("i"));
   track.firstChild.style.width = `${(100 * share) / longest}%`;
   if (before !== undefined) track.append(mark(before, longest));
-  const told = { "data-name": name, "data-id": id, "data-value": share };
-  return make("div", { class: share ? "bar" : "bar out", role: "listitem", ...told },
-    make("span", { title: name }, name), track, make("span", {}, percent(share)));
+  const told = { "data-name": name, "data-id": id, "data-value": value };
+  return make("div", { class: value ? "bar" : "bar out", role: "listitem", ...told },
+    make("span", { title: name }, name), track, make("span", {}, label));
 }
 
 function mark(before, longest) {

@@ -1,6 +1,6 @@
 // The beam tree: every beginning that was kept, and the one that won.
 // In: the nodes of a search. Out: a drawing from left to right, and the finished texts with their scores.
-// The best child stands on its parent's line, the others below; so the winning way runs straight along the top.
+// Every column is one more token, the better ones higher; the winning way runs straight along the top.
 
 import { make, draw, fill, digits } from "./dom.js";
 import { slider } from "./controls.js";
@@ -54,18 +54,17 @@ function tree(nodes) {
   return picture;
 }
 
-// Each node gets a line: the winner first, then the better ones. Gives the number of lines.
+// Each node gets a line in its column: the winner first, then by the lines of the parents. Gives the number of lines.
 function placeNodes(nodes) {
-  const children = new Map(nodes.map(({ id }) => [id, []]));
-  for (const node of nodes) if (node.parent !== null) children.get(node.parent).push(node);
-  let next = 0;
-  const place = (node) => {
-    const below = children.get(node.id).sort((a, b) => b.wins - a.wins || b.log_prob - a.log_prob).map(place);
-    node.line = below.length ? below[0] : next++;
-    return node.line;
-  };
-  nodes.filter(({ parent }) => parent === null).forEach(place);
-  return next;
+  const lines = new Map([[null, 0]]), columns = Object.values(Object.groupBy(nodes, ({ depth }) => depth));
+  const above = (a, b) => b.wins - a.wins || lines.get(a.parent) - lines.get(b.parent) || b.log_prob - a.log_prob;
+  for (const column of columns) {
+    column.sort(above).forEach((node, line) => {
+      node.line = line;
+      lines.set(node.id, line);
+    });
+  }
+  return Math.max(...columns.map(({ length }) => length));
 }
 
 function branch(from, to) {

@@ -93,7 +93,8 @@ class Film {
   // Everything is written; the lines are those of one word, the arcs those of the last layer.
   showWord(position) {
     this.stop();
-    const look = (before) => this.stage.both ? {} : { arcs: { ...before?.arcs, row: position } };
+    const row = this.pass.positions ? position : undefined;  // an encoder without logits: every row
+    const look = (before) => this.stage.both ? {} : { arcs: { ...before?.arcs, row } };
     const dress = (frame, before) => ({ ...frame, ...look(before), written: Infinity });
     return this.show(this.frameOf(position), dress, true);
   }

@@ -64,15 +64,15 @@ export class HeatMap {
     const pen = this.canvas.getContext("2d");
     pen.font = this.font();
     this.left = rowNames ? Math.min(this.drawnWidth * 0.3, 12 + widest(pen, rowNames)) : 0;
-    const room = Math.max(60, this.drawnWidth - this.left - 4);
+    const overhang = columnNames ? Math.min(40, 0.7 * pen.measureText(shorten(columnNames.at(-1))).width) : 2;
+    const room = Math.max(60, this.drawnWidth - this.left - overhang - 2);
     this.cellWidth = Math.min(LARGEST.width, Math.max(room / columns, Math.min(1, 8000 / columns)));
     this.cellHeight = Math.min(LARGEST.height, (this.grid.tallest ?? TALLEST) / rows);
     if (this.grid.square) this.cellHeight = this.cellWidth = Math.min(this.cellWidth, TALLEST / rows);
     this.tilted = columnNames && widest(pen, columnNames) + 4 > this.cellWidth;
     this.namesAbove = columnNames && this.cellWidth >= 3;
     this.top = !this.namesAbove ? 8 : this.tilted ? Math.min(96, 14 + 0.8 * widest(pen, columnNames)) : 20;
-    const overhang = this.tilted && this.namesAbove ? 0.6 * this.top : 0;
-    this.width = Math.ceil(this.left + this.cellWidth * columns + Math.max(2, Math.min(overhang, 60)));
+    this.width = Math.ceil(this.left + this.cellWidth * columns + overhang);
     this.height = Math.ceil(this.top + this.cellHeight * rows + 2);
   }
 
@@ -142,11 +142,13 @@ export class HeatMap {
     }
   }
 
+  // A name that does not fit its column leans.
   drawColumnName(pen, name, x) {
+    const leans = pen.measureText(name).width + 2 > this.cellWidth;
     pen.save();
-    pen.translate(x, this.top - (this.tilted ? 6 : 10));
-    pen.textAlign = this.tilted ? "left" : "center";
-    if (this.tilted) pen.rotate(-0.85);
+    pen.translate(x, this.top - (leans ? 6 : 10));
+    pen.textAlign = leans ? "left" : "center";
+    if (leans) pen.rotate(-0.85);
     pen.fillText(name, 0, 0);
     pen.restore();
   }
@@ -157,7 +159,8 @@ export class HeatMap {
       colourOf(low + (i / 6) * (high - low), this.grid.kind, this.range));
     const bar = make("span", { class: "legend-bar" });
     bar.style.background = `linear-gradient(to right, ${stops.join(",")})`;
-    fill(this.legend, make("span", {}, digits(low)), bar, make("span", {}, (cut ? "≥ " : "") + digits(high)));
+    const least = (cut && low ? "≤ " : "") + digits(low), most = (cut ? "≥ " : "") + digits(high);
+    fill(this.legend, make("span", {}, least), bar, make("span", {}, most));
   }
 
   cellAt(event) {

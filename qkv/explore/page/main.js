@@ -3,7 +3,7 @@
 // `app` is all that the views share: the model, the open pass, and what the person has chosen so far.
 
 import { fill, byId } from "./dom.js";
-import { button, alongButtons } from "./controls.js";
+import { button, note, alongButtons } from "./controls.js";
 import { t, say, both } from "./words.js";
 import { findSource } from "./source.js";
 import { drawTop } from "./top.js";
@@ -57,6 +57,7 @@ function refresh() {
   app.leave?.();
   app.leave = null;
   if (app.pass) fill(byId("view"), VIEWS[app.tab](app));
+  else if (!app.text) fill(byId("view"), note(t("begin"), { class: "card soft" }));
 }
 
 function drawTabs() {

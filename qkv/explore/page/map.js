@@ -6,10 +6,10 @@ import { make, draw, fill } from "./dom.js";
 import { note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
-import { bars, percent } from "./bars.js";
+import { bars, cosineBar, percent } from "./bars.js";
 import { shorten } from "./heat.js";
 
-const WIDE = 640, HIGH = 400, EDGE = 34;
+const WIDE = 640, HIGH = 400, EDGE = 24, NAME = 60;  // NAME: room for the words at the right
 
 export function mapCard(app) {
   return card("map", t("map"), null, content(app, app.pass.sides.source ? "source" : "target"), "wide");
@@ -20,10 +20,11 @@ async function content(app, side) {
   const list = make("div", { class: "neighbours" });
   const choose = async ({ id, token }) => {
     const { neighbours } = await app.source.json(`neighbours/${side}/${id}`);
-    const rows = neighbours.map((near) => ({ id: near.id, name: near.token, share: Math.max(0, near.cosine) }));
+    const rows = neighbours.map((near) => cosineBar({ ...near, name: near.token }));
     fill(list, make("h3", {}, t("neighbours", token)), bars(rows, 1));
   };
-  const first = points.find(({ here }) => here);
+  const { ids, special } = app.pass.sides[side];
+  const first = points.find(({ id }) => id === ids.find((_, at) => !special[at]));
   if (first) app.guard(choose(first));
   return [note(t("mapAbout", percent(explained[0] + explained[1]))),
     make("div", { class: "try map" }, picture(points, (point) => app.guard(choose(point))), list)];
@@ -43,7 +44,7 @@ function scaleOf(points) {
     const low = Math.min(...values), wide = Math.max(...values) - low || 1;
     return (point) => EDGE + ((point[key] - low) / wide) * (size - 2 * EDGE);
   };
-  const [x, y] = [along("x", WIDE), along("y", HIGH)];
+  const [x, y] = [along("x", WIDE - NAME), along("y", HIGH)];
   return (point) => [x(point), HIGH - y(point)];
 }
 

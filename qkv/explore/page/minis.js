@@ -10,7 +10,7 @@ import { paint, rangeOf } from "./colours.js";
 export function miniatures(app, { name, layers }, chosen, onchoose) {
   const most = Math.max(...layers.map(({ heads }) => heads));
   const grid = make("div", { class: "minis", role: "group", "aria-label": t("allHeads") });
-  grid.style.gridTemplateColumns = `auto repeat(${most}, minmax(0, 92px))`;
+  grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(0, 92px))`;
   const seen = whenSeen((label) => app.guard(drawLayer(app, name, label)));
   for (const { layer, heads } of layers) {
     const label = make("span", { class: "layer-name", "data-layer": layer }, t("layer", layer + 1));
@@ -50,7 +50,7 @@ async function drawLayer(app, which, label) {
   label.parentNode.querySelectorAll(`button[data-layer="${layer}"] canvas`).forEach((canvas, head) => {
     const values = data.subarray(head * rows * columns, (head + 1) * rows * columns);
     const picture = new ImageData(columns, rows);
-    paint(values, new Uint32Array(picture.data.buffer), "share", rangeOf(values, "share"));
+    paint(values, new Uint32Array(picture.data.buffer), "share", rangeOf(values, "share", 255));
     Object.assign(canvas, { width: columns, height: rows });
     canvas.getContext("2d").putImageData(picture, 0, 0);
     canvas.dataset.drawn = "";

@@ -6,7 +6,7 @@ import { make, fill } from "./dom.js";
 import { button, note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
-import { bars } from "./bars.js";
+import { bars, cosineBar } from "./bars.js";
 
 export function nearestCard(app) {
   return card("nearest", t("nearest"), null, content(app), "wide");
@@ -16,7 +16,7 @@ async function content(app) {
   const about = note(""), list = make("div");
   const show = async () => {
     const { pooling, nearest } = await app.source.json(`pass/${app.pass.id}/nearest`);
-    const rows = nearest.map(({ text, cosine }) => ({ name: text, share: Math.max(0, cosine) }));
+    const rows = nearest.map(({ text, cosine }) => cosineBar({ name: text, cosine }));
     about.textContent = t("nearestAbout", pooling);
     fill(list, rows.length ? bars(rows, 1, "bars sentences") : note(t("noSentences")));
   };

@@ -38,6 +38,13 @@ class Walk {
       this.list, make("div", { class: "middle" }, this.film?.element, step), this.beside);
     this.film?.showWord(app.position);
     this.go(Math.min(app.step, this.pass.steps.length - 1));
+    requestAnimationFrame(() => this.reveal());
+  }
+
+  // What is chosen comes into sight in the list and among the tokens.
+  reveal() {
+    scrollWithin(this.list, this.list.querySelector("[aria-current]"));
+    if (this.chips) revealPressed(this.chips);
   }
 
   chooseWord(position) {
@@ -95,7 +102,7 @@ class Walk {
     this.mark(index);
     this.tell(this.step());
     if (this.chips) this.chips.hidden = !aboutTarget(this.step());
-    if (this.chips?.isConnected) revealPressed(this.chips);
+    this.reveal();
     this.app.guard(this.numbers.show(this.step()));
   }
 
@@ -105,7 +112,6 @@ class Walk {
     this.list.querySelector(".here")?.classList.remove("here");
     chosen.setAttribute("aria-current", "step");
     Object.assign(chosen.closest("details"), { open: true, className: "here" });
-    if (this.list.isConnected) scrollWithin(this.list, chosen);
     this.back.disabled = index === 0;
     this.next.disabled = index === buttons.length - 1;
     this.where.textContent = [t("stepOf", index + 1, buttons.length), ...this.placeOf(this.step())].join(" · ");

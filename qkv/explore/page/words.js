@@ -12,6 +12,7 @@ const WORDS = {
   askEmbedder: ["A sentence", "一个句子"],
   examples: ["For example", "例如"],
   recordedTexts: ["Recorded in this file", "此文件中记录的句子"],
+  begin: ["Type a sentence above, and watch what the model does with it.", "在上方输入一句话，看看模型如何处理它。"],
   emptyText: ["type something first", "请先输入文字"],
   light: ["Light", "浅色"],
   dark: ["Dark", "深色"],
@@ -105,7 +106,6 @@ const WORDS = {
   partFfn: ["feed-forward", "前馈网络"],
   wholeLayer: ["all", "全部"],
   positionsOf: ["positions", "位置"],
-  said: ["says", "输出"],
   saidBefore: ["before", "原来"],
   saidAfter: ["after", "现在"],
   openEdited: ["Walk through the changed model", "走查改动后的模型"],
@@ -139,7 +139,6 @@ const WORDS = {
   nearestAbout: ["One sentence a line; the closest by cosine come first ({0} pooling).", "每行一个句子；按余弦相似度排序（{0} 池化）。"],
   measure: ["Measure", "计算"],
   noSentences: ["no sentences yet: type some, one a line", "还没有句子：请每行输入一个"],
-  ids: ["token numbers", "词元编号"],
   partial: ["a piece of a character", "一个字符的一部分"],
   unexpected: ["something went wrong: {0}", "出错了：{0}"],
 };
