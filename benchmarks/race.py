@@ -1,11 +1,12 @@
 """A fair race: every contestant in a process of its own, taking turns, medians compared.
 
 In: names and commands of workers. Out: seconds of each round. A worker prepares itself, says "ready", and for each
-line it reads runs one round and prints its seconds; while the others run, it sleeps.
+line it reads runs one round and prints its seconds; while the others run, it is stopped (its threads would spin on).
 """
 
 import json
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -20,27 +21,31 @@ def serve(round_: Callable[[], None]) -> None:
     round_()
     print("ready", flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         round_()
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - used
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"seconds": seconds, "peak_mb": peak}), flush=True)
+        print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_mb": peak}), flush=True)
 
 
 def race(contestants: dict[str, list[str]], rounds: int = 7) -> dict[str, dict[str, float]]:
-    """The driver's side: median seconds of a round, and the peak memory, by name."""
+    """The driver's side: median seconds of a round, on the clock and of the processor, and the peak memory, by name."""
     workers = {name: started(name, arguments) for name, arguments in contestants.items()}
     told: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
+            worker.send_signal(signal.SIGCONT)
             worker.stdin.write("go\n")
             worker.stdin.flush()
             told[name].append(json.loads(worker.stdout.readline()))
+            worker.send_signal(signal.SIGSTOP)
     for worker in workers.values():
+        worker.send_signal(signal.SIGCONT)
         worker.stdin.close()
         worker.wait(timeout=60)
-    medians = {name: statistics.median(one["seconds"] for one in rows) for name, rows in told.items()}
-    return {name: {"seconds": medians[name], "peak_mb": rows[-1]["peak_mb"]} for name, rows in told.items()}
+    return {name: {
+        **{key: statistics.median(one[key] for one in rows) for key in ("seconds", "cpu")}, "peak_mb": rows[-1]["peak_mb"],
+    } for name, rows in told.items()}
 
 
 def started(name: str, arguments: list[str]) -> subprocess.Popen:
@@ -50,6 +55,7 @@ def started(name: str, arguments: list[str]) -> subprocess.Popen:
     while (line := worker.stdout.readline()).strip() != "ready":
         if not line:
             raise SystemExit(f"{name} did not start")
+    worker.send_signal(signal.SIGSTOP)
     return worker
 
 

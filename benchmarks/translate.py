@@ -1,6 +1,7 @@
 """Translating: sentences per second, ours over transformers' generate and beside CTranslate2, with the same weights.
 
-python benchmarks/translate.py      16 tokens out, greedy and beam 4, batches of 1 and 32; each in its own process.
+python benchmarks/translate.py [tiny|small] [--cpu]      16 tokens out, greedy and beam 4, batches of 1 and 32; each in its own process.
+--cpu compares the time of the processor instead of the clock's: with OMP_NUM_THREADS=1, on a machine that others use.
 """
 
 import sys
@@ -16,7 +17,7 @@ GOALS = {1: 5.0, 32: 2.0}
 
 
 def main() -> None:
-    for size in ("tiny", "small"):
+    for size in [one for one in ("tiny", "small") if one in sys.argv] or ("tiny", "small"):
         with tempfile.TemporaryDirectory() as folder:
             write_folders(size, Path(folder))
             for batch in (1, 32):
@@ -53,7 +54,7 @@ def write_folders(size: str, folder: Path) -> None:
 def report(size: str, folder: str, beam: int, batch: int) -> None:
     workers = ("qkv", "transformers", "ctranslate2")
     told = race({who: ["benchmarks.translate_worker", who, folder, str(beam), str(batch)] for who in workers}, ROUNDS)
-    speed = {who: SENTENCES[batch] / row["seconds"] for who, row in told.items()}
+    speed = {who: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"] for who, row in told.items()}
     figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
     print(f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   over transformers {speed['qkv'] / speed['transformers']:5.2f} "
           f"(goal {GOALS[batch]})   over ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}", flush=True)

@@ -1,5 +1,6 @@
 """One contestant of the translation race: python -m benchmarks.translate_worker WHO FOLDER BEAM BATCH."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 
 from benchmarks.race import serve
 
-LENGTH, SENTENCES = 16, {1: 8, 32: 32}  # tokens out; sentences of a round, by batch size
+LENGTH, SENTENCES = 16, {1: 32, 32: 64}  # tokens out; sentences of a round, by batch size
+THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))
 
 
 def main() -> None:
@@ -34,7 +36,7 @@ def ours(folder: str, beam: int, batch: int):
     from qkv.generate.beam import BeamRules, beam_search
     from qkv.generate.decode import greedy
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     model = load_huggingface(f"{folder}/huggingface").model.eval()
 
     def translate(rows):
@@ -53,7 +55,7 @@ def theirs(folder: str, beam: int, batch: int):
     import torch
     from transformers import MarianMTModel
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     model = MarianMTModel.from_pretrained(f"{folder}/huggingface").eval()
 
     def translate(rows):
@@ -68,7 +70,7 @@ def theirs(folder: str, beam: int, batch: int):
 def champions(folder: str, beam: int, batch: int):
     import ctranslate2
 
-    translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=2, compute_type="float32")
+    translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=THREADS, compute_type="float32")
     vocabulary = Path(folder, "vocabulary.txt").read_text(encoding="utf-8").split("\n")
 
     def translate(rows):

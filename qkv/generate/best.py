@@ -4,10 +4,13 @@ In: scores (rows, vocab). Out: the best and their ids. A row is first looked at 
 is found by a vectorised pass, and only the best blocks are searched. Told in docs/translation.md, "Decoding".
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 BLOCK = 64      # measured: 32 rows of 10,000 scores, argmax 500 us whole, 80 us in blocks
+VECTOR = 16     # numbers the processor takes at once
 FEW_ROWS = 2    # below, the blocks cost more than they save
 FEW_BLOCKS = 4  # per token wanted; in smaller vocabularies too
 
@@ -62,17 +65,18 @@ def in_blocks(scores: Tensor) -> tuple[Tensor, Tensor]:
 def _top(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The n best sums of each sentence and their places, equals in any order."""
     (sentences, live), vocab = shift.shape, scores.shape[1]
-    if len(scores) < FEW_ROWS or vocab < FEW_BLOCKS * BLOCK * n:
+    size = divisor(vocab)
+    if len(scores) < FEW_ROWS or vocab < FEW_BLOCKS * size * n:
         return (scores.view(sentences, live, vocab) + shift[..., None]).flatten(1).topk(n, dim=1)
-    blocks, tail = in_blocks(scores)
-    peaks = blocks.amax(dim=2).view(sentences, live, -1) + shift[..., None]          # (sentences, live, blocks)
-    chosen = peaks.flatten(1).topk(n, dim=1).indices                                 # none of the best is elsewhere
-    row, block = chosen // peaks.shape[2], chosen % peaks.shape[2]                   # (sentences, n)
-    old_row = row + torch.arange(sentences, device=scores.device)[:, None] * live
-    few = blocks[old_row, block] + shift.gather(1, row)[..., None]                   # (sentences, n, BLOCK)
-    places = (row * vocab + block * BLOCK)[..., None] + torch.arange(BLOCK, device=scores.device)
-    rest = tail.unflatten(0, (sentences, live)) + shift[..., None]                   # (sentences, live, rest)
-    rest_places = torch.arange(live * vocab, device=scores.device).view(live, vocab)[:, vocab - rest.shape[2] :]
-    best, order = torch.cat([few.flatten(1), rest.flatten(1)], dim=1).topk(n, dim=1)
-    places = torch.cat([places.flatten(1), rest_places.flatten().expand(sentences, -1)], dim=1)
-    return best, places.gather(1, order)
+    blocks = scores.view(sentences, live, -1, size)                                  # a row is a whole number of blocks
+    chosen = (blocks.amax(dim=3) + shift[..., None]).flatten(1).topk(n, dim=1).indices  # none of the best is elsewhere
+    few = blocks.flatten(1, 2).gather(1, chosen[..., None].expand(-1, -1, size))     # (sentences, n, size)
+    best, order = (few + shift.gather(1, chosen // (vocab // size))[..., None]).flatten(1).topk(n, dim=1)
+    return best, chosen.gather(1, order // size) * size + order % size
+
+
+@lru_cache
+def divisor(vocab: int) -> int:
+    """How many scores make a block, a divisor of all: of whole vectors if it can be, then near BLOCK; a prime is one block."""
+    fit = [size for size in range(1, vocab + 1) if vocab % size == 0 and (size >= VECTOR or size == vocab)]
+    return min(fit, key=lambda size: (size % VECTOR > 0, abs(size - BLOCK)))

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
 from qkv.generate.fast_layer import FastLayer
-from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, joined, open_norm, product, stacked
+from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, open_norm, product, stacked
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
@@ -22,8 +22,6 @@ from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.model.view import View, places_of
 
 PLAIN = FusedCore()  # stands for the core of a mixer that has none
-
-__all__ = ["FastModel", "FastStack", "FastStepper", "can_be_fast", "fast_norm", "joined"]
 
 
 class FastStack:

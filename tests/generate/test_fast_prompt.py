@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qkv.generate import fast_parts
 from qkv.generate.fast_prompt import FastPromptStepper, can_prompt_fast
 from qkv.generate.prompt import CachedPromptStepper
 from qkv.model.explained import explained
@@ -119,6 +120,18 @@ def test_a_cache_that_doubles_and_a_second_prompt_change_nothing():
 def test_a_full_table_of_positions_is_used_to_its_last_place():
     model = shaken(replace(GPT2, max_len=20)).double()
     agree(model, prompts(8, 3), 1e-10, steps=12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_large_matrix_multiplies_one_row_and_many_alike(monkeypatch, bias):
+    monkeypatch.setattr(fast_parts, "LARGE", 1)
+    torch.manual_seed(0)
+    weight, added, x = torch.randn(50, 24), torch.randn(50) if bias else None, torch.randn(5, 24)
+    run = fast_parts.product(weight, added)
+    assert isinstance(run, fast_parts.LargeProduct)
+    expected = torch.nn.functional.linear(x.double(), weight.double(), None if added is None else added.double()).float()
+    for rows in (1, 5, 1, 3):
+        torch.testing.assert_close(run(x[:rows]), expected[:rows], rtol=1e-5, atol=1e-5)
 
 
 def test_other_decoders_are_refused():

@@ -1,0 +1,120 @@
+"""One contestant of the writing race: python -m benchmarks.generate_worker WHO FOLDER BATCH TOKENS (or: memory, loss)."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.race import serve
+
+PROMPT, NEW, VOCAB = 64, 128, 32_000
+ROUND = {1: 5, NEW: 1}  # calls of a round, by tokens
+THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))
+
+
+def main() -> None:
+    who, folder, task = sys.argv[1:4]
+    if task in ("memory", "loss"):
+        print({"memory": memory, "loss": loss}[task](folder))
+        return
+    batch, tokens = int(task), int(sys.argv[4])
+    prompts = np.random.default_rng(0).integers(3, VOCAB, (batch, PROMPT)).tolist()
+    makers = {"qkv": ours, "transformers": theirs, "ctranslate2": champions}
+    write = makers[who.split("-")[0]](folder, who.partition("-")[2], tokens)
+
+    def round_() -> None:
+        for _ in range(ROUND[tokens]):
+            write(prompts)
+
+    serve(round_)
+
+
+def ours(folder: str, kind: str, tokens: int):
+    model = our_model(folder)
+    from qkv.generate.prompt import make_prompt_stepper
+    from qkv.generate.settings import Writing
+    from qkv.generate.step import at_rest
+    from qkv.generate.write import Bounds, write
+
+    def run(prompts):
+        with at_rest(model):
+            settings = Writing(max_new_tokens=tokens, temperature=0, seed=0)
+            found = write(make_prompt_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
+        assert all(len(one.ids) == tokens for one in found)
+
+    return run
+
+
+def our_model(folder: str):
+    from qkv.allocator import keep_pages
+
+    keep_pages()
+    import torch
+
+    from qkv.checkpoint.huggingface import load_huggingface
+
+    torch.set_num_threads(THREADS)
+    return load_huggingface(f"{folder}/huggingface").model.eval()
+
+
+def theirs(folder: str, kind: str, tokens: int):
+    import torch
+    from transformers import LlamaForCausalLM
+
+    torch.set_num_threads(THREADS)
+    model = LlamaForCausalLM.from_pretrained(f"{folder}/huggingface").eval()
+    # A static cache would compile the step by itself; without a compiler's minutes it is the same cache, laid out once.
+    cache = {"cache_implementation": "static", "disable_compile": True} if kind == "static" else {}
+
+    def run(prompts):
+        ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, **cache)
+        assert found.shape[1] == PROMPT + tokens
+
+    return run
+
+
+def champions(folder: str, kind: str, tokens: int):
+    import ctranslate2
+
+    threads = 1 if kind == "int8" else THREADS  # their int8 with two threads is slower
+    writer = ctranslate2.Generator(f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32")
+    names = ["<unk>", "<s>", "</s>", *map(str, range(3, VOCAB))]
+
+    def run(prompts):
+        named = [[names[i] for i in prompt] for prompt in prompts]
+        found = writer.generate_batch(named, max_length=tokens, min_length=tokens, include_prompt_in_result=False, sampling_topk=1)
+        assert all(len(one.sequences_ids[0]) == tokens for one in found)
+
+    return run
+
+
+def memory(folder: str) -> str:
+    """Resident memory after 1,000 tokens and after 10,000, the context sliding."""
+    write = ours(folder, "", 1_000)
+    prompt = [list(range(3, 3 + PROMPT))]
+    write(prompt)
+    first = resident_mb()
+    ours(folder, "", 9_000)(prompt)
+    return f"memory {first:.0f} MB after 1,000 tokens, {resident_mb():.0f} MB after 9,000 more"
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def loss(folder: str) -> str:
+    """What int8 costs on random text, in nats per token."""
+    model = our_model(folder)
+    import torch
+
+    from qkv.generate.fast_prompt import int8_loss
+
+    exact, small = int8_loss(model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0)))
+    return f"nats per token {exact:.4f}, int8 {small:.4f}, {small - exact:+.4f} (random weights and text)"
+
+
+if __name__ == "__main__":
+    main()
