@@ -1,15 +1,17 @@
 """The attention view and the experiments in a real browser: each number on the page is checked against the model."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from browser import chromium, served, tab, until
-from small_explorers import small
+from small_explorers import explorer_of, small, specs, tokenizer
 
 from qkv.explore.app import make_app
 from qkv.explore.offline import write_page
 from qkv.explore.record import record
+from qkv.model.spec import NoPositions, Recurrent
 
 SENTENCE = "今天天气真好"
 BARS = "[...document.querySelectorAll('{} .bar')].map(({{ dataset }}) => [dataset.id, dataset.name, +dataset.value])"
@@ -211,6 +213,27 @@ def test_the_file_opened_from_disk_shows_the_same_with_the_network_off(browser, 
         alone.click("[data-edit='head:decoder.1.attn.2']")
         until(alone, "document.querySelector('.change .bar') && document.querySelector('.beam .node') && document.querySelector('.map circle')")
         assert alone.is_hidden("#trouble")
+
+
+def explorers():
+    """Models with unusual parts: experts, a latent, an encoder, and one that mixes its tokens without attention."""
+    tokens = tokenizer()
+    plain = specs(tokens.vocab_size)["generator"]
+    layer = replace(plain.decoder.layers[0], mixer=Recurrent())
+    without = replace(plain, decoder=replace(plain.decoder, layers=(layer,)), positions=NoPositions())
+    return [*map(small, ("experts", "latent", "embedder")), explorer_of(without, tokens)]
+
+
+def test_models_with_unusual_parts_can_be_walked_and_looked_at(browser):
+    for explorer in explorers():
+        with served(make_app(explorer)) as address, tab(browser, address) as page:
+            for key in page.evaluate("[...document.querySelectorAll('button[data-step]')].map((one) => one.dataset.step)"):
+                until(page, f"document.querySelector('.step-numbers').dataset.step === '{key}'")
+                page.keyboard.press("ArrowRight")
+            show(page, "attention")
+            show(page, "tryout")
+            until(page, "document.querySelector('.switches') && document.querySelector('.map circle')")
+            assert page.is_hidden("#trouble")
 
 
 def test_sentences_are_ranked_by_the_cosine_of_their_pooled_vectors(browser):

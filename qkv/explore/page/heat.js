@@ -69,7 +69,7 @@ export class HeatMap {
     this.cellWidth = Math.min(LARGEST.width, Math.max(room / columns, Math.min(1, 8000 / columns)));
     this.cellHeight = Math.min(LARGEST.height, (this.grid.tallest ?? TALLEST) / rows);
     if (this.grid.square) this.cellHeight = this.cellWidth = Math.min(this.cellWidth, TALLEST / rows);
-    this.tilted = columnNames && widest(pen, columnNames) + 4 > this.cellWidth;
+    this.tilted = columnNames && widest(pen, columnNames) + 2 > this.cellWidth;
     this.namesAbove = columnNames && this.cellWidth >= 3;
     this.top = !this.namesAbove ? 8 : this.tilted ? Math.min(96, 14 + 0.8 * widest(pen, columnNames)) : 20;
     this.width = Math.ceil(this.left + this.cellWidth * columns + overhang);

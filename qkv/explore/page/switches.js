@@ -43,14 +43,16 @@ function switchRow(label, parts, app, again) {
   return make("div", { class: "switch-row" }, make("b", {}, label), ...groups);
 }
 
+// What is off in the open pass itself stays off here.
 function switchButton(edit, text, app, again) {
-  const mark = () => element.setAttribute("aria-pressed", String(!app.edits.has(edit)));
+  const gone = app.pass.edits.includes(edit);
+  const mark = () => element.setAttribute("aria-pressed", String(!gone && !app.edits.has(edit)));
   const press = () => {
     if (!app.edits.delete(edit)) app.edits.add(edit);
     mark();
     again();
   };
-  const element = button(text, press, { "data-edit": edit, "aria-label": edit });
+  const element = button(text, press, { "data-edit": edit, "aria-label": edit, disabled: gone });
   mark();
   return element;
 }
@@ -60,9 +62,15 @@ async function changed(app) {
   const edits = [...app.edits].sort();
   const { before, after, vector } = await app.source.json(
     named(`pass/${app.pass.id}/change`, { edits: edits.join(",") }));
-  const open = button(t("openEdited"), () => app.open({ text: app.pass.text, edits }));
+  const open = button(t("openEdited"), () => openEdited(app, edits));
   return [said(before, after), ...topTokens(app, before, after), vector ? likeness(vector) : null,
     app.source.offline ? null : open];
+}
+
+// The changed model becomes the open pass, so its edits are no longer edits to it.
+function openEdited(app, edits) {
+  app.edits.clear();
+  app.open({ text: app.pass.text, edits: [...new Set([...app.pass.edits, ...edits])].sort() });
 }
 
 function said(before, after) {
