@@ -1,6 +1,6 @@
 """The contrastive loss: among all answers of a batch, each sentence should find its own.
 
-In: vectors of length one, two for each meaning, perhaps hard negatives. Out: the summed loss of both directions; and the
+In: vectors of length one, some for each meaning, perhaps hard negatives. Out: the summed loss of both directions; and the
 way to encode a batch of any size in little memory. Told in docs/embedding.md, "Contrastive pairs" and "Large batches".
 """
 
@@ -15,23 +15,32 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.data.batches import collate
 
+ROWS = 1_024  # sentences compared with all others at a time
+NEVER = -1e9  # the score of what is no wrong answer; finite, so that no gradient is lost where there is none at all
 
-def contrastive_loss(a: Tensor, b: Tensor, temperature: float, alike: Tensor, odd: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """- log of the share that a_i gives to b_i among all b, and b_i to a_i among all a; the mean of both, summed over i.
 
-    `alike` (pairs, pairs) is True where j means what i means: such a j is no wrong answer. `odd` are hard negatives
-    (n, d_model), more wrong answers to every a, and where they are none (pairs, n).
+def contrastive_loss(vectors: Tensor, pairs: Tensor, meaning: Tensor, temperature: float) -> Tensor:
+    """- log of the share that a sentence gives to its partner rather than to wrong answers; both ways, summed over pairs.
+
+    `vectors` (sentences, d_model) have length one and `pairs` (n, 2) are places among them. All sentences of another
+    `meaning` (sentences,) are wrong answers, on whichever side of a pair they stand:
+
+        log(1 + sum_wrong exp(s_wrong - s_partner)),  s = cosine / temperature
     """
-    own = torch.arange(len(a), device=a.device)
-    scores = a @ b.T / temperature                                              # (pairs, pairs)
-    others = alike & ~torch.eye(len(a), dtype=torch.bool, device=a.device)
-    scores = scores.masked_fill(others, -torch.inf)
-    forth = scores
-    if odd is not None:
-        more = (a @ odd[0].T / temperature).masked_fill(odd[1], -torch.inf)     # (pairs, n)
-        forth = torch.cat([scores, more], dim=1)
-    there, back = (F.cross_entropy(one, own, reduction="sum") for one in (forth, scores.T))
-    return (there + back) / 2
+    pairs, meaning = pairs.to(vectors.device), meaning.to(vectors.device)
+    blocks = torch.arange(len(vectors), device=vectors.device).split(ROWS)
+    # The table of all with all is quadratic: that of a large batch is not kept for the gradient, but worked out again.
+    again = torch.is_grad_enabled() and len(blocks) > 1
+    wrong = torch.cat([checkpoint(_wrong, rows, vectors, meaning, temperature, use_reentrant=False) if again
+                       else _wrong(rows, vectors, meaning, temperature) for rows in blocks])
+    partner = (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(dim=1) / temperature   # (n,)
+    return F.softplus(wrong[pairs] - partner[:, None]).sum() / 2
+
+
+def _wrong(rows: Tensor, vectors: Tensor, meaning: Tensor, temperature: float) -> Tensor:
+    """log sum exp of the scores of all wrong answers to these sentences, (rows,)."""
+    scores = vectors[rows] @ vectors.T / temperature                            # (rows, sentences)
+    return scores.masked_fill(meaning[rows][:, None] == meaning, NEVER).logsumexp(dim=1)
 
 
 @dataclass(frozen=True)
@@ -65,23 +74,22 @@ def cut_chunks(rows: Sequence[np.ndarray], size: int, pad: int) -> Chunks:
     return Chunks(ids, torch.from_numpy(np.argsort(order, kind="stable")), pad)
 
 
-def alike_groups(sentences: Sequence[np.ndarray], seats: np.ndarray, odd: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Which groups share a text and so mean the same, (groups, groups); and which hold an odd one, (groups, odd).
+def meanings(sentences: Sequence[np.ndarray], groups: Sequence[int]) -> Tensor:
+    """A number for each sentence, equal where the meaning is: those of one group, and of groups that share a text.
 
-    `seats` (groups, views) are places in `sentences`, -1 where a group has no more.
+    >>> meanings([np.array(text) for text in ([1], [2], [3], [2], [4])], [0, 0, 1, 1, 2]).tolist()
+    [0, 0, 0, 0, 2]
     """
-    number: dict[bytes, int] = {}
-    texts, odds = (np.array([number.setdefault(_key(row), len(number)) for row in rows], np.int64) for rows in (sentences, odd))
-    repeated = np.flatnonzero(np.bincount(np.concatenate([texts, odds])) > 1)   # few, so that large batches cost little
-    column = np.full(len(number), -1)
-    column[repeated] = np.arange(len(repeated))
-    held = np.zeros((len(seats), len(repeated) + 1), np.float32)                # the last column: all that stand once
-    groups, views = (seats >= 0).nonzero()
-    held[groups, column[texts[seats[groups, views]]]] = 1
-    held[:, -1] = 0
-    alike = (held @ held.T > 0) | np.eye(len(seats), dtype=bool)
-    return torch.from_numpy(alike), torch.from_numpy(held[:, column[odds]] > 0)
+    same = list(range(max(groups, default=-1) + 1))  # each group points to one of the same meaning, or to itself
+    found: dict[bytes, int] = {}
+    for row, group in zip(sentences, groups, strict=True):
+        other = _root(same, found.setdefault(np.asarray(row, np.int64).tobytes(), group))
+        group = _root(same, group)
+        same[max(group, other)] = min(group, other)
+    return torch.tensor([_root(same, group) for group in groups])
 
 
-def _key(row: np.ndarray) -> bytes:
-    return np.asarray(row, np.int64).tobytes()
+def _root(same: list[int], group: int) -> int:
+    while same[group] != group:
+        group = same[group]
+    return group

@@ -4,9 +4,9 @@ In: a recipe, groups of sentences, perhaps plain text. Out: for each step a batc
 often a sentence finds its own among all held-out ones. Told in docs/embedding.md, "Training".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,13 @@ from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.frame import frame_of
 from qkv.text.tokenizer import Tokenizer
-from qkv.train.contrast import Chunks, alike_groups, contrastive_loss, cut_chunks
+from qkv.train.contrast import Chunks, contrastive_loss, cut_chunks, meanings
 from qkv.train.masking import Masked, Masking
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.shape import reader_spec
 from qkv.train.task import Final, new_model
 
-BLOCK = 1_024          # held-out groups among which the loss of a validation chooses
-VALID_MASKED = 16      # batches of masked tokens in a validation
+VALID_MASKED = 16  # batches of masked tokens in a validation
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,11 @@ class GroupData:
 
 @dataclass(frozen=True)
 class MeaningBatch:
-    """Sentences to be encoded, the hard negatives last; who sits where; and which groups mean the same."""
+    """Sentences to be encoded, which two of them mean the same, and what each means."""
 
     chunks: Chunks
-    seats: Tensor      # (groups, views): places among the sentences, -1 where a group has no more
-    alike: Tensor      # (groups, groups)
-    odd_alike: Tensor  # (groups, hard negatives)
-
-    @property
-    def views(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Every two columns of seats: the groups that sit in both, and their places in the one and in the other."""
-        for one, other in combinations(self.seats.T, 2):
-            groups = ((one >= 0) & (other >= 0)).nonzero()[:, 0]
-            if len(groups):
-                yield groups, one[groups], other[groups]
+    pairs: Tensor    # (pairs, 2): places among the sentences
+    meaning: Tensor  # (sentences,)
 
 
 class Embedding:
@@ -112,12 +102,13 @@ class Embedding:
     def _meanings(self, rows: np.ndarray, places: np.ndarray) -> MeaningBatch:
         """The batch of these groups; `places` (groups, views) says which sentences speak for each."""
         groups = self.train.groups
-        chosen = np.concatenate([members[own[own >= 0]] for members, own in zip(groups.members.take(rows), places, strict=True)])
-        seats = np.where(places >= 0, np.cumsum(places >= 0).reshape(places.shape) - 1, -1)
-        sentences = self._framed(self.train.ids.take(chosen))
-        odd = self._framed(self.train.ids.take(np.concatenate(groups.negatives.take(rows))))
-        chunks = cut_chunks([*sentences, *odd], self.recipe.chunk, self.pad)
-        return MeaningBatch(chunks, torch.from_numpy(seats), *alike_groups(sentences, seats, odd))
+        chosen = [members[own[own >= 0]] for members, own in zip(groups.members.take(rows), places, strict=True)]
+        odd = np.concatenate(groups.negatives.take(rows))                       # a meaning of its own each
+        sentences = self._framed(self.train.ids.take(np.concatenate([*chosen, odd])))
+        owners = [group for group, some in enumerate(chosen) for _ in some] + [len(rows) + place for place in range(len(odd))]
+        ends = np.cumsum([0, *map(len, chosen)]).tolist()
+        pairs = [pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)]
+        return MeaningBatch(cut_chunks(sentences, self.recipe.chunk, self.pad), torch.tensor(pairs), meanings(sentences, owners))
 
     def _framed(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Each sentence as the encoder reads it, cut to what it can read."""
@@ -130,7 +121,7 @@ class Embedding:
         """What is predicted: tokens, or which sentence belongs to which; and how many tokens are real."""
         if isinstance(batch, Masked):
             return int(batch.chosen.sum()), int(batch.ids.ne(self.pad).sum())
-        return sum(len(groups) for groups, _, _ in batch.views), sum(int(ids.ne(self.pad).sum()) for ids in batch.chunks.ids)
+        return len(batch.pairs), sum(int(ids.ne(self.pad).sum()) for ids in batch.chunks.ids)
 
     # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
     def loss(self, model: Transformer, batch: Masked | MeaningBatch) -> Tensor:
@@ -144,16 +135,9 @@ class Embedding:
         return model.loss(memory.states, batch.targets.to(device), batch.chosen.to(device))
 
     def _contrast(self, model: Transformer, batch: MeaningBatch) -> Tensor:
-        """The loss of every two columns: each group's sentence of the one finds that of the other."""
         device = model.embed.weight.device
         vectors = batch.chunks.vectors(self._encoder(model), device, self.recipe.recompute)  # (sentences, d_model)
-        alike, odd_alike = batch.alike.to(device), batch.odd_alike.to(device)
-        odd = vectors[len(vectors) - odd_alike.shape[1] :]
-        total = vectors.new_zeros(())
-        for groups, one, other in batch.views:
-            odds = (odd, odd_alike[groups]) if len(odd) else None
-            total = total + contrastive_loss(vectors[one], vectors[other], self.recipe.temperature, alike[groups][:, groups], odds)
-        return total
+        return contrastive_loss(vectors, batch.pairs, batch.meaning, self.recipe.temperature)
 
     def _encoder(self, model: Transformer) -> Callable[[Tensor, Tensor | None], Tensor]:
         """ids to vectors of length one."""
@@ -166,21 +150,21 @@ class Embedding:
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:
         """How often the first sentence of a held-out group finds the second among all, and the other way round."""
-        first, second = self._held_out(model)                                   # each (groups, d_model)
-        there, back = found(first.cpu().numpy(), second.cpu().numpy())
-        alike = torch.eye(len(first), dtype=torch.bool, device=first.device)
-        losses = [float(contrastive_loss(a, b, self.recipe.temperature, alike[: len(a), : len(a)]))
-                  for a, b in zip(first.split(BLOCK), second.split(BLOCK), strict=True)]
-        figures = {"loss": sum(losses) / len(first), "rank1": (there + back) / 2, "rank1_forth": there, "rank1_back": back}
+        vectors = self._held_out(model)                                         # (2 groups, d_model)
+        there, back = found(*(side.cpu().numpy() for side in vectors.chunk(2)))
+        n = len(vectors) // 2
+        pairs = torch.arange(n)[:, None] + torch.tensor([0, n])                 # (groups, 2)
+        loss = contrastive_loss(vectors, pairs, torch.arange(n).repeat(2), self.recipe.temperature)
+        figures = {"loss": float(loss) / n, "rank1": (there + back) / 2, "rank1_forth": there, "rank1_back": back}
         return figures | self._held_out_tokens(model)
 
-    def _held_out(self, model: Transformer) -> list[Tensor]:
+    def _held_out(self, model: Transformer) -> Tensor:
+        """The vectors of all firsts, then of all seconds."""
         groups = self.valid.groups
         pairs = np.array([groups.members[row][:2] for row in range(len(groups))])  # (groups, 2)
         rows = self._framed(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
         chunks = cut_chunks(rows, self.recipe.chunk, self.pad)
-        vectors = chunks.vectors(self._encoder(model), model.embed.weight.device, recompute=False)
-        return list(vectors.chunk(2))
+        return chunks.vectors(self._encoder(model), model.embed.weight.device, recompute=False)
 
     def _held_out_tokens(self, model: Transformer) -> dict[str, float]:
         """The loss of guessing tokens of held-out sentences, hidden in the same way each time."""

@@ -10,63 +10,73 @@ import torch.nn.functional as F
 from qkv.model.pooling import pool
 from qkv.model.presets import reader
 from qkv.model.transformer import Transformer
-from qkv.train.contrast import alike_groups, contrastive_loss, cut_chunks
+from qkv.train import contrast
+from qkv.train.contrast import contrastive_loss, cut_chunks, meanings
 
 
-def some_vectors(n=7, width=5, seed=0):
+def some_vectors(n=9, width=5, seed=0):
     torch.manual_seed(seed)
     return F.normalize(torch.randn(n, width, dtype=torch.float64), dim=-1)
 
 
-def nobody(n, m=None):
-    return torch.zeros(n, n if m is None else m, dtype=torch.bool)
-
-
-def by_hand(queries, answers, temperature, allowed):
-    """- sum_i log(e^(q_i a_i / t) / sum_j e^(q_i a_j / t)), number by number."""
+def by_hand(vectors, pairs, meaning, temperature):
+    """- log(e^(s partner) / (e^(s partner) + sum of e^s over other meanings)), number by number, the mean of both ways."""
     total = 0.0
-    for i, query in enumerate(queries):
-        powers = [float(torch.exp(query @ answer / temperature)) for answer in answers]
-        total -= np.log(powers[i] / sum(power for j, power in enumerate(powers) if allowed(i, j)))
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            powers = [float(torch.exp(vectors[one] @ vector / temperature)) for vector in vectors]
+            wrong = sum(power for power, its in zip(powers, meaning, strict=True) if its != meaning[one])
+            total -= np.log(powers[other] / (powers[other] + wrong)) / 2
     return total
 
 
-def test_the_loss_is_the_mean_of_both_directions_summed_over_pairs():
-    a, b = some_vectors(), some_vectors(seed=1)
-    expected = (by_hand(a, b, 0.1, lambda i, j: True) + by_hand(b, a, 0.1, lambda i, j: True)) / 2
-    assert float(contrastive_loss(a, b, 0.1, nobody(7))) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize("meaning", [
+    [0, 1, 2, 3, 0, 1, 2, 3, 4],   # four pairs, and a sentence that belongs to none: a hard negative
+    [0, 1, 2, 0, 0, 1, 2, 0, 4],   # two pairs of one meaning
+    [0, 0, 0, 0, 0, 0, 0, 0, 0],   # nobody is wrong
+])
+def test_the_loss_is_that_of_the_partner_among_all_wrong_answers(meaning):
+    vectors, pairs = some_vectors(), [[0, 4], [1, 5], [2, 6], [3, 7]]
+    found = contrastive_loss(vectors, torch.tensor(pairs), torch.tensor(meaning), 0.1)
+    assert float(found) == pytest.approx(by_hand(vectors, pairs, meaning, 0.1), rel=1e-10, abs=1e-12)
 
 
-def test_the_loss_is_symmetric_in_its_sides():
-    a, b = some_vectors(), some_vectors(seed=1)
-    torch.testing.assert_close(contrastive_loss(a, b, 0.1, nobody(7)), contrastive_loss(b, a, 0.1, nobody(7)))
+def test_of_two_pairs_alone_it_is_torch_s_cross_entropy_with_both_sides_as_answers():
+    vectors, own = some_vectors(4), torch.tensor([0])
+    scores = vectors @ vectors.T / 0.05
+    rows = [scores[one, [other, *wrong]] for one, other, wrong in ((0, 1, (2, 3)), (1, 0, (2, 3)), (2, 3, (0, 1)), (3, 2, (0, 1)))]
+    expected = sum(F.cross_entropy(row[None], own) for row in rows) / 2
+    torch.testing.assert_close(contrastive_loss(vectors, torch.tensor([[0, 1], [2, 3]]), torch.tensor([0, 0, 1, 1]), 0.05), expected)
 
 
-def test_what_means_the_same_is_no_wrong_answer():
-    a, b, alike = some_vectors(), some_vectors(seed=1), nobody(7)
-    alike[2, 5] = alike[5, 2] = True
-    allowed = lambda i, j: {i, j} != {2, 5}  # noqa: E731
-    expected = (by_hand(a, b, 0.1, allowed) + by_hand(b, a, 0.1, allowed)) / 2
-    assert float(contrastive_loss(a, b, 0.1, alike | torch.eye(7, dtype=torch.bool))) == pytest.approx(expected, rel=1e-12)
+def test_the_order_within_a_pair_does_not_matter():
+    vectors, pairs, meaning = some_vectors(), torch.tensor([[0, 4], [1, 5], [2, 6], [3, 7]]), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4])
+    torch.testing.assert_close(contrastive_loss(vectors, pairs.flip(1), meaning, 0.1), contrastive_loss(vectors, pairs, meaning, 0.1))
 
 
-def test_hard_negatives_are_more_wrong_answers_to_every_first_sentence():
-    a, b, odd, not_odd = some_vectors(), some_vectors(seed=1), some_vectors(3, seed=2), nobody(7, 3)
-    not_odd[4, 1] = True
-    there = by_hand(a, torch.cat([b, odd]), 0.1, lambda i, j: (i, j) != (4, 7 + 1))
-    back = by_hand(b, a, 0.1, lambda i, j: True)
-    assert float(contrastive_loss(a, b, 0.1, nobody(7), (odd, not_odd))) == pytest.approx((there + back) / 2, rel=1e-12)
+def test_where_nobody_is_wrong_there_is_no_gradient_and_no_nan():
+    vectors = some_vectors(4).requires_grad_()
+    contrastive_loss(vectors, torch.tensor([[0, 1], [2, 3]]), torch.zeros(4, dtype=torch.long), 0.05).backward()
+    assert vectors.grad is not None and not vectors.grad.any()
 
 
-def test_groups_that_share_a_text_are_found_to_be_alike():
+def test_many_sentences_compared_in_blocks_give_the_same_loss_and_gradient(monkeypatch):
+    pairs, meaning, results = torch.arange(20).view(10, 2), torch.arange(20) // 2, []
+    for rows in (1_024, 7):
+        monkeypatch.setattr(contrast, "ROWS", rows)
+        vectors = some_vectors(20).requires_grad_()
+        loss = contrastive_loss(vectors, pairs, meaning, 0.05)
+        loss.backward()
+        results.append((loss.detach(), vectors.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_groups_that_share_a_text_mean_the_same_also_through_a_third():
     rows = lambda *texts: [np.frombuffer(text.encode(), np.uint8) for text in texts]  # noqa: E731
-    sentences = rows("a", "x", "b", "a", "c", "y", "a", "z", "w")
-    seats = np.array([[0, 1, -1], [2, 3, -1], [4, 5, -1], [6, 7, 8]])
-    alike, odd = alike_groups(sentences, seats, rows("y", "q"))
-    # 0 and 3 have "a" as their first, 1 as its second; 2 shares nothing, but its second is also a hard negative.
-    assert alike.tolist() == [[True, True, False, True], [True, True, False, True], [False, False, True, False],
-                              [True, True, False, True]]
-    assert odd.tolist() == [[False, False], [False, False], [True, False], [False, False]]
+    found = meanings(rows("a", "x", "b", "q", "c", "y", "a", "b", "z", "y"), [0, 0, 1, 1, 2, 2, 3, 3, 4, 5]).tolist()
+    # Group 3 has "a" of group 0 and "b" of group 1; the hard negative 5 is a text of group 2; "z" is alone.
+    assert found == [0, 0, 0, 0, 2, 2, 0, 0, 4, 2]
 
 
 # ---- large batches -------------------------------------------------------------------------------------------------
@@ -82,8 +92,7 @@ def gradients(model, rows, size, recompute, seed=5):
     encode = lambda ids, real: F.normalize(pool(model.encode(ids, real).states, real, "mean"), dim=-1)  # noqa: E731
     torch.manual_seed(seed)
     vectors = cut_chunks(rows, size, 0).vectors(encode, torch.device("cpu"), recompute)
-    first, second = vectors.chunk(2)
-    loss = contrastive_loss(first, second, 0.05, nobody(len(first)))
+    loss = contrastive_loss(vectors, torch.arange(len(rows)).view(-1, 2), torch.arange(len(rows)) // 2, 0.05)
     model.zero_grad(set_to_none=True)
     loss.backward()
     return loss.detach(), {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
@@ -126,8 +135,8 @@ def bytes_held(sentences, recompute):
 
     encode = lambda ids, real: F.normalize(pool(model.encode(ids, real).states, real, "mean"), dim=-1)  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        first, second = cut_chunks(rows, 8, 0).vectors(encode, torch.device("cpu"), recompute).chunk(2)
-        contrastive_loss(first, second, 0.05, nobody(len(first)))
+        vectors = cut_chunks(rows, 8, 0).vectors(encode, torch.device("cpu"), recompute)
+        contrastive_loss(vectors, torch.arange(sentences).view(-1, 2), torch.arange(sentences) // 2, 0.05)
     return sum(size for place, size in kept.items() if place not in weights)
 
 

@@ -59,10 +59,18 @@ def built(task: Embedding, seed=0) -> Transformer:
     return task.begin()
 
 
-def texts_of(task, batch, seats):
-    """The sentences at these seats, read back from the ids of the batch."""
+def texts_of(task, batch):
+    """All sentences of a batch, read back from its ids."""
     rows = [row for ids in batch.chunks.ids for row in ids]
-    return [task.tokenizer.decode(rows[int(batch.chunks.back[seat])].tolist()) for seat in seats]
+    return [task.tokenizer.decode(rows[int(place)].tolist()) for place in batch.chunks.back]
+
+
+def groups_in(task, batch):
+    """The sentences of each group, from the pairs of the batch."""
+    texts, groups = texts_of(task, batch), {}
+    for one, other in batch.pairs.tolist():
+        groups.setdefault(int(batch.meaning[one]), set()).update((texts[one], texts[other]))
+    return list(groups.values())
 
 
 def vectors_one_by_one(task, model, texts):
@@ -81,10 +89,9 @@ def test_the_sentences_of_a_row_mean_the_same(make, files):
     groups = [set(line.split("\t")) for line in (files / "a.tsv").read_text(encoding="utf-8").splitlines()]
     sizes = set()
     for step in range(5):
-        for row in task.batch(step).seats:
-            found = set(texts_of(task, task.batch(step), row[row >= 0]))
-            assert found in groups
-            sizes.add(len(found))
+        found = groups_in(task, task.batch(step))
+        assert len(found) == 16 and all(group in groups for group in found)
+        sizes |= set(map(len, found))
     assert sizes == {2, 3}
 
 
@@ -111,9 +118,9 @@ def test_sizes_count_what_is_predicted_and_what_is_real(make):
     task = make(views=3, masked_steps=1)
     masked, batch = task.batch(0), task.batch(1)
     assert task.sizes(masked) == (int(masked.chosen.sum()), int((masked.targets != task.pad).sum()))
-    texts = [texts_of(task, batch, row[row >= 0]) for row in batch.seats]
-    pairs = sum(len(row) * (len(row) - 1) // 2 for row in texts)
-    assert task.sizes(batch) == (pairs, sum(len(task.tokenizer.encode(text)) + 2 for row in texts for text in row))
+    groups = groups_in(task, batch)
+    pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
+    assert task.sizes(batch) == (pairs, sum(len(task.tokenizer.encode(text)) + 2 for group in groups for text in group))
 
 
 def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
@@ -131,15 +138,12 @@ def test_the_loss_is_the_textbook_s_on_sentences_encoded_one_by_one(make, recomp
     task = make(views=views, recompute=recompute)
     model, batch = built(task).double(), task.batch(1)
     assert any((ids == task.pad).any() for ids in batch.chunks.ids), "this batch should have padding"
-    rows = [texts_of(task, batch, row[row >= 0]) for row in batch.seats]
-    expected = 0.0
-    for one in range(views):
-        for other in range(one + 1, views):
-            both = [row for row in rows if len(row) > other]
-            a, b = (vectors_one_by_one(task, model, [row[side] for row in both]) for side in (one, other))
-            scores, own = a @ b.T / task.recipe.temperature, torch.arange(len(both))
-            expected += ((F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.T, own, reduction="sum")) / 2)
-    assert not (batch.alike & ~torch.eye(len(rows), dtype=torch.bool)).any(), "these groups share no text"
+    texts, expected = texts_of(task, batch), torch.zeros((), dtype=torch.float64)
+    scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / task.recipe.temperature
+    for pair in batch.pairs.tolist():
+        for anchor, partner in (pair, pair[::-1]):
+            wrong = [place for place in range(len(texts)) if batch.meaning[place] != batch.meaning[anchor]]
+            expected = expected + F.cross_entropy(scores[anchor, [partner, *wrong]][None], torch.tensor([0])) / 2
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
@@ -157,10 +161,15 @@ def test_hard_negatives_are_answers_that_a_first_sentence_must_not_choose(files,
     path.write_text("".join("\t".join([*line.split("\t")[:2], f"not {line.split(chr(9))[1]}"]) + "\n" for line in lines), encoding="utf-8")
     task = prepare_embedding(replace(TINY, pairs=str(path), hard_negatives=True), tmp_path / "data")
     model, batch = built(task).double(), task.batch(0)
-    firsts, seconds = (texts_of(task, batch, batch.seats[:, side]) for side in (0, 1))
-    a, b, odd = (vectors_one_by_one(task, model, texts) for texts in (firsts, seconds, [f"not {text}" for text in seconds]))
-    own, scores = torch.arange(len(a)), a @ torch.cat([b, odd]).T / 0.05
-    expected = (F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores[:, : len(a)].T, own, reduction="sum")) / 2
+    texts, n = texts_of(task, batch), len(batch.pairs)
+    assert [texts[2 * n + i] for i in range(n)] == [f"not {texts[second]}" for _, second in batch.pairs.tolist()]
+    assert batch.meaning[2 * n :].tolist() == list(range(n, 2 * n)), "each means something of its own"
+    scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / 0.05
+    expected = torch.zeros((), dtype=torch.float64)
+    for pair in batch.pairs.tolist():
+        for anchor, partner in (pair, pair[::-1]):
+            others = [place for place in range(3 * n) if place not in pair]
+            expected = expected + F.cross_entropy(scores[anchor, [partner, *others]][None], torch.tensor([0])) / 2
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
@@ -174,9 +183,9 @@ def test_validation_counts_how_often_a_sentence_finds_its_own(make, files):
     there, back = (np.mean([int(np.argmax(other @ vector)) == i for i, vector in enumerate(one)]) for one, other in ((a, b), (b, a)))
     figures = task.validate(model)
     assert figures["rank1"] == pytest.approx((there + back) / 2)
-    scores = torch.from_numpy(a @ b.T) / 0.05
-    own = torch.arange(20)
-    assert figures["loss"] == pytest.approx(float(F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2, rel=1e-4)
+    both = torch.from_numpy(np.concatenate([a, b]))
+    scores = (both @ both.T / 0.05).fill_diagonal_(-torch.inf)  # all but oneself are answers, and one of them is right
+    assert figures["loss"] == pytest.approx(float(F.cross_entropy(scores, torch.arange(40).roll(20))), rel=1e-4)
     assert figures["masked_loss"] == task.validate(model)["masked_loss"] == pytest.approx(np.log(400), rel=0.2)
 
 
