@@ -65,13 +65,12 @@ def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = No
 
 def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
     """What a generator reads before every text, as in `qkv generate`."""
-    from qkv.pipeline.generator import begin_marks
+    from qkv.text.marks import marks_of
 
-    spec, marks, tokenizer = loaded.model.spec, loaded.facts.get("generation") or {}, loaded.tokenizers.get("tokenizer")
-    if spec.encoder is not None or tokenizer is None:
+    tokenizer = loaded.tokenizers.get("tokenizer")
+    if loaded.model.spec.encoder is not None or tokenizer is None:
         return None
-    ends = tuple(marks.get("eos_ids") or ([] if tokenizer.eos_id is None else [tokenizer.eos_id]))
-    return begin_marks(tokenizer, marks.get("start_id"), ends)
+    return marks_of(tokenizer, loaded.facts.get("generation") or {}).begin
 
 
 def check_door(host: str, key: str | None) -> None:

@@ -20,6 +20,7 @@ from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
+from qkv.text.marks import marks_of
 from qkv.text.tokenizer import Tokenizer
 
 
@@ -30,10 +31,8 @@ class Generator(TextGenerator):
         """`marks` are the ids that begin and end texts, as an imported folder tells them: start_id, eos_ids."""
         self.model, self.tokenizer, self.marks = model.eval(), tokenizer, marks or {}
         self.vocab_size, self.context = model.spec.vocab_size, model.spec.max_len
-        known = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-        self.ends = tuple(self.marks.get("eos_ids") or known)
-        self.begin = begin_marks(tokenizer, self.marks.get("start_id"), self.ends)
-        self.first = self.marks.get("start_id", self.ends[0] if self.ends else tokenizer.bos_id)
+        known = marks_of(tokenizer, self.marks)
+        self.begin, self.first, self.ends = known.begin, known.first, known.ends
         self.int8 = int8
         make_prompt_stepper(model, int8)  # what it prepares is kept; a model that has no such step is refused now
 
@@ -78,16 +77,3 @@ class Generator(TextGenerator):
 
     def _bounds(self, ends: tuple[int, ...]) -> Bounds:
         return Bounds(self.context, ends, self.begin)
-
-
-def begin_marks(tokenizer: Tokenizer, start_id: int | None, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """What stands before every text: what the tokenizer's own template says, else a start mark that is no end as well.
-
-    Llama's texts begin with <s>; GPT-2's one mark stands between texts, so a prompt goes without it.
-    """
-    if tokenizer.rules.get("post_processor") is None:
-        return () if start_id is None or start_id in ends else (start_id,)
-    plain = tokenizer.core.encode("a", add_special_tokens=False).ids
-    marked = tokenizer.core.encode("a", add_special_tokens=True).ids
-    before = next((n for n in range(len(marked)) if marked[n : n + len(plain)] == plain), 0)
-    return tuple(marked[:before])

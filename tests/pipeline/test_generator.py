@@ -16,8 +16,8 @@ from qkv.model import spec as s
 from qkv.model.presets import reader, writer
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator
-from qkv.pipeline.generator import begin_marks
 from qkv.text.learn import learn
+from qkv.text.marks import begin_marks
 from qkv.text.tokenizer import Tokenizer
 
 TEXT = ["今天天气真好🚀，我们去公园吧。", "ROMEO:\nBut soft, what light?"]
