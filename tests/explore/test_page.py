@@ -176,6 +176,7 @@ def test_pieces_of_characters_are_shown_as_such_and_no_replacement_sign_appears(
     ask(generator, "今天 🦜 龘")
     shown = generator.evaluate(TOKENS)
     assert shown[1:3] == ["今", "天"] and "🦜[4/4]" in shown and "龘[3/3]" in shown
+    until(generator, "document.querySelector('#said').textContent")  # how this model of random weights goes on
     assert "\ufffd" not in generator.inner_text("body")
 
 
