@@ -31,7 +31,10 @@ def main() -> None:
 
 
 def ours(folder: str, kind: str, tokens: int):
-    model = our_model(folder)
+    return writing(our_model(folder), kind, tokens)
+
+
+def writing(model, kind: str, tokens: int):
     from qkv.generate.prompt import make_prompt_stepper
     from qkv.generate.settings import Writing
     from qkv.generate.step import at_rest
@@ -93,12 +96,11 @@ def champions(folder: str, kind: str, tokens: int):
 
 def memory(folder: str) -> str:
     """Resident memory after 1,000 tokens and after 10,000, the context sliding."""
-    write = ours(folder, "", 1_000)
-    prompt = [list(range(3, 3 + PROMPT))]
-    write(prompt)
+    model, prompt = our_model(folder), [list(range(3, 3 + PROMPT))]
+    writing(model, "", 1_000)(prompt)
     first = resident_mb()
-    ours(folder, "", 9_000)(prompt)
-    return f"memory {first:.0f} MB after 1,000 tokens, {resident_mb():.0f} MB after 9,000 more"
+    writing(model, "", 10_000)(prompt)
+    return f"memory {first:.0f} MB after 1,000 tokens, {resident_mb():.0f} MB after 10,000 more"
 
 
 def resident_mb() -> float:
