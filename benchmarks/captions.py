@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import qkv
-from qkv.measure.similarity import retrieval
-from qkv.model.transformer import Transformer
-from qkv.text.lines import read_lines
+sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]  # tokenizers.py is there
+
+import qkv  # noqa: E402
+from qkv.measure.similarity import retrieval  # noqa: E402
+from qkv.model.transformer import Transformer  # noqa: E402
+from qkv.text.lines import read_lines  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 
