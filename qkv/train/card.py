@@ -4,7 +4,10 @@ In: a trained folder and what `qkv.load` gives for it. Out: README.md and curves
 Told in docs/training.md, "What a run leaves behind".
 """
 
-from collections.abc import Callable
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,21 @@ from qkv.language import say
 from qkv.measure.cost import parameters
 from qkv.model.spec import Stack
 from qkv.text.lines import write_text
-from qkv.train.report import METRICS, Facts, draw_curves, model_card, read_metrics
+from qkv.train.report import CURVES, METRICS, draw_curves, read_metrics
 from qkv.train.task import Task
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model card tells, each table as name -> value."""
+    folder: str
+    data: Mapping[str, object]
+    model: Mapping[str, object]
+    training: Mapping[str, object]
+    scores: Mapping[str, str]   # what was measured -> its lines
+    example: tuple[str, str]    # a text and what this model makes of it
+    command: str = "translate"  # or generate, or embed
+    options: Mapping[str, object] = field(default_factory=dict)  # with which settings it made that
 
 
 def write_card(folder: Path, task: Task, use: Callable[..., Any]) -> str:
@@ -26,7 +42,7 @@ def write_card(folder: Path, task: Task, use: Callable[..., Any]) -> str:
         model={say("parameters", "参数"): sum(parameters(spec).values()), "d_model": spec.d_model, say("layers", "层"): depth},
         training={say("steps", "步数"): entries[-1]["step"] if entries else recipe.steps, say("optimiser", "优化器"): recipe.optimizer,
                   say("seconds", "秒"): round(entries[-1]["seconds"]) if entries else 0},
-        scores=final.scores, example=final.example, command=use_of(task),
+        scores=final.scores, example=final.example, command=use_of(task), options=final.options,
     )  # fmt: skip
     write_text(folder / "README.md", model_card(facts))
     draw_curves(folder / METRICS)
@@ -42,3 +58,43 @@ def use_of(task: Task) -> str:
 
 def _depth(stack: Stack) -> int:
     return len(stack.each_layer())
+
+
+def model_card(facts: Facts) -> str:
+    """The README.md of a trained model: what it learned from, what it is, how good it is, how to use it."""
+    scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
+    parts = [f"# {Path(facts.folder).name}",
+             f"## {say('Use', '使用')}\n```console\n{_console(facts)}\n```\n```python\n{_python(facts)}\n```",
+             f"## {say('Data', '数据')}\n{_table(facts.data)}",
+             f"## {say('Model', '模型')}\n{_table(facts.model)}",
+             f"## {say('Training', '训练')}\n{_table(facts.training)}",
+             f"![{say('learning curves', '学习曲线')}]({CURVES})",
+             f"## {say('Scores', '评分')}\n{scores or say('Not measured yet.', '尚未评测。')}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _console(facts: Facts) -> str:
+    """The command that gives the example; vectors go to a file, and a writer's text follows its prompt."""
+    source, target = facts.example
+    start = f"$ qkv {facts.command} {shlex.quote(facts.folder)}"
+    if facts.command == "embed":
+        return f"{start} sentences.txt --out vectors.npy"
+    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in facts.options.items())
+    return f"{start} {shlex.quote(source)}{options}\n{source + target if facts.command == 'generate' else target}"
+
+
+def _python(facts: Facts) -> str:
+    source, target = facts.example
+    name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[facts.command]
+    given = ", ".join([json.dumps([source], ensure_ascii=False), *(f"{name}={value!r}" for name, value in facts.options.items())])
+    gives = f"[{target}]" if facts.command == "embed" else [target]
+    return f"import qkv\n{name} = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n{name}({given})  # {gives}"
+
+
+def _table(facts: Mapping[str, object]) -> str:
+    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _cell(value: object) -> str:
+    return (f"{value:,}" if isinstance(value, int) else str(value)).replace("|", "\\|").replace("\n", " ")

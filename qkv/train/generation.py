@@ -105,9 +105,10 @@ class Generation:
         prompt = self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist()).strip().split("\n")[0][:PROMPT]
         numbers = (f"{found.nats_per_token:.4f} nats/token  perplexity {found.value:.2f}  "
                    f"{found.bits_per_byte:.4f} bits/byte")
+        options = {"max_new_tokens": 60, "temperature": 0.8, "top_k": 40, "seed": self.recipe.seed}
         return Final(
             data={say("tokens held out", "验证词元"): found.tokens, say("bytes held out", "验证字节"): found.bytes,
                   say("vocabulary", "词表"): self.spec.vocab_size, say("context", "窗口"): self.recipe.context},
             scores={say("held out", "验证集"): numbers},
-            example=(prompt, use(prompt, max_new_tokens=60, temperature=0.8, top_k=40, seed=self.recipe.seed)),
+            example=(prompt, use(prompt, **options)), options=options,
         )  # fmt: skip

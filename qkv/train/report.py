@@ -1,4 +1,4 @@
-"""What a run tells while it goes and after it: a live line, metrics.jsonl, curves.png and a model card.
+"""What a run tells while it goes and after it: a live line, metrics.jsonl and curves.png.
 
 In: each step's loss, tokens and learning rate, each validation's figures. Out: lines for people, a file for programs.
 Told in docs/training.md, "Watching a run".
@@ -7,13 +7,11 @@ Told in docs/training.md, "Watching a run".
 import json
 import math
 import os
-import shlex
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -242,51 +240,12 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int
     return curves
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a model card tells, each table as name -> value."""
-    folder: str
-    data: Mapping[str, object]
-    model: Mapping[str, object]
-    training: Mapping[str, object]
-    scores: Mapping[str, str]   # what was measured -> its lines
-    example: tuple[str, str]    # a text and what this model makes of it
-    command: str = "translate"  # or generate, or embed
-
-
-def model_card(facts: Facts) -> str:
-    """The README.md of a trained model: what it learned from, what it is, how good it is, how to use it."""
-    source, target = facts.example
-    scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
-    command = f'$ qkv {facts.command} {shlex.quote(facts.folder)} {shlex.quote(source)}\n{target}'
-    name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[facts.command]
-    python = (f"import qkv\n{name} = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n"
-              f"{name}([{json.dumps(source, ensure_ascii=False)}])  # {[target]}")
-    parts = [f"# {Path(facts.folder).name}",
-             f"## {say('Use', '使用')}\n```console\n{command}\n```\n```python\n{python}\n```",
-             f"## {say('Data', '数据')}\n{_table(facts.data)}",
-             f"## {say('Model', '模型')}\n{_table(facts.model)}",
-             f"## {say('Training', '训练')}\n{_table(facts.training)}",
-             f"![{say('learning curves', '学习曲线')}]({CURVES})",
-             f"## {say('Scores', '评分')}\n{scores or say('Not measured yet.', '尚未评测。')}"]
-    return "\n\n".join(parts) + "\n"
-
-
 def as_time(seconds: float) -> str:
     """as_time(3725) == "1:02:05"; "?" while nobody can know."""
     if not math.isfinite(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _table(facts: Mapping[str, object]) -> str:
-    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
-
-
-def _cell(value: object) -> str:
-    return (f"{value:,}" if isinstance(value, int) else str(value)).replace("|", "\\|").replace("\n", " ")
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ there is one loop for all of them. Told in docs/training.md, "Tasks".
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -24,6 +24,7 @@ class Final:
     data: Mapping[str, object]
     scores: Mapping[str, str]   # what was measured -> its lines
     example: tuple[str, str]    # what the model was given, and what it made of it
+    options: Mapping[str, object] = field(default_factory=dict)  # with which settings it did
 
 
 class Task(Protocol):

@@ -16,7 +16,8 @@ from PIL import Image
 from qkv.errors import QkvError
 from qkv.language import set_language
 from qkv.measure.scores import score
-from qkv.train.report import TIMES, Facts, Pace, Reporter, as_time, draw_curves, model_card, read_metrics
+from qkv.train.card import Facts, model_card
+from qkv.train.report import TIMES, Pace, Reporter, as_time, draw_curves, read_metrics
 
 
 class FakeClock:
@@ -265,6 +266,16 @@ def test_a_model_card_tells_data_model_scores_and_use():
     assert "| pairs | 20,000 |\n| files | a.zh \\| a.en |" in card
     assert f"held-out:\n```\n{scores}\n```" in card and "BLEU|nrefs:1|case:mixed" in card
     assert "$ qkv translate runs/zh-en '机器学习很有趣'\nit's fun" in card
+
+
+def test_the_card_of_a_writer_gives_the_command_that_wrote_the_example_and_an_embedder_s_writes_a_file():
+    options = {"max_new_tokens": 5, "seed": 3}
+    card = model_card(Facts("runs/w", {}, {}, {}, {}, ("ROMEO:", " ay me"), "generate", options))
+    assert "$ qkv generate runs/w ROMEO: --max-new-tokens 5 --seed 3\nROMEO: ay me\n" in card
+    assert 'generator(["ROMEO:"], max_new_tokens=5, seed=3)  # [\' ay me\']' in card
+    card = model_card(Facts("runs/v", {}, {}, {}, {}, ("a cat", "[0.1, ...]"), "embed"))
+    assert "$ qkv embed runs/v sentences.txt --out vectors.npy\n" in card
+    assert 'embedder(["a cat"])  # [[0.1, ...]]' in card
 
 
 def test_the_python_of_a_model_card_is_python_whatever_the_sentence():
