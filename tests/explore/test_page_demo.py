@@ -1,4 +1,7 @@
-"""The demo model on the page: for "learning", the cross-attention is highest on 学习, and one can read it there."""
+"""The demo model on the page: for "learning", the cross-attention is highest on 学习, and one can read it there.
+
+Other heads look elsewhere (the mean over a layer's heads may favour 机器); the last head of the last layer is the one that aligns.
+"""
 
 import os
 import subprocess
@@ -35,10 +38,11 @@ def explorer(browser):
 
 
 def look_of(page, word):
-    """Where the decoder looks while it writes a word: the bars of the page, the longest first."""
+    """Where the last head of the decoder looks while it writes a word: the bars of the page, the longest first."""
     page.click("#tab-attention")
     until(page, "document.querySelector('.panel')")
-    for choice in ("mean", "words", "lines"):
+    page.locator(".minis [data-layer][data-head]").last.click()
+    for choice in ("words", "lines"):
         page.evaluate(f"document.querySelector('[data-choice={choice}]').click()")
         until(page, f"document.querySelector('.panel').dataset.shows.includes('{choice}')")
     page.locator(".lines .word[data-row]", has_text=word).click()
