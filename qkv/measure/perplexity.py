@@ -20,12 +20,11 @@ Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Perplexity:
-    """The summed surprise in nats over so many target tokens; pairs longer than the model can count are left out."""
+class Surprise:
+    """The summed surprise in nats over so many tokens."""
 
     nats: float
     tokens: int
-    left_out: int = 0
 
     @property
     def nats_per_token(self) -> float:
@@ -33,7 +32,15 @@ class Perplexity:
 
     @property
     def value(self) -> float:
+        """The perplexity: among how many equally likely tokens the model wavers."""
         return math.exp(min(self.nats_per_token, 700.0))  # beyond, a float cannot hold it
+
+
+@dataclass(frozen=True)
+class Perplexity(Surprise):
+    """Of target tokens; pairs longer than the model can count are left out."""
+
+    left_out: int = 0
 
 
 def translation_perplexity(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> Perplexity:

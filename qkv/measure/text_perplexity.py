@@ -12,27 +12,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from qkv.measure.perplexity import Surprise
 from qkv.model.transformer import Transformer
 
 BATCH_TOKENS = 8_192  # read at once; without gradients this is little memory
 
 
 @dataclass(frozen=True)
-class TextPerplexity:
-    """The summed surprise in nats over so many tokens, which stand for so many bytes of UTF-8."""
+class TextPerplexity(Surprise):
+    """Of the tokens of a text, which stand for so many bytes of UTF-8."""
 
-    nats: float
-    tokens: int
     bytes: int
-
-    @property
-    def nats_per_token(self) -> float:
-        return self.nats / self.tokens if self.tokens else math.nan
-
-    @property
-    def value(self) -> float:
-        """The perplexity: among how many equally likely tokens the model wavers."""
-        return math.exp(min(self.nats_per_token, 700.0))  # beyond, a float cannot hold it
 
     @property
     def bits_per_byte(self) -> float:
