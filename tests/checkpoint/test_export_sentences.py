@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 import transformers
 
@@ -20,8 +21,6 @@ from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
 from qkv.text.pipeline import Choices
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
 
 TEXTS = ["The cat sat on the mat.", "What is retrieval-augmented generation?", "我爱机器学习", "Hi", "a word " * 60]
 

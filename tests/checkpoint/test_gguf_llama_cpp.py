@@ -22,7 +22,6 @@ from qkv.text.learn import learn
 from qkv.text.ranks import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 
-pytest.importorskip("cyllama")
 GELU = 5e-3  # llama.cpp looks GELU up in a table of float16 numbers
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy import stats as scipy_stats
 
 from qkv.cli.app import run
 from qkv.data.scored import read_scored
@@ -16,7 +17,6 @@ from qkv.text.learn import learn
 
 PAIRS = [("the cat sat", "a cat is sitting", 4.5), ("the cat sat", "stocks fell", 0.2), ("dogs run", "a dog runs", 5.0),
          ("rain today", "it is raining", 4.0), ("rain today", "dogs run", 0.5), ("rain today", "the cat sat", 0.5)]
-scipy_stats = pytest.importorskip("scipy.stats")
 
 
 @pytest.fixture(scope="module")

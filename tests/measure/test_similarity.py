@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from qkv.measure.similarity import alignment, cosines, nearest, pearson, retrieval, spearman, uniformity
 
-scipy_stats = pytest.importorskip("scipy.stats")
 DRAWN = np.random.default_rng(0)
 NUMBERS = st.lists(st.tuples(st.integers(-5, 5), st.floats(-9, 9).map(lambda x: round(x, 1))), min_size=3, max_size=40)
 
