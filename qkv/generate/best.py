@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from qkv.generate.native_best import can_choose, native_best_sums, native_log_sum
+
 BLOCK = 64      # measured: 32 rows of 10,000 scores, argmax 500 us whole, 80 us in blocks
 VECTOR = 16     # numbers the processor takes at once
 FEW_ROWS = 2    # below, the blocks cost more than they save
@@ -18,6 +20,8 @@ FEW_BLOCKS = 4  # per token wanted; in smaller vocabularies too
 def best_token(scores: Tensor) -> Tensor:
     """The id of the best of each row, (rows,); of equals the lowest."""
     rows, vocab = scores.shape
+    if can_choose(scores):
+        return native_best_sums(scores, scores.new_zeros(rows, 1), 1)[1][:, 0]
     if rows < FEW_ROWS or vocab < FEW_BLOCKS * BLOCK:
         return scores.argmax(dim=1)
     blocks, tail = in_blocks(scores)
@@ -38,6 +42,8 @@ def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Te
     """
     (sentences, live), vocab = shift.shape, scores.shape[1]
     n = min(n, live * vocab)
+    if can_choose(scores):
+        return native_best_sums(scores, shift, n)
     best, place = _top(scores, shift, min(n + 1, live * vocab))           # a place is live row * vocab + token
     unsure = (best[:, 1:] == best[:, :-1]).any(dim=1)                     # topk does not say which of equals comes first
     if bool(unsure.any()):
@@ -50,6 +56,8 @@ def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Te
 
 def log_sum(scores: Tensor) -> Tensor:
     """log(sum(exp(scores))) of each row, (rows,); without looking for the largest first where the plain sum is fine."""
+    if can_choose(scores):
+        return native_log_sum(scores)
     total = scores.exp().sum(dim=1)
     if bool(((total > 1e-30) & (total < 1e30)).all()):
         return total.log()

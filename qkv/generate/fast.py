@@ -14,6 +14,8 @@ from torch.nn.functional import pad
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
 from qkv.generate.fast_layer import FastLayer
 from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, open_norm, product, stacked
+from qkv.generate.int8 import int8_product
+from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
@@ -47,16 +49,20 @@ class FastStack:
             x = layer.read(x, rows, turn, sight, None if kv is None else kv.all[:, n, :, :, :length])
         return x
 
-    def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
-        """The newest token of each row, all at one place or each at its own, (rows,) -> (rows, d_model)."""
+    def enter(self, ids: Tensor, place: int | Tensor, used: int) -> tuple[Tensor, Tensor | None]:
+        """The newest token of each row, all at one place or each at its own: (rows, d_model), and the turn of queries and keys."""
         x = torch.embedding(self.table, ids)                                        # (rows, d_model)
-        turn = self.places.turn(place if isinstance(place, int) else cells.used)    # padding counts: only distances turn
+        turn = self.places.turn(place if isinstance(place, int) else used)          # padding counts: only distances turn
         if isinstance(place, int):
             x = torch.add(self.places.added(place), x, alpha=self.scale)
         else:
             x = self.positions((x * self.scale)[:, None], place[:, None])[:, 0]
-        x, seen = self.embed_norm(x), [None] * len(self.layers) if memory is None else memory.seen
-        for layer, memory_seen, *cell in zip(self.layers, seen, *cells.next(len(ids) // cells.all.shape[2]), strict=True):
+        return self.embed_norm(x), turn
+
+    def step(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
+        """What has entered, through all layers, (rows, d_model)."""
+        seen = [None] * len(self.layers) if memory is None else memory.seen
+        for layer, memory_seen, *cell in zip(self.layers, seen, *cells.next(len(x) // cells.all.shape[2]), strict=True):
             x = layer.step(x, cell, turn, memory_seen)
         return x
 
@@ -70,6 +76,7 @@ class FastModel:
         self.decoder = FastStack(model.decoder, model.spec.decoder, table, model.scale, make)
         self.norm, gain = open_norm(model.decoder.norm, model.spec.decoder.layers[0].norm)
         self.head = head_product(model.lm_head, table, gain, make)
+        self.native = NativeStep(self.decoder.layers, self.norm, self.head, table) if isinstance(self.head, NativeProduct) else None
         self.encoder = None
         if model.encoder is not None and spec.encoder is not None and is_common(model.encoder, spec.encoder):
             source = table if model.source_embed is None else model.source_embed.weight.detach()
@@ -84,13 +91,21 @@ class FastModel:
         return [(one.data_ptr(), one._version) for one in self.parameters]
 
     @staticmethod
-    def of(model: Transformer, make: Make = product) -> "FastModel":
+    def of(model: Transformer, int8: bool = False) -> "FastModel":
         """The joined weights of a model, kept as long as the model's own stay the same."""
+        make = NATIVE[int8] if can_be_native(model.embed.weight) else int8_product if int8 else product
         known = _kept.setdefault(model, {})
         kept = known.get(make)
         if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
             kept = known[make] = FastModel(model, make)
         return kept
+
+    def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
+        """(rows,) newest tokens -> (rows, vocab) logits of the next."""
+        x, turn = self.decoder.enter(ids, place, cells.used)
+        if self.native is not None:
+            return self.native(x, turn, cells, memory)
+        return self.logits(self.decoder.step(x, turn, cells, memory))
 
     def logits(self, x: Tensor) -> Tensor:
         """(rows, d_model) -> (rows, vocab)."""
@@ -130,9 +145,9 @@ class FastStepper:
 
     def step(self, ids: Tensor) -> Tensor:
         """(rows,) last tokens -> (rows, vocab) logits of the next."""
-        x = self.fast.decoder.step(ids, self.place, self.cells, self.memory)
+        logits = self.fast.step(ids, self.place, self.cells, self.memory)
         self.place += 1
-        return self.fast.logits(x)
+        return logits
 
     def keep(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         """New row i goes on from old row rows[i]; `sentences` stay, in this order (None: all of them)."""

@@ -36,17 +36,21 @@ class KeyValues:
 
     def next(self, beams: int) -> tuple[Sequence[Tensor], Sequence[Tensor], list[Seen]]:
         """For each layer where the new keys go, (sentences, kv_heads, beams, d_head), where the values, and all there is."""
-        end = self.used + beams
-        while end > self.all.shape[4]:
+        first = self.used
+        self.take(beams)
+        if not self.seen or self.used > self.seen[0].keys.shape[2]:
+            self.look(whole(self.used))
+        new_keys, new_values = self.all.narrow(4, first, beams)
+        return new_keys.unbind(0), new_values.unbind(0), self.seen
+
+    def take(self, beams: int) -> None:
+        """A new cell for each beam, the last ones of those in use; each beam sees its own."""
+        while self.used + beams > self.all.shape[4]:
             self.all = torch.cat([self.all, torch.zeros_like(self.all)], dim=4)
             self.hidden = torch.cat([self.hidden, torch.full_like(self.hidden, -math.inf)], dim=2)
             self.seen = []
-        if not self.seen or end > self.seen[0].keys.shape[2]:
-            self.look(whole(end))
-        self.hidden.narrow(2, self.used, beams).diagonal(0, 1, 2).zero_()            # each beam sees its own cell
-        new_keys, new_values = self.all.narrow(4, self.used, beams)
-        self.used = end
-        return new_keys.unbind(0), new_values.unbind(0), self.seen
+        self.hidden.narrow(2, self.used, beams).diagonal(0, 1, 2).zero_()
+        self.used += beams
 
     def look(self, cells: int) -> None:
         """What each layer sees of the first cells, as views."""

@@ -4,7 +4,6 @@ In: (rows, d_model). Out: the same, one block further; equal to the block's own 
 For one query two plain products are cheaper than the fused attention. Told in docs/performance.md, "Decoding".
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.generate.fast_cache import Seen
-from qkv.generate.fast_parts import Make, Map, fast_norm, open_norm, product, stacked, stacked_qkv, unit
+from qkv.generate.fast_parts import FastNorm, Make, fast_norm, open_norm, product, stacked, stacked_qkv, unit_norm
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, GroupedAttention
 from qkv.model.block import Block, CrossBlock
@@ -136,19 +135,18 @@ def mix(q: Tensor, seen: Seen, n_kv_heads: int) -> Tensor:
     return mixed.reshape(rows, -1)
 
 
-def query_norm(attn: GroupedAttention) -> Map:
+def query_norm(attn: GroupedAttention) -> FastNorm:
     """RMSNorm of each query, which is also divided by sqrt(d_head)."""
-    return scaled_unit(attn, attn.q_norm.get_parameter("weight").detach() * attn.scale)
+    return norm_of_heads(attn, attn.q_norm.get_parameter("weight").detach() * attn.scale)
 
 
-def head_norm(attn: GroupedAttention) -> Map:
+def head_norm(attn: GroupedAttention) -> FastNorm:
     """RMSNorm of queries and keys at once, (rows, heads + kv_heads, d_head)."""
     q, k = (norm.get_parameter("weight").detach() for norm in (attn.q_norm, attn.k_norm))
     heads = attn.heads
-    return scaled_unit(attn, torch.cat([(q * attn.scale).expand(heads.n_heads, -1), k.expand(heads.n_kv_heads, -1)]))
+    return norm_of_heads(attn, torch.cat([(q * attn.scale).expand(heads.n_heads, -1), k.expand(heads.n_kv_heads, -1)]))
 
 
-def scaled_unit(attn: GroupedAttention, gain: Tensor) -> Map:
+def norm_of_heads(attn: GroupedAttention, gain: Tensor) -> FastNorm:
     assert isinstance(attn.q_norm, nn.RMSNorm) and attn.q_norm.eps is not None
-    bare, gain = unit(gain.new_tensor(math.sqrt(attn.heads.d_head * attn.q_norm.eps))), gain * math.sqrt(attn.heads.d_head)
-    return lambda x: bare(x).mul_(gain)
+    return unit_norm(gain, attn.heads.d_head, attn.q_norm.eps)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.generate.fast import FastModel, as_hidden, is_common
 from qkv.generate.fast_cache import KeyValues, whole
-from qkv.generate.int8 import can_be_int8, int8_product
+from qkv.generate.int8 import can_be_int8
 from qkv.generate.padding import left_padded
 from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
@@ -21,7 +21,7 @@ class FastPromptStepper:
     """Rows are texts that grow; shorter prompts are padded on the left, and the padding is hidden."""
 
     def __init__(self, model: Transformer, int8: bool = False):
-        self.fast = FastModel.of(model, int8_product) if int8 else FastModel.of(model)
+        self.fast = FastModel.of(model, int8)
         self.place: int | Tensor = 0  # of the next token: one for all rows, or each with its own
 
     def read(self, prompts: list[list[int]]) -> Tensor:
@@ -43,9 +43,9 @@ class FastPromptStepper:
 
     def step(self, ids: Tensor) -> Tensor:
         """(rows,) newest tokens -> (rows, vocab) logits of the next."""
-        x = self.fast.decoder.step(ids, self.place, self.cells)
+        logits = self.fast.step(ids, self.place, self.cells)
         self.place = self.place + 1
-        return self.fast.logits(x)
+        return logits
 
     def keep(self, rows: Tensor) -> None:
         """New row i goes on from old row rows[i]."""
@@ -66,7 +66,7 @@ def can_prompt_fast(model: Transformer, int8: bool = False) -> bool:
 def int8_loss(model: Transformer, ids: Tensor) -> tuple[float, float]:
     """Nats per token of (rows, length) ids, by the model as it is and with int8 matrices; perplexity is exp of it."""
     with torch.inference_mode():
-        return nats(FastModel.of(model), ids), nats(FastModel.of(model, int8_product), ids)
+        return nats(FastModel.of(model), ids), nats(FastModel.of(model, int8=True), ids)
 
 
 def nats(fast: FastModel, ids: Tensor) -> float:

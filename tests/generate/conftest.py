@@ -58,3 +58,10 @@ def half_trained() -> Transformer:
         loss.backward()
         optimiser.step()
     return model.double().eval()
+
+
+@pytest.fixture(params=["torch", "native"])
+def steps_by(request, monkeypatch):
+    """Fast steps are made of torch's operations, or by the native library; it must be here, or the test fails."""
+    monkeypatch.setattr("qkv.generate.fast.can_be_native", lambda weight: request.param == "native")
+    return request.param

@@ -4,6 +4,15 @@ import pytest
 import torch
 
 from qkv.generate.best import best_sums, best_token, log_sum
+from qkv.generate.native import can_be_native
+
+
+@pytest.fixture(params=["torch", "native"], autouse=True)
+def chosen_by(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr("qkv.generate.best.can_choose", lambda scores: False)
+    else:
+        assert can_be_native(torch.zeros(1))
 
 
 def scores(rows: int, vocab: int, levels: int | None) -> torch.Tensor:

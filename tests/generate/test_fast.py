@@ -42,7 +42,7 @@ SPECS = {name: translator_spec(shape, 60, 50) for name, shape in SHAPES.items()}
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_fast_and_plain_steps_agree_through_beams_and_departures(name, padded):
+def test_fast_and_plain_steps_agree_through_beams_and_departures(name, padded, steps_by):
     torch.manual_seed(0)
     model = Transformer(SPECS[name]).double().eval()
     source = torch.randint(4, 50, (3, 7))
@@ -68,7 +68,7 @@ def keep_both(plain, fast, ids, rows, sentences):
     return ids[rows]
 
 
-def test_float32_steps_agree_to_1e_5():
+def test_float32_steps_agree_to_1e_5(steps_by):
     torch.manual_seed(0)
     model, source = Transformer(translator(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
     with torch.inference_mode():

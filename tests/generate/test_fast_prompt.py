@@ -90,23 +90,23 @@ def agree(model: Transformer, given: list[list[int]], atol: float, steps: int = 
 
 @pytest.mark.parametrize("lengths", [(9,), (5, 5), (1, 17, 6)], ids=str)
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_decoders_step_as_they_do_themselves(name, lengths):
+def test_known_decoders_step_as_they_do_themselves(name, lengths, steps_by):
     agree(shaken(KNOWN[name]).double(), prompts(*lengths), 1e-10)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_common_decoder_steps_as_it_does_itself(seed):
+def test_any_common_decoder_steps_as_it_does_itself(seed, steps_by):
     model = shaken(drawn(seed)).double()
     assert can_prompt_fast(model)
     agree(model, prompts(3, 12, 1) if seed % 2 else prompts(7, 7), 1e-10, steps=20)
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_float32_steps_agree_to_1e_5(name):
+def test_float32_steps_agree_to_1e_5(name, steps_by):
     agree(shaken(KNOWN[name]), prompts(4, 9), 1e-5)
 
 
-def test_a_cache_that_doubles_and_a_second_prompt_change_nothing():
+def test_a_cache_that_doubles_and_a_second_prompt_change_nothing(steps_by):
     model = shaken(LLAMA).double()
     agree(model, prompts(3), 1e-10, steps=300)
     fast = FastPromptStepper(model)
@@ -117,7 +117,7 @@ def test_a_cache_that_doubles_and_a_second_prompt_change_nothing():
         assert fast.read(prompts(8)).equal(first)
 
 
-def test_a_full_table_of_positions_is_used_to_its_last_place():
+def test_a_full_table_of_positions_is_used_to_its_last_place(steps_by):
     model = shaken(replace(GPT2, max_len=20)).double()
     agree(model, prompts(8, 3), 1e-10, steps=12)
 

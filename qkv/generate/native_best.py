@@ -1,0 +1,35 @@
+"""The choice of the best tokens by the native library.
+
+In: scores (rows, vocab). Out: what best.py finds by torch's operations, in one pass over the scores. Told in
+docs/performance.md, "The native step".
+"""
+
+import torch
+from torch import Tensor
+
+from qkv.generate.native import address, can_be_native, threads_for
+from qkv.generate.native_build import library
+
+COST = 4  # a score that is looked at, in products of a number and a weight
+
+
+def can_choose(scores: Tensor) -> bool:
+    return can_be_native(scores) and scores.is_contiguous()
+
+
+def native_best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The n best sums of each sentence: the live row, the token, the sum; of equals the lower row, then the lower token."""
+    (sentences, live), vocab, lib = shift.shape, scores.shape[1], library(scores.dtype)
+    assert lib is not None and n <= live * vocab
+    best, place = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
+    threads = threads_for(scores.numel() * COST)
+    lib.qkv_best(address(scores), address(shift.contiguous()), sentences, live, vocab, n, threads, address(best), address(place))
+    return place // vocab, place % vocab, best
+
+
+def native_log_sum(scores: Tensor) -> Tensor:
+    """log(sum(exp(scores))) of each row, (rows,)."""
+    lib, sums = library(scores.dtype), scores.new_empty(len(scores))
+    assert lib is not None
+    lib.qkv_log_sums(address(scores), *scores.shape, threads_for(scores.numel() * COST), address(sums))
+    return sums

@@ -1,0 +1,105 @@
+"""The native step, compiled: native.cpp becomes a library for exactly this processor, once per machine.
+
+In: native.cpp and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
+no compiler or it does not do, and then torch steps as before. Told in docs/performance.md, "The native step".
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).with_name("native.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
+         "-fno-signed-zeros", "-fassociative-math")  # sums may be vectorised; infinities stay what they are  # fmt: skip
+THREADED = ("-fopenmp",)  # by the runtime that torch has loaded already: one set of threads
+PATIENCE = 120            # seconds for the compiler; it needs 5
+CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).qkv_check())"
+
+
+@cache
+def library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    """The compiled step for numbers of this type, if there can be one."""
+    compiler = find_compiler()
+    if dtype not in (torch.float32, torch.float64) or compiler is None:
+        return None
+    more = ("-DIN_DOUBLE",) if dtype == torch.float64 else ()
+    for flags in ((*FLAGS, *THREADED, *more), (*FLAGS, *more)):
+        path = place_of(compiler, flags)
+        if path is not None and (path.exists() or build(compiler, flags, path)):
+            return opened(path)
+    return None
+
+
+def find_compiler() -> str | None:
+    """The compiler that the user names, or the first of the usual ones."""
+    named = os.environ.get("CXX")
+    return next((found for name in ([named] if named else ["c++", "g++", "clang++"]) if (found := shutil.which(name))), None)
+
+
+def place_of(compiler: str, flags: tuple[str, ...]) -> Path | None:
+    """Another source, compiler, torch or processor has a library of its own."""
+    about = [SOURCE.read_text(encoding="utf-8"), compiler, *flags, torch.__version__, torch.__file__, platform.machine(), processor()]
+    name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:24]
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        return None
+    return folder / f"native-{name}.so" if is_ours(folder) else None
+
+
+def is_ours(folder: Path) -> bool:
+    """Nobody else may put a library where we load one."""
+    if not hasattr(os, "getuid"):
+        return True
+    state = folder.stat()
+    return state.st_uid == os.getuid() and not state.st_mode & 0o022
+
+
+def processor() -> str:
+    """What -march=native looks at."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8", errors="replace").splitlines() if about.exists() else [platform.processor()]
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))} or {lines[0]}))
+
+
+def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
+    """Compile beside the final place, try it in another process (a wrong instruction ends it), then move it there."""
+    lib = Path(torch.__file__).parent / "lib"
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder, "native.so")
+        command = [compiler, *flags, str(SOURCE), "-o", str(made), f"-L{lib}", f"-Wl,-rpath,{lib}"]
+        if not runs(command) or not runs([sys.executable, "-c", CHECK, str(made)]):
+            return False
+        made.replace(path)
+    return True
+
+
+def runs(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def opened(path: Path) -> ctypes.CDLL | None:
+    """The library, told what its functions take: pointers, and how many rows, beams and threads."""
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    at, n = ctypes.c_void_p, ctypes.c_int
+    lib.qkv_step.argtypes, lib.qkv_step.restype = [at, at, at, at, at, n, n, n, at], None
+    lib.qkv_product.argtypes, lib.qkv_product.restype = [at, at, n, n, at], None
+    lib.qkv_best.argtypes, lib.qkv_best.restype = [at, at, n, n, n, n, n, at, at], None
+    lib.qkv_log_sums.argtypes, lib.qkv_log_sums.restype = [at, n, n, n, at], None
+    return lib
