@@ -80,7 +80,7 @@ def say_on(one: Pass, n_tokens: int) -> dict[str, Any] | None:
             ids = continued(one, n_tokens)
         else:
             ids = one.greedy(subject.model.encode(one.row("source"))) if one.said is None else one.said
-    return {"text": subject.tokenizers["target"].decode(ids), "ids": ids, "tokens": subject.shown(ids, "target")}
+    return {"text": subject.text_of(ids), "ids": ids, "tokens": subject.shown(ids, "target")}
 
 
 def continued(one: Pass, n_tokens: int) -> list[int]:

@@ -195,7 +195,7 @@ def predicted(one: Pass) -> dict[str, Any]:
 
 def said_of(one: Pass) -> dict[str, Any] | None:
     """The translation, as text."""
-    return None if one.said is None else {"text": one.subject.tokenizers["target"].decode(one.said)}
+    return None if one.said is None else {"text": one.subject.text_of(one.said)}
 
 
 def attention_of(one: Pass) -> list[dict[str, Any]]:

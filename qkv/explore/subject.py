@@ -20,7 +20,7 @@ from qkv.text.frame import Frame, frame_of
 from qkv.text.lines import mend_surrogates
 from qkv.text.tokenizer import Tokenizer
 
-_PART = re.compile(r"\[\d+(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
+_PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
 
 
 class Subject:
@@ -83,6 +83,21 @@ class Subject:
         named = self.tokenizers[side].tokens_for_people(ids)
         return [text or f"<{id}>" for text, id in zip(named, ids, strict=True)]
 
+    def text_of(self, ids: Sequence[int], side: str = "target") -> str:
+        """What these ids say; bytes that make no character are shown as the tokens are, never as the replacement sign."""
+        text = self.tokenizers[side].decode(ids)
+        if "\ufffd" not in text:
+            return text
+        special = set(self.tokenizers[side].special_ids.values())
+        kept = [id for id in ids if id not in special]
+        partial = zip(self.shown(kept, side), self.partial(kept, side), strict=True)
+        return "".join(_PART.sub(first_part, token) if cut else token for token, cut in partial).replace("␣", " ")
+
+    def partial(self, ids: Sequence[int], side: str) -> list[bool]:
+        """Whether a token has a part of a character, not just a text that looks like our mark of one."""
+        raw = self.tokenizers[side].tokens(ids)
+        return [bool(_PART.search(one) and not _PART.search(piece)) for one, piece in zip(self.shown(ids, side), raw, strict=True)]
+
     def names(self, ids: Sequence[int], side: str) -> list[str]:
         """The same for ids that do not follow each other: bytes of one are never read together with the next one's."""
         return [self.shown([id], side)[0] for id in ids]
@@ -93,8 +108,7 @@ class Subject:
         special = set(tokenizer.special_ids.values())
         return {
             "ids": list(ids), "tokens": shown, "special": [id in special for id in ids],
-            "partial": [bool(_PART.search(one) and not _PART.search(raw))
-                        for one, raw in zip(shown, tokenizer.tokens(ids), strict=True)],
+            "partial": self.partial(ids, side),
             "words": [{"text": one.text, "tokens": one.tokens} for one in self.words(ids, side, text)],
         }
 
@@ -116,6 +130,11 @@ class Subject:
     def longest(self) -> int:
         """How many tokens a side may have."""
         return min(self.pooling.get("max_len") or self.model.spec.max_len, self.model.spec.max_len)
+
+
+def first_part(part: re.Match[str]) -> str:
+    """A character stands where its first part does: 好[1/3]好[2-3/3] is one 好."""
+    return part[1] if part[2] == "1" else ""
 
 
 def present(id: int | None) -> list[int]:

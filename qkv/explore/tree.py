@@ -42,7 +42,7 @@ def beam_tree(one: Pass, size: int, alpha: float) -> dict[str, Any]:
     for each in found:
         node = ways[tuple(each.ids)]
         node["state"] = "finished"
-        hypotheses.append({"node": node["id"], "text": one.subject.tokenizers["target"].decode(each.ids),
+        hypotheses.append({"node": node["id"], "text": one.subject.text_of(each.ids),
                            "log_prob": each.log_prob, "score": each.score})
     mark_winner(nodes, hypotheses)
     return {"size": size, "alpha": alpha, "hypotheses": hypotheses,

@@ -109,7 +109,7 @@ def test_the_translation_is_said_anew_without_a_head():
             ids = torch.tensor([story["sides"]["source"]["ids"]])
             t = subject.tokenizers["target"]
             limit = min(2 * ids.shape[1] + 20, 64)
-            theirs = t.decode(greedy(other, ids, None, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id, max_len=limit)[0])
+            theirs = subject.text_of(greedy(other, ids, None, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id, max_len=limit)[0])
             change = explorer.answer(f"pass/{story['id']}/change", {"edits": f"head:decoder.{layer}.cross.{head}"})
             assert change["after"]["said"] == theirs and change["before"]["said"] == story["said"]["text"]
             seen.add(theirs)

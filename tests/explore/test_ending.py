@@ -80,6 +80,16 @@ def test_a_translation_is_that_of_greedy_search():
     assert story["said"]["text"] == t.decode(theirs)
 
 
+def test_what_is_said_is_its_text_and_bytes_that_make_no_character_are_named():
+    subject = small("generator").subject
+    t = subject.tokenizers["target"]
+    whole = t.encode("i love 学习")
+    assert subject.text_of(whole) == t.decode(whole) == "i love 学习"
+    half = t.encode("龘")[:2]
+    assert "\ufffd" in t.decode([*whole, *half])
+    assert subject.text_of([*whole, *half, t.eos_id]) == "i love 学习<E9><BE>"
+
+
 @pytest.mark.parametrize(("family", "size", "alpha"), [("translator", 4, 0.6), ("translator", 1, 0.0), ("generator", 3, 1.0)])
 def test_the_beam_tree_is_the_textbooks_search(family, size, alpha):
     explorer, story, this = opened(family, "机器")
@@ -97,7 +107,7 @@ def test_the_beam_tree_is_the_textbooks_search(family, size, alpha):
     nodes = tree["nodes"]
     assert [one["log_prob"] for one in tree["hypotheses"]] == pytest.approx([one.log_prob for one in theirs], abs=1e-8)
     for ours, one in zip(tree["hypotheses"], theirs, strict=True):
-        assert ours["text"] == t.decode(one.ids) and nodes[ours["node"]]["depth"] == len(one.ids)
+        assert ours["text"] == explorer.subject.text_of(one.ids) and nodes[ours["node"]]["depth"] == len(one.ids)
         assert ours["score"] == pytest.approx(one.log_prob / ((5 + len(one.ids)) / 6) ** alpha, abs=1e-8)
     for node in nodes[1:]:
         above = nodes[node["parent"]]

@@ -5,7 +5,6 @@
 import { make, fill, byId } from "./dom.js";
 import { button } from "./controls.js";
 import { t, say, both } from "./words.js";
-import { writtenTokens } from "./sides.js";
 import { languageSwitch, themeSwitch } from "./settings.js";
 
 const SHORT = 100;  // tokens; a longer text is not continued unasked
@@ -68,7 +67,7 @@ function texts({ source, model, text: current, open }) {
 
 function answer(app) {
   const { pass, source, model } = app;
-  const said = make("span", { id: "said" }, pass.said ? readable(pass.said.text, writtenTokens(pass)) : "");
+  const said = make("span", { id: "said" }, pass.said?.text ?? "");
   if (pass.family === "generator" && model.can.say && pass.positions <= SHORT) goOn(app, said);
   const edited = pass.edits.length ? [make("span", { class: "soft small" }, t("edited", pass.edits.join(", "))),
     button(t("undoAll"), () => app.open({ text: pass.text }))] : [];
@@ -78,11 +77,6 @@ function answer(app) {
 
 // How a language model goes on, once the view stands; where a file has not recorded it, nothing stands there.
 async function goOn({ source, pass }, place) {
-  const { text, tokens } = await source.json(`pass/${pass.id}/say`).catch(() => ({ text: "" }));
-  place.textContent = readable(text, tokens);
-}
-
-// Bytes that are no text are shown as their tokens are, never as the replacement sign.
-function readable(text, tokens) {
-  return text.includes("\ufffd") ? tokens.join("") : text;
+  const { text } = await source.json(`pass/${pass.id}/say`).catch(() => ({ text: "" }));
+  place.textContent = text;
 }
