@@ -157,6 +157,7 @@ ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (rf"{_ID}/tensor/([a-z0-9_.]{{1,80}})", Explorer.tensor),
     (rf"{_ID}/attention/{_WHICH}/{_N}(?:/(\w{{1,6}}))?", lambda self, id, which, layer, head, query:
         looking.chosen_head(looking.weights(self.pass_of(id), which, int(layer)), head)),
+    (rf"{_ID}/attention/{_WHICH}/mean", lambda self, id, which, query: looking.whole_mean(self.pass_of(id), which)),
     (rf"{_ID}/words/{_WHICH}/{_N}(?:/(\w{{1,6}}))?", lambda self, id, which, layer, head, query:
         looking.chosen_head(looking.word_weights(self.pass_of(id), which, int(layer)), head)),
     (rf"{_ID}/thumbs/{_WHICH}/{_N}", lambda self, id, which, layer, query:

@@ -23,8 +23,8 @@ NORM = {"layer": "LayerNorm", "rms": "RMSNorm", "batch": "BatchNorm"}
 PLACE = {"pre": Both("before each branch", "在每个分支之前"), "post": Both("after each sum", "在每次相加之后")}
 POSITIONS = {"sinusoidal": Both("sines and cosines, added", "正弦与余弦，相加"), "learned": Both("a learned table, added", "可学习的表，相加"),
              "rotary": Both("rotation of queries and keys", "旋转查询和键"), "none": Both("none", "无")}
-PARTS = {"embed": Both("Into the model", "进入模型"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
-         "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the model", "离开模型"), "pool": Both("Sentence vector", "句向量")}
+PARTS = {"embed": Both("Into vectors", "变成向量"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
+         "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the layers", "离开各层"), "pool": Both("Sentence vector", "句向量")}
 EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A little girl climbs into a house.", "a little girl climbs into a house",
                            "ein kleines mädchen klettert in ein haus"],
             "generator": ["今天天气真好", "Once upon a time, there was"],
@@ -56,7 +56,9 @@ def examples_for(subject: Subject) -> list[str]:
     tokens = subject.tokenizers["target" if subject.family == "generator" else "source"]
     read = {text: tokens.encode(text) for text in EXAMPLES[subject.family]}
     known = [text for text, ids in read.items() if tokens.unk_id not in ids]
-    return sorted(known, key=lambda text: round(len(read[text]) / len(text.encode()), 1))
+    ranked = sorted(known, key=lambda text: round(len(read[text]) / len(text.encode()), 1))
+    first = {text.lower().rstrip("."): text for text in reversed(ranked)}  # one with capitals is not shown twice
+    return [text for text in ranked if text in first.values()]
 
 
 def count(subject: Subject) -> int:

@@ -63,6 +63,15 @@ def thumbs(one: Pass, which: str, layer: int) -> Tensor:
     return (F.adaptive_max_pool2d(grid[None].float(), size)[0] * 255).round().to(torch.uint8)
 
 
+def whole_mean(one: Pass, which: str) -> Tensor:
+    """Where each token looks on the whole, (query, key): the mean over every head of every layer."""
+    layers = next((kind["layers"] for kind in attention_of(one) if kind["name"] == which), None)
+    if layers is None:
+        raise Problem(404, f"There is no attention '{which[:20]}' in this model.", f"此模型没有“{which[:20]}”注意力。")
+    sums = [weights(one, which, each["layer"]).sum(dim=0) for each in layers]             # (query, key) each
+    return torch.stack(sums).sum(dim=0) / sum(each["heads"] for each in layers)
+
+
 def rollout(one: Pass, which: str) -> Tensor:
     """How much of each token at the bottom has come up to each token at the top, (query, key).
 

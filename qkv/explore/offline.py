@@ -96,6 +96,7 @@ def names_of(explorer: Explorer, story: dict[str, Any]) -> Iterator[str]:
         for each in kind["layers"]:
             yield f"{this}/attention/{kind['name']}/{each['layer']}"
             yield f"{this}/thumbs/{kind['name']}/{each['layer']}"
+        yield f"{this}/attention/{kind['name']}/mean"
         yield f"{this}/rollout/{kind['name']}"
     for place in range(story["positions"]):
         yield from (f"{this}/top/{place}", f"{this}/top/{place}?k=30", f"{this}/top/{place}?k=200",

@@ -46,6 +46,17 @@ def test_weights_are_those_of_the_pass(family, which, path):
     assert theirs.shape[1:] == tuple(len(story["sides"][kind[axis]]["ids"]) for axis in ("rows", "columns"))
 
 
+@pytest.mark.parametrize(("family", "which", "part"), [
+    ("translator", "encoder", "encoder.layers.{}.attn"), ("translator", "cross", "decoder.layers.{}.cross"),
+    ("generator", "decoder", "decoder.layers.{}.attn")])
+def test_the_mean_of_all_layers_is_that_of_every_head(family, which, part):
+    explorer, story, this = opened(family)
+    heads = torch.cat([weights_of(explorer, story, f"{part.format(layer)}.branch.core.weights") for layer in range(2)])
+    ours = explorer.answer(f"{this}/attention/{which}/mean")
+    assert len(heads) == 8
+    torch.testing.assert_close(ours, heads.mean(dim=0), rtol=0, atol=1e-10)
+
+
 def test_a_word_is_looked_at_with_all_its_pieces_and_looks_as_their_mean():
     grid = torch.tensor([[[0.5, 0.2, 0.3], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]])
     words = [{"tokens": [0]}, {"tokens": [1, 2]}]
@@ -108,6 +119,7 @@ def flat(looks):
 
 
 @pytest.mark.parametrize("name", ["attention/decoder/2", "attention/cross/0", "attention/decoder/0/4", "attention/decoder/0/best",
+                                  "attention/encoder/mean",
                                   "thumbs/encoder/0", "words/cross/1"])
 def test_attention_that_is_not_there_is_said_to_be_so(name):
     explorer, _, this = opened("generator")

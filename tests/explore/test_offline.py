@@ -93,6 +93,7 @@ def test_all_that_the_page_asks_about_a_text_is_there(written):
     for step in story["steps"]:
         assert all(f"{this}/tensor/{tensor['name']}" in data["tensors"] for tensor in step["tensors"])
     for kind in story["attention"]:
+        assert f"{this}/attention/{kind['name']}/mean" in data["tensors"]
         for each in kind["layers"]:
             assert f"{this}/attention/{kind['name']}/{each['layer']}" in data["tensors"]
             assert f"{this}/thumbs/{kind['name']}/{each['layer']}" in data["tensors"]

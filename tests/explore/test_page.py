@@ -120,6 +120,52 @@ def test_forty_values_under_the_pointer_are_those_that_record_gives(translator, 
             assert value == pytest.approx(grid[row, column].item(), abs=1e-5), (key, row, column)
 
 
+def test_cross_attention_is_shown_first_as_the_mean_of_all_layers_and_heads(translator, explorers):
+    ask(translator, "机器学习")
+    model = explorers["translator"].subject.model
+    paths = [f"decoder.layers.{layer}.cross.branch.core.weights" for layer in range(2)]
+    source, target = ids(translator, "source"), ids(translator, "target")
+    mean = torch.cat([weights[0] for weights in recorded(model, paths, source, target)]).mean(dim=0)   # (query, key)
+    until(translator, "document.querySelector('.film').dataset.frame")
+    translator.locator(".film-token[role=button]").nth(1).click()
+    until(translator, "document.querySelectorAll('.film-token[role=button]')[1].classList.contains('looks')")
+    lines = translator.evaluate("[...document.querySelectorAll('.film .link')].map(({ dataset }) => +dataset.value)")
+    assert lines == pytest.approx([share for share in mean[1].tolist() if share >= 0.05], abs=1e-6)
+    assert f"{100 * mean[1].max():.1f}%" in translator.inner_text(".film-caption")
+    assert translator.get_attribute(".word-choice [aria-pressed=true]", "data-position") == "1"
+    translator.click("#tab-attention")
+    assert translator.get_attribute("[aria-checked=true][data-choice=all]", "role") == "radio"
+    for row in range(4):
+        until(translator, "document.querySelector('.panel canvas[data-drawn]')")
+        translator.locator(".panel canvas").focus()
+        translator.keyboard.press("ArrowDown" if row else "ArrowRight")
+        value = float(translator.get_attribute(".panel .readout", "data-value"))
+        assert value == pytest.approx(mean[row, 0].item(), abs=1e-6)
+
+
+def test_a_head_a_layer_or_all_of_them_are_marked_as_what_the_large_picture_shows(translator):
+    translator.click("#tab-attention")
+    until(translator, "document.querySelector('.panel')")
+    pressed = "[...document.querySelectorAll('.minis [aria-pressed=true]')].map(({ dataset }) => `${dataset.layer} ${dataset.head}`)"
+    assert translator.evaluate(pressed) == []
+    translator.click(".minis [data-layer='0'][data-head='2']")
+    assert translator.evaluate(pressed) == ["0 2"]
+    assert translator.inner_text(".tools [data-choice=head][aria-checked=true]") == "One head"
+    translator.click("[data-choice=mean]")
+    assert translator.evaluate(pressed) == ["0 0", "0 1", "0 2", "0 3"]
+    assert translator.locator("[data-choice=rollout]").count() == 0
+    translator.click("[data-choice=encoder]")
+    translator.click("[data-choice=rollout]")
+    translator.click("[data-choice=cross]")
+    until(translator, "document.querySelector('.panel').dataset.shows.startsWith('cross 0 2 all')")
+
+
+def test_every_group_of_steps_has_a_name_of_its_own(translator):
+    names = translator.locator(".steps summary").all_inner_texts()
+    assert len(names) == len(set(names)) == 8
+    assert names[3] == "Encoder · Memory" and names[-1] == "Decoder · Next token"
+
+
 def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers):
     ask(generator, SENTENCE)
     model, key = explorers["generator"].subject.model, "decoder.1.attn.softmax"
@@ -177,6 +223,11 @@ def test_pieces_of_characters_are_shown_as_such_and_no_replacement_sign_appears(
     shown = generator.evaluate(TOKENS)
     assert shown[1:3] == ["今", "天"] and "🦜[4/4]" in shown and "龘[3/3]" in shown
     until(generator, "document.querySelector('#said').textContent")  # how this model of random weights goes on
+    generator.click("#tab-tryout")
+    until(generator, "document.querySelector('.hypotheses li')")
+    generator.click("[data-edit='layer:decoder.1']")
+    until(generator, "document.querySelector('[data-said=after]')?.textContent")
+    assert re.search("<[0-9A-F]{2}>", generator.inner_text(".hypotheses"))  # half characters are there, and named
     assert "\ufffd" not in generator.inner_text("body")
 
 

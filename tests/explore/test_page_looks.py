@@ -25,6 +25,15 @@ CLOCK = """new MutationObserver((_, watch) => { if (document.querySelector('#vie
     .observe(document, { childList: true, subtree: true });"""
 
 
+# Names on the map of which one lies on another.
+COVERED = """[...document.querySelectorAll('.map svg text')].map((one) => [one.textContent, one.getBoundingClientRect()])
+    .flatMap(([name, a], i, all) => all.slice(i + 1).filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 4 && b.top < a.bottom - 4).map(([other]) => [name, other]))"""
+# The size of the smallest letters of a drawing, in pixels of the screen.
+SMALLEST = """Math.min(99, ...[...document.querySelectorAll('svg text')].map((one) =>
+    parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a))"""
+
+
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as one:
@@ -71,6 +80,8 @@ def test_every_view_fits_every_width(browser, address, language, theme):
             for name in ("attention", "tryout", "walk"):
                 show(page, name)
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, name)
+                assert page.evaluate(COVERED) == [], (width, name)
+                assert page.evaluate(SMALLEST) >= 10, (width, name)
                 page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{language}-{theme}.png", full_page=width != "desk")
 
 

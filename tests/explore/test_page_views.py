@@ -210,7 +210,10 @@ def test_the_file_opened_from_disk_shows_the_same_with_the_network_off(browser, 
             lines = look(alone, 3)
             assert len(lines) > 1 and lines == pytest.approx({column: truth[column].item() for column in lines}, abs=1e-6)
         show(alone, "tryout")
-        alone.click("[data-edit='head:decoder.1.attn.2']")
+        for edit in ("layer:decoder.0", "head:decoder.1.attn.2"):
+            alone.click(f"[data-edit='{edit}']")
+        assert alone.evaluate("[...document.querySelectorAll('[data-edit][aria-pressed=false]')].map(({ dataset }) => dataset.edit)") == [edit]
+        assert "one at a time" in alone.inner_text("[data-note=only-one]")
         until(alone, "document.querySelector('.change .bar') && document.querySelector('.beam .node') && document.querySelector('.map circle')")
         assert alone.is_hidden("#trouble")
 

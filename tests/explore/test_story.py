@@ -233,3 +233,9 @@ def test_weights_stored_in_halves_are_computed_in_float32():
     from qkv.explore.subject import Subject
 
     assert Subject(LoadedModel(model, {"tokenizer": tokens}, {}), "half").model.embed.weight.dtype == torch.float32
+
+
+def test_no_example_is_shown_twice_with_other_capitals():
+    examples = small("translator").answer("model")["examples"]
+    plain = [text.lower().rstrip(".") for text in examples]
+    assert len(plain) == len(set(plain)) and "a little girl climbs into a house" in plain and "机器学习很有趣" in plain

@@ -8,16 +8,21 @@ import { t, say } from "./words.js";
 import { HeatMap } from "./heat.js";
 import { bars, largest } from "./bars.js";
 import { lineDrawing } from "./lines.js";
-import { miniatures } from "./minis.js";
+import { miniatures, pressHeads } from "./minis.js";
 import { mergeWords } from "./matrix.js";
 import { rowNames, rowWords, columnSide, tokensOf } from "./sides.js";
 
 export function showAttention(app) {
   const { attention } = app.pass;
   if (!attention.length) return make("p", { class: "card soft" }, t("noAttention"));
-  app.look ??= { mode: "head", unit: "pieces", form: "matrix", row: null, other: null };
+  app.look ??= { mode: firstMode(attention), unit: "pieces", form: "matrix", row: null, other: null };
   if (!attention.some(({ name }) => name === app.look.which)) app.look.which = attention.at(-1).name;
   return new AttentionView(app).element;
+}
+
+// Single heads of cross-attention have their own tasks; which word is of which is seen best in all of them together.
+function firstMode(attention) {
+  return attention.some(({ name }) => name === "cross") ? "all" : "head";
 }
 
 class AttentionView {
@@ -37,25 +42,37 @@ class AttentionView {
   tools() {
     const whiches = this.app.pass.attention.map(({ name, title }) => [name, say(title)]);
     return make("div", { class: "row tools" },
-      whiches.length > 1 ? this.pick("which", whiches) : null,
+      whiches.length > 1 ? this.pick("which", t("whichAttention"), whiches) : null,
       this.modes,
-      this.pick("unit", [["pieces", t("pieces")], ["words", t("wholeWords")]]),
-      this.pick("form", [["matrix", t("matrix")], ["lines", t("lines")]]));
+      this.pick("unit", t("unit"), [["pieces", t("pieces")], ["words", t("wholeWords")]]),
+      this.pick("form", t("form"), [["matrix", t("matrix")], ["lines", t("lines")]]));
   }
 
-  pick(key, options) {
-    return choices(options, this.look[key], key, (value) => this.change({ [key]: value }));
+  pick(key, name, options) {
+    return choices(options, this.look[key], name, (value) => this.change({ [key]: value }));
   }
 
+  // Of cross-attention there is no rollout: its rows and columns are different tokens.
   drawModes() {
-    fill(this.modes, this.pick("mode", [["head", t("oneHead")], ["mean", t("mean")], ["rollout", t("rollout")]]));
+    const modes = [["all", t("allLayers")], ["mean", t("oneLayer")], ["head", t("oneHead")], ["rollout", t("rollout")]];
+    if (this.look.which === "cross") modes.pop();
+    if (!modes.some(([mode]) => mode === this.look.mode)) this.look.mode = "all";
+    fill(this.modes, this.pick("mode", t("mode"), modes));
   }
 
   change(choice) {
     Object.assign(this.look, choice);
     if (choice.which || choice.unit) this.look.row = null;
     if (choice.which) this.drawSide();
+    if (choice.which) this.drawModes();
+    pressHeads(this.side, this.inside());
     this.draw();
+  }
+
+  // Whether a head is in the large picture; that of all layers is not marked.
+  inside() {
+    const { layer, head, mode } = this.look;
+    return (one) => one.layer === layer && (mode === "mean" || (mode === "head" && one.head === head));
   }
 
   current() {
@@ -68,12 +85,13 @@ class AttentionView {
       Object.assign(this.look, { layer: layers.at(-1).layer, head: 0 });
     }
     const choose = (layer, head) => this.chooseHead(layer, head);
-    fill(this.side, make("h3", {}, t("allHeads")), miniatures(this.app, this.current(), this.look, choose));
+    fill(this.side, make("h3", {}, t("allHeads")), miniatures(this.app, this.current(), choose));
+    pressHeads(this.side, this.inside());
   }
 
-  // A layer that is clicked while means are shown gives its mean; else the head itself.
+  // A layer that is clicked while its mean is shown gives its mean; else the head itself.
   chooseHead(layer, head) {
-    if (this.look.mode === "rollout") this.look.mode = "head";
+    if (this.look.mode !== "mean") this.look.mode = "head";
     this.drawModes();
     this.change({ layer, head });
   }
@@ -83,14 +101,15 @@ class AttentionView {
     const others = source.offline ? source.passes.map(({ text }) => text).filter((text) => text !== pass.text) : null;
     if (others?.length === 0) return null;
     const field = others ? make("select", { name: "other" }, ...others.map((text) => make("option", {}, text)))
-      : make("input", { type: "text", name: "other", value: this.otherText(), "aria-label": t("compare") });
+      : make("input", { type: "text", name: "other", value: this.otherText() });
     const submit = (event) => {
       event.preventDefault();
       this.compareWith(field.value);
     };
     this.stop = button(t("compareStop"), () => this.change({ other: null }), { hidden: !this.look.other });
     return make("form", { class: "row compare-form", onsubmit: submit },
-      make("label", { class: "soft small" }, t("compare")), field, make("button", {}, t("compareRun")), this.stop);
+      make("label", { class: "row" }, make("span", { class: "soft small" }, t("compare")), field),
+      make("button", {}, t("compareRun")), this.stop);
   }
 
   otherText() {
@@ -121,21 +140,18 @@ class AttentionView {
     return unit === "words" ? mergeWords(grid, rowWords(pass, which), pass.sides[side].words) : grid;
   }
 
-  // Of cross-attention there is no rollout; its mean stands in.
-  rolled() {
-    return this.look.mode === "rollout" && this.look.which !== "cross";
-  }
-
   numbersName({ id }) {
     const { which, layer, head, mode } = this.look;
-    if (this.rolled()) return `pass/${id}/rollout/${which}`;
+    if (mode === "rollout") return `pass/${id}/rollout/${which}`;
+    if (mode === "all") return `pass/${id}/attention/${which}/mean`;
     return `pass/${id}/attention/${which}/${layer}/${mode === "head" ? head : "mean"}`;
   }
 
   title() {
     const { layer, head, mode } = this.look;
-    if (this.rolled()) return `${t("rollout")} · ${t("rolloutAbout")}`;
-    const heads = mode === "head" ? t("headNumber", head) : t("mean");
+    if (mode === "rollout") return `${t("rollout")} · ${t("rolloutAbout")}`;
+    if (mode === "all") return `${say(this.current().title)} · ${t("allLayersAbout")}`;
+    const heads = t(mode === "head" ? "headNumber" : "headsMean", head + 1);
     return `${say(this.current().title)} · ${t("layer", layer + 1)} · ${heads}`;
   }
 
@@ -150,13 +166,13 @@ class AttentionView {
     choose(row !== null && row < grid.rows ? row : null);
     const shows = [which, layer, head, mode, unit, form].join(" ");
     return make("section", { class: "panel", "data-text": pass.text, "data-shows": shows },
-      other ? make("h3", {}, pass.text) : null, note(this.title()), picture, below,
-      note(t(which === "cross" ? "rowsWrite" : "rowsLook")));
+      other ? make("h3", {}, pass.text) : null, note(this.title()),
+      note(t(which === "cross" ? "rowsWrite" : "rowsLook")), picture, below);
   }
 
   matrix(grid, choose) {
     const heat = new HeatMap(choose);
-    heat.show({ ...grid, kind: "share", square: true });
+    heat.show({ ...grid, kind: "share", square: true, about: this.title() });
     return heat.element;
   }
 
@@ -171,7 +187,7 @@ class AttentionView {
   }
 
   looks(grid, row) {
-    if (row === null) return note(t("clickWord"));
+    if (row === null) return this.look.form === "lines" ? note(t("clickWord")) : null;
     const values = grid.values.subarray(row * grid.columns, (row + 1) * grid.columns);
     const title = t(this.look.which === "cross" ? "looksAtWriting" : "looksAt", grid.rowNames[row]);
     return make("div", { "data-row": row, "data-name": grid.rowNames[row] },

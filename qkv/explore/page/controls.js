@@ -13,6 +13,16 @@ export function note(text, having = {}) {
   return make("p", { class: "soft small", ...having }, text);
 }
 
+// What makes a drawn thing a button: for SVG, which has none.
+export function pressable(press) {
+  const onkeydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    press();
+  };
+  return { role: "button", tabindex: 0, onclick: press, onkeydown };
+}
+
 // A slider with its name and its value; show(value) says how the value is read.
 export function slider(label, { name, min, max, step, value }, oninput, { show = String, onchange } = {}) {
   const output = make("output", {}, show(value));

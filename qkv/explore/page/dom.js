@@ -29,6 +29,11 @@ export function fill(element, ...children) {
   return element;
 }
 
+// The width of a drawing, in CSS pixels: as wide as it likes to be, or as this window has room for within a card.
+export function roomFor(wide) {
+  return Math.min(wide, document.documentElement.clientWidth - 54);
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

@@ -5,22 +5,23 @@
 import { make } from "./dom.js";
 import { button } from "./controls.js";
 import { t } from "./words.js";
-import { percent } from "./bars.js";
+import { percent, largest } from "./bars.js";
 import { Stage } from "./stage.js";
 import { writtenTokens } from "./sides.js";
 
 const LONGEST = 48;  // tokens of a side; more do not fit a picture
 const PACE = 850;    // milliseconds a frame
 
-export function film(app) {
-  return Object.values(app.pass.sides).some(({ tokens }) => tokens.length > LONGEST) ? null : new Film(app);
+// onword(position): a word of the film was pressed
+export function film(app, onword) {
+  return Object.values(app.pass.sides).some(({ tokens }) => tokens.length > LONGEST) ? null : new Film(app, onword);
 }
 
 class Film {
-  constructor(app) {
+  constructor(app, onword) {
     this.app = app;
     this.pass = app.pass;
-    this.stage = new Stage(app.pass);
+    this.stage = new Stage(app.pass, app.pass.positions ? onword : null);
     this.caption = make("p", { class: "film-caption", "aria-live": "polite" });
     this.button = button(`▶ ${t("play")}`, () => this.toggle(), { class: "main play" });
     this.slider = make("input", { type: "range", min: 0, max: this.last(), value: 0, "aria-label": t("frame") });
@@ -71,18 +72,24 @@ class Film {
   }
 
   async words() {
-    const last = (which) => this.mean(which, this.layersOf(which).at(-1).layer);
-    const [self, cross] = await Promise.all([last("decoder"), last("cross")]);
+    const self = await this.mean("decoder", this.layersOf("decoder").at(-1).layer);
+    const cross = await this.app.source.tensor(`pass/${this.pass.id}/attention/cross/mean`);  // of all layers
     return writtenTokens(this.pass).flatMap((word, row) => this.word(word, row, self, cross));
   }
 
   word(word, row, self, cross) {
     const chance = this.pass.sides.target.predicted_p?.[row];
-    const lines = { mean: cross, row };
+    const lines = { mean: cross, row }, [{ name, share }] = this.looks(cross, row);
     const back = { caption: t("filmSelf", row + 1), arcs: { side: "target", mean: self, row }, written: row };
     return [...(row ? [back] : []),
-      { caption: t("filmCross", row + 1), lines, written: row },
-      { caption: t("filmWrite", row + 1, word, chance ? percent(chance) : "…"), lines, written: row + 1 }];
+      { caption: t("filmCross", row + 1, name, percent(share)), lines, written: row },
+      { caption: t("filmWrite", row + 1, word, chance ? percent(chance) : "…", name, percent(share)),
+        lines, written: row + 1 }];
+  }
+
+  // Where a word looks in the sentence, the most first.
+  looks({ shape: [, columns], data }, row) {
+    return largest(data.subarray(row * columns, (row + 1) * columns), this.pass.sides.source.tokens);
   }
 
   ending() {

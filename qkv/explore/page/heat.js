@@ -11,7 +11,7 @@ const WRITTEN = 40;                         // a cell so wide also says its numb
 const TALLEST = 620;                        // CSS pixels of a whole map
 const LETTERS = 12;
 
-// grid: { values, rows, columns, rowNames, columnNames, kind, range }
+// grid: { values, rows, columns, rowNames, columnNames, kind, range, about }
 export class HeatMap {
   constructor(onrow) {
     this.onrow = onrow;
@@ -34,6 +34,7 @@ export class HeatMap {
     this.grid = { kind: "signed", ...grid };
     this.range = grid.range ?? rangeOf(grid.values, this.grid.kind);
     this.chosen = null;
+    this.canvas.setAttribute("aria-label", [grid.about, t("hoverHint")].filter(Boolean).join(": "));
     this.render();
     this.point(null);
   }

@@ -2,14 +2,15 @@
 // In: the tokens of the text and their neighbours on two axes. Out: a map; a chosen token lists what is nearest to it.
 // Nearness is the cosine of the embeddings; the map can only show a part of it, and says how much.
 
-import { make, draw, fill } from "./dom.js";
-import { note } from "./controls.js";
+import { make, draw, fill, roomFor } from "./dom.js";
+import { note, pressable } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars, cosineBar, percent } from "./bars.js";
 import { shorten } from "./heat.js";
 
-const WIDE = 640, HIGH = 400, EDGE = 24, NAME = 60;  // NAME: room for the words at the right
+const WIDE = 640, HIGH = 400, EDGE = 24;
+const LETTERS = { here: 13, other: 11 };  // CSS pixels
 
 export function mapCard(app) {
   return card("map", t("map"), null, content(app, app.pass.sides.source ? "source" : "target"), "wide");
@@ -32,35 +33,53 @@ async function content(app, side) {
 
 // The text's own tokens come first, so that their names find room.
 function picture(points, choose) {
-  const at = scaleOf(points), taken = [];
+  const wide = roomFor(WIDE), at = scaleOf(points, wide), place = placer(wide, points.map(at));
   const marks = [...points].sort((a, b) => b.here - a.here)
-    .map((point) => mark(point, at(point), free(taken, at(point)) || point.here, choose));
-  return draw("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "group", "aria-label": t("map") }, ...marks);
+    .map((point) => mark(point, at(point), place(point, at(point)), choose));
+  return draw("svg", { viewBox: `0 0 ${wide} ${HIGH}`, role: "group", "aria-label": t("map") }, ...marks);
 }
 
-function scaleOf(points) {
+function scaleOf(points, wide) {
   const along = (key, size) => {
     const values = points.map((point) => point[key]);
-    const low = Math.min(...values), wide = Math.max(...values) - low || 1;
-    return (point) => EDGE + ((point[key] - low) / wide) * (size - 2 * EDGE);
+    const low = Math.min(...values), range = Math.max(...values) - low || 1;
+    return (point) => EDGE + ((point[key] - low) / range) * (size - 2 * EDGE);
   };
-  const [x, y] = [along("x", WIDE - NAME), along("y", HIGH)];
+  const [x, y] = [along("x", wide), along("y", HIGH)];
   return (point) => [x(point), HIGH - y(point)];
 }
 
-// Whether a name still has room here.
-function free(taken, [x, y]) {
-  const room = taken.every(([a, b]) => Math.abs(a - x) > 62 || Math.abs(b - y) > 13);
-  if (room) taken.push([x, y]);
-  return room;
+// place(point, [x, y]) -> [left, base line] of its name: right of the point, left of it, above or below, wherever it
+// covers no other name and no point; null where there is no room.
+function placer(wide, circles) {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d");
+  const taken = circles.map(([x, y]) => [x - 4, y - 4, x + 4, y + 4]);  // left, top, right, bottom
+  return ({ token, here }, [x, y]) => {
+    const size = LETTERS[here ? "here" : "other"];
+    pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+    const width = pen.measureText(named(token)).width, half = width / 2;
+    const tries = [[x + 7, y + 4], [x - 7 - width, y + 4], [x - half, y - 8], [x - half, y + 7 + size]];
+    const boxes = tries.map(([left, base]) => [left, base - size, left + width, base + 2]);
+    const free = boxes.findIndex((box) => box[0] >= 0 && box[2] <= wide && taken.every((one) => apart(one, box)));
+    if (free < 0) return null;
+    taken.push(boxes[free]);
+    return tries[free];
+  };
 }
 
-function mark(point, [x, y], named, choose) {
+function apart([left, top, right, bottom], [left2, top2, right2, bottom2]) {
+  return right <= left2 || right2 <= left || bottom <= top2 || bottom2 <= top;
+}
+
+function named(token) {
+  return shorten(token, 12);
+}
+
+function mark(point, [x, y], place, choose) {
   const { id, token, here } = point;
-  const onkeydown = (event) => event.key === "Enter" && choose(point);
-  const pressed = { role: "button", "aria-label": token, onclick: () => choose(point), onkeydown };
-  return draw("g", { class: here ? "point mine" : "point other", tabindex: here ? 0 : -1, "data-id": id, ...pressed },
+  const name = place && draw("text", { x: place[0].toFixed(1), y: place[1].toFixed(1) }, named(token));
+  return draw("g", { class: here ? "point mine" : "point other", "data-id": id, ...pressable(() => choose(point)),
+    tabindex: here ? 0 : -1 },
     draw("title", {}, token),
-    draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: here ? 5 : 3 }),
-    named ? draw("text", { x: (x + 7).toFixed(1), y: (y + 4).toFixed(1) }, shorten(token, 12)) : null);
+    draw("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: here ? 5 : 3 }), name);
 }

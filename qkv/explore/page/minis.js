@@ -7,14 +7,14 @@ import { button } from "./controls.js";
 import { t } from "./words.js";
 import { paint, rangeOf } from "./colours.js";
 
-export function miniatures(app, { name, layers }, chosen, onchoose) {
+export function miniatures(app, { name, layers }, onchoose) {
   const most = Math.max(...layers.map(({ heads }) => heads));
   const grid = make("div", { class: "minis", role: "group", "aria-label": t("allHeads") });
   grid.style.gridTemplateColumns = `max-content repeat(${most}, minmax(0, 92px))`;
   const seen = whenSeen((label) => app.guard(drawLayer(app, name, label)));
   for (const { layer, heads } of layers) {
     const label = make("span", { class: "layer-name", "data-layer": layer }, t("layer", layer + 1));
-    const pictures = Array.from({ length: heads }, (_, head) => mini(layer, head, chosen, onchoose));
+    const pictures = Array.from({ length: heads }, (_, head) => mini(layer, head, onchoose));
     const empty = Array.from({ length: most - heads }, () => make("span"));
     grid.append(label, ...pictures, ...empty);
     seen.observe(label);
@@ -32,16 +32,18 @@ function whenSeen(call) {
   return watch;
 }
 
-function mini(layer, head, chosen, onchoose) {
-  const name = `${t("layer", layer + 1)}, ${t("headNumber", head)}`;
-  const pressed = layer === chosen.layer && head === chosen.head;
-  const press = ({ currentTarget: one }) => {
-    one.parentNode.querySelector("[aria-pressed=true]")?.setAttribute("aria-pressed", "false");
-    one.setAttribute("aria-pressed", "true");
-    onchoose(layer, head);
-  };
-  return button(make("canvas"), press, {
-    title: name, "aria-label": name, "aria-pressed": String(pressed), "data-layer": layer, "data-head": head });
+function mini(layer, head, onchoose) {
+  const name = `${t("layer", layer + 1)}, ${t("headNumber", head + 1)}`;
+  return button(make("canvas"), () => onchoose(layer, head), {
+    title: name, "aria-label": name, "data-layer": layer, "data-head": head });
+}
+
+// The heads for which inside({ layer, head }) holds are pressed, all others are not.
+export function pressHeads(place, inside) {
+  for (const one of place.querySelectorAll("button[data-head]")) {
+    const pressed = inside({ layer: Number(one.dataset.layer), head: Number(one.dataset.head) });
+    one.setAttribute("aria-pressed", String(pressed));
+  }
 }
 
 async function drawLayer(app, which, label) {

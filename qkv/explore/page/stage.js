@@ -3,6 +3,7 @@
 // A translator's source stands above what is written; any other model has a single row.
 
 import { draw, fill } from "./dom.js";
+import { pressable } from "./controls.js";
 import { t } from "./words.js";
 import { writtenTokens } from "./sides.js";
 
@@ -10,15 +11,18 @@ const HEIGHT = { source: 72, target: 158, end: 232 };  // the middle of each row
 const GAP = 8, HALF = 14;                              // between tokens; half a token's height
 const LEAST = 0.05;                                    // a look of almost nothing is not drawn
 
+// onword(at): a token was pressed, of the row in which words can be chosen
 export class Stage {
-  constructor(pass) {
+  constructor(pass, onword) {
     this.both = pass.family === "translator";
     const [[side, { tokens }]] = Object.entries(pass.sides);
     this.rows = this.placed(this.both ? { source: tokens, target: writtenTokens(pass) } : { [side]: tokens });
     this.links = draw("g");
+    this.chosen = Object.keys(this.rows).at(-1);  // the side of which a word can be chosen
+    const press = (side, at) => onword && side === this.chosen ? pressable(() => onword(at)) : {};
     this.chips = Object.fromEntries(Object.entries(this.rows).map(([side, row]) =>
-      [side, row.map((token) => this.chip(side, token))]));
-    this.svg = draw("svg", { class: "film-picture", role: "img", "aria-label": t("film") },
+      [side, row.map((token, at) => this.chip(side, token, press(side, at)))]));
+    this.svg = draw("svg", { class: "film-picture", role: "group", "aria-label": t("film") },
       this.links, ...Object.values(this.chips).flat());
     this.svg.style.width = `${this.width}px`;
     this.crop(false);
@@ -43,9 +47,10 @@ export class Stage {
     }));
   }
 
-  chip(side, { token, x, width }) {
+  chip(side, { token, x, width }, having) {
     const place = `translate(${x} ${this.yOf(side) - HALF})`;
-    return draw("g", { class: "film-token", transform: place, "data-token": token },
+    return draw("g", { class: "film-token", transform: place, "data-token": token, ...having },
+      having.role ? draw("title", {}, token) : null,
       draw("rect", { width, height: 2 * HALF, rx: 7 }),
       draw("text", { x: width / 2, y: 19, "text-anchor": "middle" }, token));
   }
@@ -69,7 +74,18 @@ export class Stage {
   // written: how many words of the target can be read already
   show({ arcs, lines, written }) {
     fill(this.links, ...(arcs?.mean ? this.arcs(arcs) : []), ...(lines ? this.lines(lines) : []));
-    if (this.both) this.chips.target.forEach((chip, i) => chip.classList.toggle("unwritten", i >= written));
+    const row = lines?.row ?? arcs?.row;
+    this.chips[this.chosen].forEach((chip, i) => {
+      chip.classList.toggle("unwritten", this.both && i >= written);
+      chip.classList.toggle("looks", i === row);
+    });
+    this.reveal(row ?? 0);
+  }
+
+  // On a narrow page the film is wider than its frame; the word that looks comes into sight.
+  reveal(at) {
+    const frame = this.svg.parentNode, wide = frame?.clientWidth ?? 0;
+    if (wide && wide < this.width) frame.scrollLeft = this.middle(this.chosen, at) - wide / 2;
   }
 
   // All rows, or one. Row i of a translation has read word i - 1, so its first key, <bos>, is not drawn.

@@ -4,7 +4,7 @@
 
 import { make, fill } from "./dom.js";
 import { choices, button, note } from "./controls.js";
-import { t } from "./words.js";
+import { t, say } from "./words.js";
 import { HeatMap, numbers, wholeNumbers } from "./heat.js";
 import { named } from "./source.js";
 import { bars, largest } from "./bars.js";
@@ -70,7 +70,8 @@ export class StepNumbers {
     const part = await this.arrive(this.app.source.tensor(named(this.name(`tensor/${tensor.name}`), query)));
     if (!part) return;
     const [from, to] = rows ?? [0, shape.length > 1 ? shape[0] : 1];
-    this.put(this.shapeLine(tensor), this.pickers(heads), rows ? this.pager(shape[0], from, to) : null);
+    const about = this.step.part === "cross" && tensor.axes.includes("query") ? note(t("rowsWrite")) : null;
+    this.put(this.shapeLine(tensor), about, this.pickers(heads), rows ? this.pager(shape[0], from, to) : null);
     this.showGrid(this.gridOf(tensor, part.data, from, to), tensor.scale);
   }
 
@@ -83,9 +84,11 @@ export class StepNumbers {
 
   gridOf({ axes, shape, labels, scale }, values, from, to) {
     const [rowAxis, columnAxis] = shape.length > 1 ? axes.slice(-2) : [null, axes[0]];
+    const writes = this.step.part === "cross" && rowAxis === "query";  // as in the attention view
     const names = (axis) => tokensOf(this.app.pass, labels[axis]);
     return { values, rows: to - from, columns: shape.at(-1), from, kind: scale === "share" ? "share" : "signed",
-      rowNames: names(rowAxis)?.slice(from, to), columnNames: names(columnAxis), rowSide: labels[rowAxis],
+      rowNames: (writes ? writtenTokens(this.app.pass) : names(rowAxis))?.slice(from, to),
+      columnNames: names(columnAxis), rowSide: labels[rowAxis],
       square: rowAxis === "query" && columnAxis === "key" };
   }
 
@@ -95,7 +98,7 @@ export class StepNumbers {
     this.grid = grid;
     this.rowPlace = make("div", { class: "row-place" });
     this.element.append(this.heat.element, this.rowPlace);
-    this.heat.show(grid);
+    this.heat.show({ ...grid, about: say(this.app.model.kinds[this.step.kind].title) });
     const row = this.app.position - grid.from;
     if (grid.rowSide === "target" && row >= 0 && row < grid.rows) this.heat.choose({ row, column: this.best(row) });
     return null;
@@ -120,7 +123,7 @@ export class StepNumbers {
   pickers(heads) {
     const pick = (key, options) => choices(options, this[key], t(key), (value) => this.again({ [key]: value }));
     const tensors = this.step.tensors.map(({ caption }, i) => [i, caption]);
-    const numbered = Array.from({ length: heads }, (_, i) => [i, String(i)]);
+    const numbered = Array.from({ length: heads }, (_, i) => [i, String(i + 1)]);
     return make("div", { class: "row" }, tensors.length > 1 ? pick("which", tensors) : null,
       heads > 1 ? make("span", { class: "row heads" }, make("span", { class: "soft small" }, t("head")),
         pick("head", numbered)) : null);
@@ -145,9 +148,7 @@ export class StepNumbers {
   }
 
   lookTitle(row) {
-    const { rowNames, from } = this.grid;
-    if (this.step.part !== "cross") return t("looksAt", rowNames?.[row] ?? "");
-    return t("looksAtWriting", writtenTokens(this.app.pass)[row + from]);
+    return t(this.step.part === "cross" ? "looksAtWriting" : "looksAt", this.grid.rowNames?.[row] ?? "");
   }
 
   // Of a whole vocabulary, the highest logits of the chosen position, for some rows around it.

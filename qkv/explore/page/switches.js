@@ -17,44 +17,58 @@ export function switchesCard(app) {
   const again = () => app.guard(show());
   const whole = async () => {
     await show();
-    return [board(app, again), ...(app.source.offline ? [] : [swapper(app, again)]), result];
+    const more = app.source.offline ? note(t("onlyOne"), { "data-note": "only-one" }) : swapper(app, again);
+    return [board(app, again), more, result];
   };
   return card("switches", t("switches"), t("switchesAbout"), whole());
 }
 
 function board(app, again) {
   const rows = app.model.stacks.flatMap(({ name, layers }) => [
-    ...(app.model.can.positions_off ? [[t(name), [[t("positionsOf"), [[`positions:${name}`, t("wholeLayer")]]]]]] : []),
+    ...(app.model.can.positions_off ? [[t(name), [[null, [[`positions:${name}`, t("positionsOf")]]]]]] : []),
     ...layers.map((layer, at) => [`${t(name)} ${at + 1}`, partsOf(name, layer, at)])]);
-  return make("div", { class: "switches" }, ...rows.map(([label, parts]) => switchRow(label, parts, app, again)));
+  const element = make("div", { class: "switches" });
+  const press = (edit) => {
+    flip(app, edit);
+    mark(app, element);
+    again();
+  };
+  element.append(...rows.map(([label, parts]) => switchRow(label, parts, press)));
+  mark(app, element);
+  return element;
 }
 
-// [[name of a part, [[edit, label], ...]], ...] of a layer: a whole part, then each of its heads.
-function partsOf(stack, layer, at) {
-  const switches = (part, heads) => [[`layer:${stack}.${at}.${part}`, t("wholeLayer")],
-    ...Array.from({ length: heads ?? 0 }, (_, head) => [`head:${stack}.${at}.${part}.${head}`, String(head)])];
-  const cross = layer.cross_heads ? [[t("partCross"), switches("cross", layer.cross_heads)]] : [];
-  return [[t("partAttn"), switches("attn", layer.n_heads)], ...cross, [t("partFfn"), switches("ffn")]];
-}
-
-function switchRow(label, parts, app, again) {
-  const groups = parts.map(([name, switches]) => make("span", { class: "switch-part" },
-    make("span", { class: "soft" }, name), ...switches.map(([edit, text]) => switchButton(edit, text, app, again))));
-  return make("div", { class: "switch-row" }, make("b", {}, label), ...groups);
+// A file has recorded each part switched off alone: there, a second one takes the place of the first.
+function flip({ edits, source }, edit) {
+  const was = edits.delete(edit);
+  if (source.offline) edits.clear();
+  if (!was) edits.add(edit);
 }
 
 // What is off in the open pass itself stays off here.
-function switchButton(edit, text, app, again) {
-  const gone = app.pass.edits.includes(edit);
-  const mark = () => element.setAttribute("aria-pressed", String(!gone && !app.edits.has(edit)));
-  const press = () => {
-    if (!app.edits.delete(edit)) app.edits.add(edit);
-    mark();
-    again();
-  };
-  const element = button(text, press, { "data-edit": edit, "aria-label": edit, disabled: gone });
-  mark();
-  return element;
+function mark({ pass, edits }, place) {
+  for (const one of place.querySelectorAll("button")) {
+    const { edit } = one.dataset;
+    one.disabled = pass.edits.includes(edit);
+    one.setAttribute("aria-pressed", String(!one.disabled && !edits.has(edit)));
+  }
+}
+
+// [[name of a part, [[edit, label], ...]], ...] of a layer: the layer, then each whole part and its heads.
+function partsOf(stack, layer, at) {
+  const switches = (part, heads) => [[`layer:${stack}.${at}.${part}`, t("wholeLayer")],
+    ...Array.from({ length: heads ?? 0 }, (_, head) => [`head:${stack}.${at}.${part}.${head}`, String(head + 1)])];
+  const cross = layer.cross_heads ? [[t("partCross"), switches("cross", layer.cross_heads)]] : [];
+  return [[null, [[`layer:${stack}.${at}`, t("partLayer")]]],
+    [t("partAttn"), switches("attn", layer.n_heads)], ...cross, [t("partFfn"), switches("ffn")]];
+}
+
+function switchRow(label, parts, press) {
+  const one = (name) => ([edit, text]) => button(text, () => press(edit), {
+    "data-edit": edit, "aria-label": [label, name, text].filter(Boolean).join(" · ") });
+  const groups = parts.map(([name, switches]) => make("span", { class: "switch-part" },
+    name ? make("span", { class: "soft" }, name) : null, ...switches.map(one(name))));
+  return make("div", { class: "switch-row" }, make("b", {}, label), ...groups);
 }
 
 async function changed(app) {
@@ -91,5 +105,6 @@ function topTokens(app, before, after) {
   const then = chances(top(before)), now = chances(top(after));
   const names = new Map([...top(after), ...top(before)].map(({ id, token }) => [id, token]));
   const rows = [...names].map(([id, name]) => ({ id, name, share: now.get(id) ?? 0, before: then.get(id) ?? 0 }));
-  return rows.length ? [make("h3", {}, positionName(app.pass, app.position)), bars(rows, 1)] : [];
+  const title = t(app.pass.family === "translator" ? "chanceWhere" : "chanceOf", positionName(app.pass, app.position));
+  return rows.length ? [make("h3", {}, title), bars(rows, 1)] : [];
 }

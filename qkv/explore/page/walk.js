@@ -28,7 +28,7 @@ class Walk {
     this.app = app;
     this.pass = app.pass;
     this.numbers = new StepNumbers(app);
-    this.film = film(app);
+    this.film = film(app, (position) => this.chips.querySelectorAll("button")[position].click());
     this.list = make("nav", { class: "card steps", "aria-label": t("steps") }, ...this.groups());
     this.told = make("div", { class: "told" });
     this.beside = make("div", { class: "beside" });
@@ -62,7 +62,7 @@ class Walk {
     this.pass.steps.forEach((step, index) => {
       const stack = step.stack ?? groups.at(-1)?.step.stack;
       const key = `${stack} ${step.layer} ${step.part === "embed"}`;
-      if (groups.at(-1)?.key !== key) groups.push({ key, step, items: [] });
+      if (groups.at(-1)?.key !== key) groups.push({ key, step: { ...step, stack }, items: [] });
       const { items } = groups.at(-1);
       if (step.layer !== null && this.pass.steps[index - 1]?.part !== step.part) items.push(this.partName(step));
       items.push(this.item(step, index));
@@ -74,7 +74,9 @@ class Walk {
   heading({ stack, layer, part }) {
     const name = stack && this.app.model.family === "translator" ? `${t(stack)} · ` : "";
     if (layer !== null) return name + t(name ? "layer" : "layerAlone", layer + 1);
-    return name + t(part === "embed" ? "beginning" : "ending");
+    if (part === "embed") return name + say(this.app.model.parts.embed.title);
+    return name + t({ translator: stack === "encoder" ? "endMemory" : "endNext", generator: "endNext",
+      embedder: "endVector" }[this.app.model.family]);
   }
 
   partName({ part }) {
