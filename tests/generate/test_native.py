@@ -1,0 +1,106 @@
+"""The native library counts as torch does, in any company, and where it cannot be made torch steps on."""
+
+import os
+
+import pytest
+import torch
+
+from qkv.generate import fast, native, native_build
+from qkv.generate.fast_prompt import FastPromptStepper
+from qkv.generate.native import native_int8_product, native_product
+from qkv.model.presets import translator, writer
+from qkv.model.spec import Gated, Heads
+from qkv.model.transformer import Transformer
+
+
+def made_of(*shape: int, dtype=torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 30])
+@pytest.mark.parametrize("outputs, inputs", [(1, 1), (7, 3), (32, 16), (33, 40), (100, 24), (257, 65)])
+def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
+    weight, bias, x = made_of(outputs, inputs, dtype=torch.double), made_of(outputs, dtype=torch.double), made_of(rows, inputs, dtype=torch.double)
+    expected = x @ weight.T + bias
+    torch.testing.assert_close(native_product(weight, bias)(x), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(native_product(weight.float(), bias.float())(x.float()), expected.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(native_product(weight, None)(x), expected - bias, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
+    weight, bias, x = made_of(70, 50), made_of(70), made_of(rows, 50)
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    expected = x.double() @ ((weight / step).round() * step).double().T + bias
+    torch.testing.assert_close(native_int8_product(weight, bias)(x), expected.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [native_product, native_int8_product])
+def test_a_row_gets_the_same_digits_alone_and_in_any_company(make):
+    run, x = make(made_of(130, 77), None), made_of(40, 77)
+    together = run(x)
+    for first, last in ((0, 1), (3, 7), (5, 30), (39, 40)):
+        assert run(x[first:last]).equal(together[first:last])
+
+
+def test_two_threads_give_the_digits_of_one(monkeypatch):
+    torch.manual_seed(0)
+    model = Transformer(writer(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
+    said = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(native, "threads_for", lambda work, threads=threads: threads)
+        stepper = FastPromptStepper(model)
+        assert stepper.fast.native is not None
+        with torch.inference_mode():
+            logits = [stepper.read([[1, 2, 3], [4]])]
+            logits += [stepper.step(torch.tensor([n, n + 1])) for n in range(20)]
+        said.append(torch.stack(logits))
+    assert said[1].equal(said[0]) and said[2].equal(said[0])
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """A cache of its own, and nothing remembered from other tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native_build.library.cache_clear()
+    yield tmp_path / "qkv"
+    native_build.library.cache_clear()
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_working_compiler_torch_steps(empty_cache, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler)
+    assert native_build.library(torch.float32) is None
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    assert fast.FastModel.of(model).native is None
+    assert not empty_cache.exists() or not list(empty_cache.iterdir())
+
+
+def test_a_library_that_counts_wrong_is_not_kept(empty_cache, monkeypatch):
+    monkeypatch.setattr(native_build, "CHECK", "import sys; sys.exit(1)")
+    assert native_build.library(torch.float32) is None
+    assert not list(empty_cache.iterdir())
+
+
+def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
+    assert native_build.library(torch.float32) is not None
+    (made,) = empty_cache.iterdir()
+    assert empty_cache.stat().st_mode & 0o777 == 0o700
+    native_build.library.cache_clear()
+    monkeypatch.setattr(native_build, "build", None)  # a second making would fail
+    assert native_build.library(torch.float32) is not None
+    assert list(empty_cache.iterdir()) == [made]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have owners on POSIX systems only")
+def test_no_library_is_loaded_from_where_others_can_write(empty_cache):
+    empty_cache.mkdir(parents=True)
+    empty_cache.chmod(0o777)
+    assert native_build.library(torch.float32) is None
+    assert not list(empty_cache.iterdir())
+
+
+def test_other_numbers_and_devices_are_left_to_torch():
+    assert native_build.library(torch.bfloat16) is None
+    assert not native.can_be_native(torch.zeros(1, dtype=torch.float64))
+    assert not native.can_be_native(torch.zeros(1, device="meta"))
