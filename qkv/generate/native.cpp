@@ -29,6 +29,7 @@ constexpr int BYTES = 16, MOST_ROWS = 6;
 #endif
 constexpr int LANES = BYTES / sizeof(number);
 constexpr int WIDTH = 2 * LANES;  // outputs of a panel: matrices are kept as (panels, inputs, WIDTH)
+constexpr int NEAR = 1 << 18;     // bytes of rows that stay in a core's second cache while all panels pass
 constexpr int AT_ONCE = 4;        // panels for a single row: sums that do not wait for each other
 typedef number Vector __attribute__((vector_size(BYTES), aligned(sizeof(number)), may_alias));
 
@@ -91,7 +92,7 @@ inline void store(Vector y, number *to, int left, bool add) {
     else for (int i = 0; i < left; i++) to[i] = add ? to[i] + y[i] : y[i];
 }
 
-// `in` (ROWS, inputs) times PANELS panels. Each sum runs over the inputs in their order, whatever stands beside it:
+// `in` (inputs, ROWS) times PANELS panels. Each sum runs over the inputs in their order, whatever stands beside it:
 // a row gets the same digits alone and in company.
 template <class Weight, int ROWS, int PANELS>
 void block(const Matrix &m, int panel, const number *in, number *out, bool add) {
@@ -102,7 +103,7 @@ void block(const Matrix &m, int panel, const number *in, number *out, bool add) 
             const Weight *w = weights + ((int64_t)p * m.inputs + k) * WIDTH;
             Vector left = load(w), right = load(w + LANES);
             for (int r = 0; r < ROWS; r++) {
-                number x = in[(int64_t)r * m.inputs + k];
+                number x = in[(int64_t)k * ROWS + r];
                 sums[r][p][0] += left * x;
                 sums[r][p][1] += right * x;
             }
@@ -132,6 +133,20 @@ inline void share(int n, Team team, int &begin, int &end) {
     end = (int64_t)n * (team.thread + 1) / team.threads;
 }
 
+// (rows, inputs) -> for every MOST_ROWS rows (inputs, rows): what a block reads stands together, however wide a row is.
+const number *side_by_side(const number *in, int rows, int inputs) {
+    if (rows == 1) return in;
+    static thread_local std::vector<number> kept;
+    kept.resize((int64_t)rows * inputs);
+    for (int top = 0; top < rows; top += MOST_ROWS) {
+        int n = std::min(MOST_ROWS, rows - top);
+        number *to = kept.data() + (int64_t)top * inputs;
+        for (int r = 0; r < n; r++)
+            for (int k = 0; k < inputs; k++) to[(int64_t)k * n + r] = in[(int64_t)(top + r) * inputs + k];
+    }
+    return kept.data();
+}
+
 template <class Weight>
 void product_of(const Matrix &m, const number *in, int rows, number *out, bool add, Team team) {
     int begin, end;
@@ -139,9 +154,14 @@ void product_of(const Matrix &m, const number *in, int rows, number *out, bool a
     int panel = begin;
     if (rows == 1)
         for (; panel + AT_ONCE <= end; panel += AT_ONCE) block<Weight, 1, AT_ONCE>(m, panel, in, out, add);
-    for (; panel < end; panel++)
-        for (int row = 0; row < rows; row += MOST_ROWS)
-            rows_left<Weight, MOST_ROWS>(std::min(MOST_ROWS, rows - row), m, panel, in + (int64_t)row * m.inputs, out + (int64_t)row * m.outputs, add);
+    int tile = std::max(1, NEAR / ((int)sizeof(number) * m.inputs) / MOST_ROWS) * MOST_ROWS;
+    for (int top = 0, first = panel; top < rows; top += tile) {
+        int n = std::min(tile, rows - top);
+        const number *near = side_by_side(in + (int64_t)top * m.inputs, n, m.inputs);
+        for (panel = first; panel < end; panel++)
+            for (int row = 0; row < n; row += MOST_ROWS)
+                rows_left<Weight, MOST_ROWS>(std::min(MOST_ROWS, n - row), m, panel, near + (int64_t)row * m.inputs, out + (int64_t)(top + row) * m.outputs, add);
+    }
 }
 
 // out = in W^T + b, or that added to it: (rows, inputs) -> (rows, outputs), each thread its share of the outputs.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.generate.fast_cache import KeyValues
@@ -18,6 +19,7 @@ from qkv.generate.native_build import library
 from qkv.model.feed_forward import ACTIVATIONS
 
 MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
+MANY = 256      # rows: from here on torch's product is faster, though the matrix must be laid out for it
 KINDS = ("none", "layer", "unit")
 
 
@@ -61,15 +63,22 @@ class NativeProduct:
 
     def __init__(self, lib: c.CDLL, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None):
         width = lib.qkv_width()
-        self.run = lib.qkv_product
-        self.kept = panels_of(weight, width), *(None if one is None else panels_of(one[:, None], width) for one in (scales, bias))
-        self.matrix = Matrix(*map(address, self.kept), *weight.shape)  # points into what is kept
+        self.run, self.bias, self.scales = lib.qkv_product, bias, scales
+        self.panels, self.filled = panels_of(weight, width), [None if one is None else panels_of(one[:, None], width) for one in (scales, bias)]
+        self.matrix = Matrix(address(self.panels), *map(address, self.filled), *weight.shape)  # points into these
         self.size = weight.numel()
 
     def __call__(self, x: Tensor) -> Tensor:
+        if len(x) >= MANY:
+            return F.linear(x, self.weight(), self.bias)
         x, out = x.contiguous(), x.new_empty(len(x), self.matrix.outputs)
         self.run(c.byref(self.matrix), address(x), len(x), threads_for(len(x) * self.size), address(out))
         return out
+
+    def weight(self) -> Tensor:
+        """(outputs, inputs), laid out anew: not worth keeping, for a long prompt costs far more."""
+        whole = self.panels.transpose(1, 2).flatten(0, 1)[: self.matrix.outputs]
+        return whole if self.scales is None else whole * self.scales[:, None]
 
 
 def native_product(weight: Tensor, bias: Tensor | None) -> Map:
