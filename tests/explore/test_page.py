@@ -160,6 +160,21 @@ def test_a_head_a_layer_or_all_of_them_are_marked_as_what_the_large_picture_show
     until(translator, "document.querySelector('.panel').dataset.shows.startsWith('cross 0 2 all')")
 
 
+def test_the_film_tells_what_comes_after_the_chosen_token(generator, explorers):
+    ask(generator, SENTENCE)
+    until(generator, "document.querySelector('.film').dataset.frame")
+    model = explorers["generator"].subject.model
+    with torch.no_grad():
+        chances = model.logits(model.decode(ids(generator, "target")))[0].softmax(-1).max(dim=-1).values
+    for place in (1, 2):
+        chip = generator.locator(".film-token[role=button]").nth(place)
+        chip.focus()
+        generator.keyboard.press("Enter")
+        until(generator, f"document.querySelectorAll('.film-token')[{place}].classList.contains('looks')")
+        caption = generator.inner_text(".film-caption")
+        assert chip.get_attribute("data-token") in caption and caption.endswith(f"{100 * chances[place]:.1f}%.")
+
+
 def test_every_group_of_steps_has_a_name_of_its_own(translator):
     names = translator.locator(".steps summary").all_inner_texts()
     assert len(names) == len(set(names)) == 8

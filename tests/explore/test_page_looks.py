@@ -81,6 +81,7 @@ def test_every_view_fits_every_width(browser, address, language, theme):
                 show(page, name)
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, name)
                 assert page.evaluate(COVERED) == [], (width, name)
+                assert page.locator(".map .mine").count() == page.locator(".map .mine text").count(), (width, name)
                 assert page.evaluate(SMALLEST) >= 10, (width, name)
                 page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{language}-{theme}.png", full_page=width != "desk")
 

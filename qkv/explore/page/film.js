@@ -92,16 +92,18 @@ class Film {
     return largest(data.subarray(row * columns, (row + 1) * columns), this.pass.sides.source.tokens);
   }
 
-  ending() {
-    const { predicted, predicted_p: chances } = this.pass.sides.target ?? {};
-    return { caption: predicted ? t("filmNext", predicted.at(-1), percent(chances.at(-1))) : t("filmPool") };
+  // A single row of tokens ends in what comes after one of them, the last unless another is chosen; or in a pool.
+  ending(position = -1) {
+    const { tokens, predicted, predicted_p: chances } = this.pass.sides.target ?? {};
+    if (!predicted) return { caption: t("filmPool") };
+    return { caption: t("filmNext", tokens.at(position), predicted.at(position), percent(chances.at(position))) };
   }
 
   // Everything is written; the lines are those of one word, the arcs those of the last layer.
   showWord(position) {
     this.stop();
     const row = this.pass.positions ? position : undefined;  // an encoder without logits: every row
-    const look = (before) => this.stage.both ? {} : { arcs: { ...before?.arcs, row } };
+    const look = (before) => this.stage.both ? {} : { ...this.ending(position), arcs: { ...before?.arcs, row } };
     const dress = (frame, before) => ({ ...frame, ...look(before), written: Infinity });
     return this.show(this.frameOf(position), dress, true);
   }
@@ -117,9 +119,10 @@ class Film {
     if (!frames || asked !== this.asked) return;
     Object.assign(this, { still });
     this.slider.value = at;
-    this.caption.textContent = frames[at].caption;
+    const frame = dress(frames[at], frames[at - 1]);
+    this.caption.textContent = frame.caption;
     this.stage.crop(!still);
-    this.stage.show(dress(frames[at], frames[at - 1]));
+    this.stage.show(frame);
     this.element.dataset.frame = at;
   }
 

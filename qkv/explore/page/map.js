@@ -50,20 +50,22 @@ function scaleOf(points, wide) {
 }
 
 // place(point, [x, y]) -> [left, base line] of its name: right of the point, left of it, above or below, wherever it
-// covers no other name and no point; null where there is no room.
-function placer(wide, circles) {
-  const pen = new OffscreenCanvas(1, 1).getContext("2d");
-  const taken = circles.map(([x, y]) => [x - 4, y - 4, x + 4, y + 4]);  // left, top, right, bottom
+// covers no other name and no point; null where there is no room. A token of the text may cover points.
+function placer(wide, places) {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d"), names = [];
+  const circles = places.map(([x, y]) => [x - 4, y - 4, x + 4, y + 4]);  // left, top, right, bottom
   return ({ token, here }, [x, y]) => {
     const size = LETTERS[here ? "here" : "other"];
     pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
     const width = pen.measureText(named(token)).width, half = width / 2;
     const tries = [[x + 7, y + 4], [x - 7 - width, y + 4], [x - half, y - 8], [x - half, y + 7 + size]];
     const boxes = tries.map(([left, base]) => [left, base - size, left + width, base + 2]);
-    const free = boxes.findIndex((box) => box[0] >= 0 && box[2] <= wide && taken.every((one) => apart(one, box)));
-    if (free < 0) return null;
-    taken.push(boxes[free]);
-    return tries[free];
+    const free = (taken) => boxes.findIndex((box) =>
+      box[0] >= 0 && box[2] <= wide && taken.every((one) => apart(one, box)));
+    const quiet = free([...circles, ...names]), found = quiet < 0 && here ? free(names) : quiet;
+    if (found < 0) return null;
+    names.push(boxes[found]);
+    return tries[found];
   };
 }
 

@@ -71,8 +71,8 @@ const WORDS = {
     "第 {0} 个词：通过交叉注意力，最多看向“{1}”，{2}（所有层与头平均）。"],
   filmWrite: ["Word {0}: “{1}” is the likeliest, {2}. It looks most at “{3}”, {4} (mean of all layers and heads).",
     "第 {0} 个词：“{1}”最有可能，{2}。它最多看向“{3}”，{4}（所有层与头平均）。"],
-  filmNext: ["The last vector becomes a chance for every token; “{0}” is the likeliest, {1}.",
-    "最后一个向量变成每个词元的概率；“{0}”最有可能，{1}。"],
+  filmNext: ["The vector of “{0}” becomes a chance for every token; “{1}” is the likeliest next, {2}.",
+    "“{0}”的向量变成每个词元的概率；下一个最有可能是“{1}”，{2}。"],
   filmPool: ["The token vectors are pooled into one vector for the sentence.", "词元向量汇聚成整个句子的一个向量。"],
 
   pieces: ["Pieces", "词元"],
