@@ -1,7 +1,7 @@
 """The native step: the layers of a fast model as one call, where a compiler is at hand.
 
 In: a decoder of fast layers. Out: what their step gives, from the same weights and into the same cache, without a
-dispatch for each operation (native.cpp). Told in docs/performance.md, "The native step".
+dispatch for each operation (decoding.cpp). Told in docs/performance.md, "The native library".
 """
 
 import ctypes as c
@@ -15,15 +15,15 @@ from torch import Tensor
 from qkv.generate.fast_cache import KeyValues
 from qkv.generate.fast_layer import FastCross, FastLayer
 from qkv.generate.fast_parts import FastNorm, Make, Map
-from qkv.generate.native_build import library
 from qkv.model.feed_forward import ACTIVATIONS
+from qkv.native.build import library
 
 MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
 MANY = 256      # rows: from here on torch's product is faster, though the matrix must be laid out for it
 KINDS = ("none", "layer", "unit")
 
 
-# ── The structures of native.cpp, field by field ─────────────────────────────────────────────────────────────────
+# ── The structures of decoding.cpp, field by field ─────────────────────────────────────────────────────────────────
 class Matrix(c.Structure):
     _fields_ = [("panels", c.c_void_p), ("scales", c.c_void_p), ("bias", c.c_void_p), ("outputs", c.c_int32), ("inputs", c.c_int32)]
 

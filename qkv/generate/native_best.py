@@ -1,14 +1,14 @@
 """The choice of the best tokens by the native library.
 
 In: scores (rows, vocab). Out: what best.py finds by torch's operations, in one pass over the scores. Told in
-docs/performance.md, "The native step".
+docs/performance.md, "The native library".
 """
 
 import torch
 from torch import Tensor
 
 from qkv.generate.native import address, can_be_native, threads_for
-from qkv.generate.native_build import library
+from qkv.native.build import library
 
 COST = 4  # a score that is looked at, in products of a number and a weight
 

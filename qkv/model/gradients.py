@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qkv.model import native_ops
+from qkv.model.native_ops import can_turn, is_native, rms, rms_back, turned
+
 
 def pays(x: Tensor) -> bool:
     """Whether the written-down gradient is the better way here."""
@@ -30,6 +33,11 @@ class _Rms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        ctx.native = is_native(x)
+        if ctx.native:
+            out, shrink = rms(x, gain, eps)
+            ctx.save_for_backward(x, shrink, gain)
+            return out
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)                # one pass, no square is stored
         shrink = size.square_().div_(x.shape[-1]).add_(eps).rsqrt_()            # (..., 1): 1 / r
         unit = x * shrink
@@ -40,6 +48,8 @@ class _Rms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         unit, shrink, gain = ctx.saved_tensors
+        if ctx.native:  # what was kept is x itself
+            return *rms_back(unit, gain, shrink, grad), None
         both = grad * unit                                                      # (..., d)
         mean = (both @ gain).div_(len(gain)).unsqueeze(-1)                      # (..., 1)
         grad_x = (grad * gain).addcmul_(unit, mean, value=-1).mul_(shrink)
@@ -71,6 +81,8 @@ class _Turned(torch.autograd.Function):
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, way: int) -> Tensor:
+    if can_turn(x, cos, sin):
+        return turned(x, cos, sin, way)
     half = cos.shape[-1]
     out = torch.empty_like(x)
     (a, b), (new_a, new_b) = ((one[..., :half], one[..., half : 2 * half]) for one in (x, out))
@@ -89,6 +101,10 @@ class _ReluSquared(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.native = is_native(x)
+        if ctx.native:
+            ctx.save_for_backward(x)
+            return native_ops.relu_squared(x)
         positive = x.relu()
         ctx.save_for_backward(positive)
         return positive * positive
@@ -97,4 +113,6 @@ class _ReluSquared(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
+        if ctx.native:  # what was kept is x itself
+            return native_ops.relu_squared_back(positive, grad)
         return (grad * positive).mul_(2)

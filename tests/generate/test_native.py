@@ -1,14 +1,12 @@
-"""The native library counts as torch does, in any company, and where it cannot be made torch steps on."""
-
-import os
+"""The native library multiplies as torch does, and gives a row the same digits in any company."""
 
 import pytest
 import torch
 
-from qkv.generate import fast, native, native_build
+from qkv.generate import native
 from qkv.generate.fast_prompt import FastPromptStepper
 from qkv.generate.native import native_int8_product, native_product
-from qkv.model.presets import translator, writer
+from qkv.model.presets import writer
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
@@ -58,49 +56,6 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
     assert said[1].equal(said[0]) and said[2].equal(said[0])
 
 
-@pytest.fixture
-def empty_cache(tmp_path, monkeypatch):
-    """A cache of its own, and nothing remembered from other tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native_build.library.cache_clear()
-    yield tmp_path / "qkv"
-    native_build.library.cache_clear()
-
-
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_without_a_working_compiler_torch_steps(empty_cache, monkeypatch, compiler):
-    monkeypatch.setenv("CXX", compiler)
-    assert native_build.library(torch.float32) is None
-    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
-    assert fast.FastModel.of(model).native is None
-    assert not empty_cache.exists() or not list(empty_cache.iterdir())
-
-
-def test_a_library_that_counts_wrong_is_not_kept(empty_cache, monkeypatch):
-    monkeypatch.setattr(native_build, "CHECK", "import sys; sys.exit(1)")
-    assert native_build.library(torch.float32) is None
-    assert not list(empty_cache.iterdir())
-
-
-def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
-    assert native_build.library(torch.float32) is not None
-    (made,) = empty_cache.iterdir()
-    assert empty_cache.stat().st_mode & 0o777 == 0o700
-    native_build.library.cache_clear()
-    monkeypatch.setattr(native_build, "build", None)  # a second making would fail
-    assert native_build.library(torch.float32) is not None
-    assert list(empty_cache.iterdir()) == [made]
-
-
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have owners on POSIX systems only")
-def test_no_library_is_loaded_from_where_others_can_write(empty_cache):
-    empty_cache.mkdir(parents=True)
-    empty_cache.chmod(0o777)
-    assert native_build.library(torch.float32) is None
-    assert not list(empty_cache.iterdir())
-
-
 def test_other_numbers_and_devices_are_left_to_torch():
-    assert native_build.library(torch.bfloat16) is None
     assert not native.can_be_native(torch.zeros(1, dtype=torch.float64))
     assert not native.can_be_native(torch.zeros(1, device="meta"))

@@ -5,7 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from qkv.model import native_ops
 from qkv.model.gradients import RMSNorm, pays, relu_squared, turned_halves
+
+
+@pytest.fixture(params=["torch", "native"], autouse=True)
+def made_by(request, monkeypatch):
+    """The operations are torch's, or those of the native library, which must be here."""
+    monkeypatch.setattr(native_ops, "NUMBERS", {torch.float64} if request.param == "native" else set())
+    assert native_ops.is_native(torch.zeros(1, dtype=torch.float64)) == (request.param == "native")
 
 
 def drawn(*shape):
@@ -29,7 +37,7 @@ def same_with_gradients(one, other, *inputs):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 8), (7, 4), (2, 3, 5, 6)])
+@pytest.mark.parametrize("shape", [(3, 5, 8), (7, 4), (130, 4), (2, 3, 5, 6)])
 def test_rms_norm_equals_torch_s(shape):
     norm, theirs = RMSNorm(shape[-1], 1e-5).double(), nn.RMSNorm(shape[-1], 1e-5).double()
     gain = drawn(shape[-1])
@@ -47,9 +55,10 @@ def test_rms_norm_of_heads_that_are_a_view_equals_torch_s():
                         lambda x: theirs(x.unflatten(-1, (3, 4)).transpose(1, 2)), drawn(2, 5, 12))
 
 
+@pytest.mark.parametrize("batches", [(1, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("width", [4, 6, 10])
-def test_a_turn_and_its_gradient_equal_the_formula(width):
-    cos, sin = drawn(1, 1, 5, 2).detach(), drawn(2, 1, 5, 2).detach()
+def test_a_turn_and_its_gradient_equal_the_formula(width, batches):
+    cos, sin = (drawn(batch, 1, 5, 2).detach() for batch in batches)
     same_with_gradients(lambda x: turned_halves(x.transpose(1, 2), cos, sin),
                         lambda x: plain_turn(x.transpose(1, 2), cos, sin), drawn(2, 5, 3, width))
 

@@ -1,7 +1,7 @@
 // One step of a decoder, for machines whose compiler is at hand: the same sums as fast_layer.py, without a dispatch for each.
 //
 // In: the stream of the newest token of each row, and the cache. Out: logits; the cache has one more cell for each beam.
-// Built, checked and called by native.py; equal to the model's own (tests/generate/test_native.py). Told in docs/performance.md.
+// Called by generate/native.py; equal to the model's own (tests/generate/test_native.py). Told in docs/performance.md, "The native library".
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -33,7 +33,7 @@ constexpr int NEAR = 1 << 18;     // bytes of rows that stay in a core's second 
 constexpr int AT_ONCE = 4;        // panels for a single row: sums that do not wait for each other
 typedef number Vector __attribute__((vector_size(BYTES), aligned(sizeof(number)), may_alias));
 
-// ── What native.py hands over; the same structures stand there, field by field ──────────────────────────────────
+// ── What generate/native.py hands over; the same structures stand there, field by field ──────────────────────────────────
 struct Matrix {
     const void *panels;     // (panels, inputs, WIDTH), float32 or int8
     const number *scales;   // of each output, for int8; null: the panels hold numbers. Filled up to whole panels, as

@@ -1,7 +1,7 @@
-"""The native step, compiled: native.cpp becomes a library for exactly this processor, once per machine.
+"""The native library: decoding.cpp and training.cpp, compiled for exactly this processor, once per machine.
 
-In: native.cpp and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
-no compiler or it does not do, and then torch steps as before. Told in docs/performance.md, "The native step".
+In: these two and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
+no compiler or it does not do, and then torch does all of it. Told in docs/performance.md, "The native library".
 """
 
 import ctypes
@@ -14,20 +14,33 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
-SOURCE = Path(__file__).with_name("native.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("decoding.cpp", "training.cpp"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
          "-fno-signed-zeros", "-fassociative-math")  # sums may be vectorised; infinities stay what they are  # fmt: skip
 THREADED = ("-fopenmp",)  # by the runtime that torch has loaded already: one set of threads
 PATIENCE = 120            # seconds for the compiler; it needs 5
+AT, N, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+FUNCTIONS: dict[str, list[Any]] = {  # what each takes; None: a number
+    "qkv_step": [AT, AT, AT, AT, AT, N, N, N, AT],
+    "qkv_product": [AT, AT, N, N, AT],
+    "qkv_best": [AT, AT, N, N, N, N, N, AT, AT],
+    "qkv_log_sums": [AT, N, N, N, AT],
+    "qkv_turn": [AT, AT, AT, AT, LONG, N, N, N, AT],
+    "qkv_relu_squared": [AT, LONG, N, AT],
+    "qkv_relu_squared_back": [AT, AT, LONG, N, AT],
+    "qkv_rms": [AT, AT, AT, None, N, AT, AT],
+    "qkv_rms_back": [AT, AT, AT, AT, AT, N, AT, AT],
+}
 CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).qkv_check())"
 
 
 @cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """The compiled step for numbers of this type, if there can be one."""
+    """The library for numbers of this type, if there can be one."""
     compiler = find_compiler()
     if dtype not in (torch.float32, torch.float64) or compiler is None:
         return None
@@ -35,7 +48,7 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     for flags in ((*FLAGS, *THREADED, *more), (*FLAGS, *more)):
         path = place_of(compiler, flags)
         if path is not None and (path.exists() or build(compiler, flags, path)):
-            return opened(path)
+            return opened(path, ctypes.c_double if dtype == torch.float64 else ctypes.c_float)
     return None
 
 
@@ -47,7 +60,8 @@ def find_compiler() -> str | None:
 
 def place_of(compiler: str, flags: tuple[str, ...]) -> Path | None:
     """Another source, compiler, torch or processor has a library of its own."""
-    about = [SOURCE.read_text(encoding="utf-8"), compiler, *flags, torch.__version__, torch.__file__, platform.machine(), processor()]
+    about = [source.read_text(encoding="utf-8") for source in SOURCES]
+    about += [compiler, *flags, torch.__version__, torch.__file__, platform.machine(), processor()]
     name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:24]
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
@@ -77,7 +91,7 @@ def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
     lib = Path(torch.__file__).parent / "lib"
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, "native.so")
-        command = [compiler, *flags, str(SOURCE), "-o", str(made), f"-L{lib}", f"-Wl,-rpath,{lib}"]
+        command = [compiler, *flags, *map(str, SOURCES), "-o", str(made), f"-L{lib}", f"-Wl,-rpath,{lib}"]
         if not runs(command) or not runs([sys.executable, "-c", CHECK, str(made)]):
             return False
         made.replace(path)
@@ -91,15 +105,13 @@ def runs(command: list[str]) -> bool:
         return False
 
 
-def opened(path: Path) -> ctypes.CDLL | None:
-    """The library, told what its functions take: pointers, and how many rows, beams and threads."""
+def opened(path: Path, number: type) -> ctypes.CDLL | None:
+    """The library, told what its functions take."""
     try:
         lib = ctypes.CDLL(str(path))
     except OSError:
         return None
-    at, n = ctypes.c_void_p, ctypes.c_int
-    lib.qkv_step.argtypes, lib.qkv_step.restype = [at, at, at, at, at, n, n, n, at], None
-    lib.qkv_product.argtypes, lib.qkv_product.restype = [at, at, n, n, at], None
-    lib.qkv_best.argtypes, lib.qkv_best.restype = [at, at, n, n, n, n, n, at, at], None
-    lib.qkv_log_sums.argtypes, lib.qkv_log_sums.restype = [at, n, n, n, at], None
+    for name, takes in FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = [number if one is None else one for one in takes], None
     return lib
