@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.fast_parts import joined
+from qkv.generate.fast_parts import Map, activated_product, joined
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
@@ -55,8 +55,12 @@ class FastEncoderLayer:
         self.split = (attn.heads.n_heads, attn.heads.n_kv_heads, attn.heads.n_kv_heads)
         self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
         self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
-        self.up, self.down, self.activation = joined(wide.up_proj), joined(wide.down_proj), wide.activation
-        self.gate = joined(wide.gate_proj) if isinstance(wide, GatedFeedForward) else None
+        self.down = joined(wide.down_proj)
+        if isinstance(wide, GatedFeedForward):
+            gate, up, activation = joined(wide.gate_proj), joined(wide.up_proj), wide.activation
+            self.widen: Map = lambda x: activation(gate(x)).mul_(up(x))
+        else:
+            self.widen = activated_product(wide.up_proj, wide.activation)
         self.norms = block.attn.norm, block.ffn.norm
 
     def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
@@ -86,9 +90,7 @@ class FastEncoderLayer:
 
     def think(self, x: Tensor) -> Tensor:
         """The feed-forward."""
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)).mul_(self.up(x)))
+        return self.down(self.widen(x))
 
 
 class FastEncoder:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from qkv.language import say
+
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("decoding.cpp", "training.cpp"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
          "-fno-signed-zeros", "-fassociative-math")  # sums may be vectorised; infinities stay what they are  # fmt: skip
@@ -89,6 +91,9 @@ def processor() -> str:
 def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
     """Compile beside the final place, try it in another process (a wrong instruction ends it), then move it there."""
     lib = Path(torch.__file__).parent / "lib"
+    if sys.stderr.isatty():
+        told = say("compiling the native library for this processor, once: some seconds", "正在为这台处理器编译原生库，只此一次：几秒钟")
+        print(told, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, "native.so")
         command = [compiler, *flags, *map(str, SOURCES), "-o", str(made), f"-L{lib}", f"-Wl,-rpath,{lib}"]

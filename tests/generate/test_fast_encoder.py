@@ -93,9 +93,11 @@ def test_the_plain_way_gives_the_same_for_any_encoder():
         torch.testing.assert_close(encode(model, ids, real).states[real], alone, rtol=0, atol=1e-10)
 
 
-def test_float32_agrees_to_1e_5():
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "relu2", "gelu", "gelu_tanh", "silu"])
+def test_float32_agrees_to_1e_5(activation, bias):
     small = bert()
-    layer = replace(small.encoder.layers[0], mixer=replace(HEADS, bias=True, out_bias=True), repeat=2)
+    layer = replace(small.encoder.layers[0], mixer=replace(HEADS, bias=True, out_bias=True), repeat=2, feed_forward=Dense(48, activation, bias=bias))
     model = Transformer(replace(small, vocab_size=60, d_model=32, encoder=replace(small.encoder, layers=(layer,)))).eval()
     ids, real = padded(left=False)
     with torch.inference_mode():
