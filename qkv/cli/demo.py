@@ -10,7 +10,7 @@ import typer
 from qkv.language import say
 
 RECIPE = {
-    "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 480, "batch_tokens": 4_096, "target_language": "en",
+    "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
     "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
     "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
