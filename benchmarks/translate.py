@@ -52,12 +52,12 @@ def write_folders(size: str, folder: Path) -> None:
 
 
 def report(size: str, folder: str, beam: int, batch: int) -> None:
-    workers = ("qkv", "transformers", "ctranslate2")
+    workers = ("qkv", "qkv-int8", "transformers", "ctranslate2")
     told = race({who: ["benchmarks.translate_worker", who, folder, str(beam), str(batch)] for who in workers}, ROUNDS)
     speed = {who: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"] for who, row in told.items()}
     figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
-    print(f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   over transformers {speed['qkv'] / speed['transformers']:5.2f} "
-          f"(goal {GOALS[batch]})   over ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}", flush=True)
+    ratios = "   ".join(f"over {peer} {speed['qkv'] / speed[peer]:.2f}, int8 {speed['qkv-int8'] / speed[peer]:.2f}" for peer in workers[2:])
+    print(f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   {ratios} (goal {GOALS[batch]} over transformers)", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def main() -> None:
     sources = np.random.default_rng(0).integers(4, 9_000, (SENTENCES[batch], 14))
     sources[:, -1] = 3  # <eos>
     makers = {"qkv": ours, "transformers": theirs, "ctranslate2": champions}
-    translate = makers[who](folder, beam, batch)
+    translate = makers[who.split("-")[0]](folder, beam, batch, who.endswith("int8"))
 
     def round_() -> None:
         for start in range(0, len(sources), batch):
@@ -26,7 +26,7 @@ def main() -> None:
     serve(round_)
 
 
-def ours(folder: str, beam: int, batch: int):
+def ours(folder: str, beam: int, batch: int, int8: bool):
     from qkv.allocator import keep_pages
 
     keep_pages()
@@ -42,16 +42,16 @@ def ours(folder: str, beam: int, batch: int):
     def translate(rows):
         ids = torch.from_numpy(rows)
         if beam == 1:
-            found = greedy(model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH)
+            found = greedy(model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH, int8=int8)
         else:
-            best = beam_search(model, ids, None, BeamRules(2, 3, 0, beam, 0.6), torch.full((len(ids),), LENGTH))
+            best = beam_search(model, ids, None, BeamRules(2, 3, 0, beam, 0.6), torch.full((len(ids),), LENGTH), int8)
             found = [one[0].ids for one in best]
         assert all(len(one) == LENGTH for one in found)
 
     return translate
 
 
-def theirs(folder: str, beam: int, batch: int):
+def theirs(folder: str, beam: int, batch: int, _: bool):
     import torch
     from transformers import MarianMTModel
 
@@ -67,7 +67,7 @@ def theirs(folder: str, beam: int, batch: int):
     return translate
 
 
-def champions(folder: str, beam: int, batch: int):
+def champions(folder: str, beam: int, batch: int, _: bool):
     import ctranslate2
 
     translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=THREADS, compute_type="float32")

@@ -28,7 +28,8 @@ def attention(
 
     subject = open_explorer(folder).subject
     if subject.family == "translator" and kind is None and layer is None:
-        print(draw_cross_attention(Translator(subject.model, *subject.tokenizers.values()), text, out))
+        source, target = subject.tokenizers.values()
+        print(draw_cross_attention(Translator(subject.model, source, target), text, out))
         return
     try:
         print(draw_attention(Pass(subject, text, ()), out, kind, layer))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.lines import lines
-from qkv.cli.translate import Device, Engine, Folder
+from qkv.cli.translate import Device, Engine, Folder, Int8, typed_by_folder
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
@@ -39,7 +39,6 @@ N = Annotated[int, typer.Option("--n", help=say("texts for each prompt", "每个
 Stop = Annotated[list[str] | None, typer.Option(help=say(r"end before this text, such as '\n'; may be repeated", r"遇此即止，如 '\n'；可多次给出"))]
 LogProbs = Annotated[int | None, typer.Option(help=say("tell each token's log-probability and those of the k best", "列出各词元与前 k 名的对数概率"))]
 Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help=say("show it as it is written, as in a terminal", "边写边显示；终端默认"))]
-Int8 = Annotated[bool, typer.Option("--int8", help=say("matrices in 8 bits: faster, a little less exact", "8 位矩阵：更快，略失精度"))]
 Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a prompt", "每个提示一个 JSON 对象"))]
 
 
@@ -84,8 +83,7 @@ def open_writer(engine: str, folder: Path, device: str, int8: bool, settings: di
     if engine != "ctranslate2":
         raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
     if int8:
-        raise QkvError("--int8", say("CTranslate2 takes its type from the folder", "CTranslate2 的类型由文件夹决定"),
-                       say("export with --int8", "请在导出时用 --int8"))
+        raise typed_by_folder()
     from qkv.generate.ctranslate2_writer import CTranslate2Writer
 
     return CTranslate2Writer(folder, device)

@@ -30,6 +30,7 @@ NBest = Annotated[int, typer.Option(help=say("print so many: line, score, text",
 Alignment = Annotated[bool, typer.Option("--alignment", help=say("word pairs from cross-attention", "由交叉注意力得到的词对"))]
 MaxLength = Annotated[int | None, typer.Option(help=say("tokens of a translated sentence", "译句词元数上限"))]
 BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时翻译的句数"))]
+Int8 = Annotated[bool, typer.Option("--int8", help=say("matrices in 8 bits: faster, a little less exact", "8 位矩阵：更快，略失精度"))]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
 Engine = Annotated[str, typer.Option(help=say("torch, or ctranslate2 for a folder exported to it", "torch；导出的文件夹用 ctranslate2"))]
 Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a line", "每行一个 JSON 对象"))]
@@ -38,14 +39,14 @@ Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a line",
 def translate(
     folder: Folder, text: Text = None, file: File = None, beam_size: BeamSize = 4, length_penalty: LengthPenalty = 0.6,
     n_best: NBest = 1, alignment: Alignment = False, max_length: MaxLength = None, batch_size: BatchSize = 32,
-    device: Device = "cpu", engine: Engine = "torch", as_json: Json = False,
+    int8: Int8 = False, device: Device = "cpu", engine: Engine = "torch", as_json: Json = False,
 ) -> None:
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
         raise QkvError("qkv translate", say("both a text and --file", "同时给了文字和 --file"), say("give one of them", "请只给一个"))
     settings: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best,
                                 "max_length": max_length, "batch_size": batch_size}
-    translator = open_engine(engine, folder, device, settings)
+    translator = open_engine(engine, folder, device, settings, int8)
     settings["details"] = as_json or n_best > 1
     number = 0
     invitation = say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。")
@@ -56,12 +57,14 @@ def translate(
         sys.stdout.flush()
 
 
-def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]) -> "TextTranslator":
+def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any], int8: bool = False) -> "TextTranslator":
     """Who translates; CTranslate2 does it without torch, which would cost seconds and its threads."""
     if engine == "torch":
-        return open_translator(folder, device, settings)
+        return open_translator(folder, device, settings, int8)
     if engine != "ctranslate2":
         raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
+    if int8:
+        raise typed_by_folder()
     from qkv.generate.engine import CTranslate2Translator
     from qkv.generate.texts import Settings
 
@@ -69,7 +72,12 @@ def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]
     return CTranslate2Translator(folder, device)
 
 
-def open_translator(folder: Path, device: str, settings: dict[str, Any]) -> "Translator":
+def typed_by_folder() -> QkvError:
+    return QkvError("--int8", say("CTranslate2 takes its type from the folder", "CTranslate2 的类型由文件夹决定"),
+                    say("export with --int8", "请在导出时用 --int8"))
+
+
+def open_translator(folder: Path, device: str, settings: dict[str, Any], int8: bool = False) -> "Translator":
     """The model of a folder; settings are checked before its weights are read."""
     from qkv.allocator import keep_pages
 
@@ -78,7 +86,7 @@ def open_translator(folder: Path, device: str, settings: dict[str, Any]) -> "Tra
     from qkv.pipeline import Translator
 
     Settings(**settings)
-    return Translator.load(folder, device)
+    return Translator.load(folder, device, int8)
 
 
 def _shown(number: int, line: str, best: list["Translation"], as_json: bool) -> str:

@@ -31,12 +31,12 @@ class BeamRules:
 
 
 def beam_search(
-    model: Transformer, source_ids: Tensor, real: Tensor | None, rules: BeamRules, max_len: int | Tensor
+    model: Transformer, source_ids: Tensor, real: Tensor | None, rules: BeamRules, max_len: int | Tensor, int8: bool = False
 ) -> list[list[Hypothesis]]:
     """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
     with at_rest(model):
         search = Search(rules, as_limits(model, max_len, source_ids), model.embed.weight.dtype)
-        stepper = make_stepper(model, source_ids, real)
+        stepper = make_stepper(model, source_ids, real, int8)
         while True:
             rows, stay = search.advance(stepper.step(search.last_ids))
             if not len(rows):

@@ -19,11 +19,11 @@ LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the ot
 
 def greedy(
     model: Transformer, source_ids: Tensor, real: Tensor | None, *,
-    bos_id: int, eos_id: int, pad_id: int, max_len: int | Tensor,
+    bos_id: int, eos_id: int, pad_id: int, max_len: int | Tensor, int8: bool = False,
 ) -> list[list[int]]:
     """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
     with at_rest(model):
-        stepper, limits = make_stepper(model, source_ids, real), as_limits(model, max_len, source_ids).tolist()
+        stepper, limits = make_stepper(model, source_ids, real, int8), as_limits(model, max_len, source_ids).tolist()
         forbidden = never_said(source_ids, bos_id, eos_id, pad_id)
         said: list[list[int]] = [[] for _ in limits]
         where, ids = list(range(len(limits))), source_ids.new_full((len(limits),), bos_id)  # the sentence of each row

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
 from qkv.generate.fast_layer import FastLayer
 from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, open_norm, product, stacked
-from qkv.generate.int8 import int8_product
+from qkv.generate.int8 import can_be_int8, int8_product
 from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
@@ -132,8 +132,8 @@ _kept: WeakKeyDictionary[Transformer, dict[Make, FastModel]] = WeakKeyDictionary
 class FastStepper:
     """Rows are hypotheses, sentence after sentence, each sentence with equally many."""
 
-    def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None):
-        self.fast, self.place, self.beams = FastModel.of(model), 0, 1
+    def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None, int8: bool = False):
+        self.fast, self.place, self.beams = FastModel.of(model, int8), 0, 1
         decoder, encoder = self.fast.decoder, self.fast.encoder
         if encoder is None:
             memory = model.encode(source_ids, real)
@@ -170,11 +170,11 @@ def as_hidden(real: Tensor, like: Tensor) -> Tensor:
     return like.new_zeros(real.shape).masked_fill_(~real, -math.inf)
 
 
-def can_be_fast(model: Transformer) -> bool:
-    """Whether this is a translator whose decoder is of the common kind."""
+def can_be_fast(model: Transformer, int8: bool = False) -> bool:
+    """Whether this is a translator whose decoder is of the common kind (and whose numbers int8 can stand for)."""
     decoder, spec = model.decoder, model.spec.decoder
     return (
-        model.encoder is not None and model.spec.token_types == 0 and type(model.lm_head) is LmHead
+        (not int8 or can_be_int8(model.embed.weight)) and model.encoder is not None and model.spec.token_types == 0 and type(model.lm_head) is LmHead
         and all(_is_fused(block) for block in model.encoder.layers)
         and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec)
     )  # fmt: skip

@@ -12,7 +12,6 @@ from torch import Tensor
 from qkv.generate.fast import FastModel, as_hidden, is_common
 from qkv.generate.fast_cache import KeyValues, whole
 from qkv.generate.int8 import can_be_int8
-from qkv.generate.native import can_be_native
 from qkv.generate.padding import left_padded
 from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
@@ -59,7 +58,7 @@ def can_prompt_fast(model: Transformer, int8: bool = False) -> bool:
     """Whether this is a language model whose decoder is of the common kind (and whose numbers int8 can stand for)."""
     decoder, spec = model.decoder, model.spec.decoder
     return (
-        model.encoder is None and type(model.lm_head) is LmHead and (not int8 or can_be_native(model.embed.weight) or can_be_int8(model.embed.weight))
+        model.encoder is None and type(model.lm_head) is LmHead and (not int8 or can_be_int8(model.embed.weight))
         and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec)
     )  # fmt: skip
 

@@ -9,14 +9,23 @@ import warnings
 import torch
 from torch import Tensor
 
+from qkv.errors import QkvError
 from qkv.generate.fast_parts import Map
+from qkv.generate.native import can_be_native
+from qkv.language import say
 
 ENGINE = "fbgemm"  # the others look for instructions that some machines announce and do not have
 
 
 def can_be_int8(weight: Tensor) -> bool:
-    """Whether this processor and these numbers are for it."""
+    """Whether this processor and these numbers are for it, by the native library or by fbgemm."""
+    if can_be_native(weight):
+        return True
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and ENGINE in torch.backends.quantized.supported_engines
+
+
+def no_int8() -> QkvError:
+    return QkvError("int8", say("this model has no such step here", "此模型在这里没有这样的一步"), say("leave it out", "请去掉"))
 
 
 def int8_product(weight: Tensor, bias: Tensor | None) -> Map:

@@ -8,10 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from qkv.errors import QkvError
 from qkv.generate.fast_prompt import FastPromptStepper, can_prompt_fast
+from qkv.generate.int8 import no_int8
 from qkv.generate.padding import left_padded
-from qkv.language import say
 from qkv.model.transformer import Transformer
 
 
@@ -56,5 +55,5 @@ def make_prompt_stepper(model: Transformer, int8: bool = False) -> PromptStepper
     if can_prompt_fast(model, int8):
         return FastPromptStepper(model, int8)
     if int8:
-        raise QkvError("int8", say("this model has no such step here", "此模型在这里没有这样的一步"), say("leave it out", "请去掉"))
+        raise no_int8()
     return CachedPromptStepper(model)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.generate.fast import FastStepper, can_be_fast
+from qkv.generate.int8 import no_int8
 from qkv.model.transformer import Transformer
 
 
@@ -47,11 +48,15 @@ class CachedStepper:
             self.memory = self.memory.keep(rows)
 
 
-def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None) -> Stepper:
+def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None, int8: bool = False) -> Stepper:
     """The stepper for these sentences, (batch, source); without padding no mask is needed."""
     if real is not None and bool(real.all()):
         real = None
-    return FastStepper(model, source_ids, real) if can_be_fast(model) else CachedStepper(model, source_ids, real)
+    if can_be_fast(model, int8):
+        return FastStepper(model, source_ids, real, int8)
+    if int8:
+        raise no_int8()
+    return CachedStepper(model, source_ids, real)
 
 
 @contextmanager

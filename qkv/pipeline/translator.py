@@ -15,6 +15,8 @@ from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, source_units, target_units
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import forced_log_probs, greedy
+from qkv.generate.fast import can_be_fast
+from qkv.generate.int8 import no_int8
 from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
 from qkv.model.transformer import Transformer
@@ -25,8 +27,10 @@ from qkv.text.tokenizer import Tokenizer
 class Translator(TextTranslator):
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
-    def __init__(self, model: Transformer, source: Tokenizer, target: Tokenizer):
-        self.model, self.source, self.target = model.eval(), source, target
+    def __init__(self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False):
+        self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
+        if int8 and not can_be_fast(model, int8):
+            raise no_int8()
         eos = [source.eos_id, target.eos_id]
         if None in eos or target.pad_id is None:
             raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
@@ -36,12 +40,12 @@ class Translator(TextTranslator):
         self.limit = model.spec.max_len - 1                              # <eos> needs a place too
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu") -> "Translator":
-        """The translator in a model folder, ours or Hugging Face's."""
-        return cls.of(open_folder(folder, device), folder)
+    def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
+        """The translator in a model folder, ours or Hugging Face's; `int8` makes its matrices small and fast."""
+        return cls.of(open_folder(folder, device), folder, int8)
 
     @classmethod
-    def of(cls, loaded: LoadedModel, folder: str | Path) -> "Translator":
+    def of(cls, loaded: LoadedModel, folder: str | Path, int8: bool = False) -> "Translator":
         """The translator that a loaded folder holds."""
         spec, names = loaded.model.spec, loaded.tokenizers
         if spec.encoder is None or spec.decoder is None or spec.decoder.sees != "past":
@@ -50,7 +54,7 @@ class Translator(TextTranslator):
         if not ("tokenizer" in names or {"source", "target"} <= names.keys()):
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
         both = names.get("tokenizer")
-        return cls(loaded.model, both or names["source"], both or names["target"])
+        return cls(loaded.model, both or names["source"], both or names["target"], int8)
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
@@ -71,8 +75,8 @@ class Translator(TextTranslator):
         limits = torch.tensor([settings.longest(len(row), self.limit + 1) for row in rows], device=source.device)
         rules = BeamRules(self.bos, self.eos, self.pad, settings.beam_size, settings.length_penalty)
         if settings.beam_size > 1:
-            return beam_search(self.model, source, real, rules, limits)
-        said = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=limits)
+            return beam_search(self.model, source, real, rules, limits, self.int8)
+        said = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=limits, int8=self.int8)
         if not settings.details:
             return [[Hypothesis(ids, 0.0, 0.0)] for ids in said]
         sums = [sum(gains) for gains in forced_log_probs(self.model, source, real, said, self.bos)]

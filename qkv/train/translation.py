@@ -126,12 +126,11 @@ class Translation:
         return figures | self._bleu(model) if self.recipe.valid_bleu else figures
 
     def _bleu(self, model: Transformer) -> dict[str, Any]:
-        special = {"bos_id": self.bos, "eos_id": self.eos, "pad_id": self.pad}
         outputs: dict[int, str] = {}
         for rows in self.valid_plan.epoch(0):
             sources = collate(self.valid.sources[0].take(rows), self.pad, last=self.eos)
             ids, real = _moved(sources, self.pad, model.embed.weight.device)
-            found = greedy(model, ids, real, max_len=2 * ids.shape[1] + 10, **special)
+            found = greedy(model, ids, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=2 * ids.shape[1] + 10)
             outputs.update(zip(rows.tolist(), self.target.decode_batch(found), strict=True))
         order = sorted(outputs)
         references = [self.valid.target_texts[i] for i in order]

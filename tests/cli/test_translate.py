@@ -22,6 +22,13 @@ def test_a_text_is_translated(digits, capsys):
     assert capsys.readouterr().out == "three one.\n"
 
 
+def test_8_bits_say_the_same_where_the_model_is_sure(digits, capsys):
+    run(["translate", str(digits), "三", "--int8"])
+    small = capsys.readouterr().out
+    run(["translate", str(digits), "三"])
+    assert small == capsys.readouterr().out
+
+
 def test_a_file_is_translated_line_by_line(digits, tmp_path, capsys):
     file = tmp_path / "in.txt"
     file.write_bytes("\ufeff三一。\r\n\r\n四。".encode())
@@ -86,6 +93,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(digits):
     (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
+    (["{digits}", "三", "--engine", "ctranslate2", "--int8"], "--int8: CTranslate2 takes its type from the folder; export with --int8"),
 ])
 def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
     def filled(text: str) -> str:
