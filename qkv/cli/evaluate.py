@@ -20,7 +20,7 @@ Tokenize = Annotated[str, typer.Option(help=say("BLEU's tokenizer; none for toke
 Against = Annotated[Path | None, typer.Option(help=say("a model folder or a file of outputs to compare with", "用来比较的模型文件夹或译文文件"))]
 Output = Annotated[Path | None, typer.Option(help=say("write the translations here", "译文写入此文件"))]
 Text = Annotated[Path | None, typer.Option(help=say("a text, for a model that writes", "供续写模型评测的文本"))]
-Int8 = Annotated[bool, typer.Option("--int8", help=say("with --text: what 8-bit matrices cost", "与 --text 同用：8 位矩阵损失多少"))]
+Int8 = Annotated[bool, typer.Option("--int8", help=say("with 8-bit matrices; of a text, what they cost", "用 8 位矩阵；对文本则给出其代价"))]
 Pairs = Annotated[Path | None, typer.Option(help=say("two sentences and a score a line, for an embedder", "每行两句与一个分数，供句向量模型"))]
 
 
@@ -36,6 +36,8 @@ def evaluate(
         from qkv.cli.evaluate_text import evaluate_text
 
         return evaluate_text(folder, text, device, as_json, int8)
+    if int8 and (pairs or _is_embedder(folder)):
+        raise QkvError("--int8", say("vectors are made in float32", "句向量用 float32 计算"), say("leave it out", "请去掉"))
     if pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
@@ -48,7 +50,7 @@ def evaluate(
     from qkv.cli.evaluate_translation import evaluate_translation
 
     settings = {"beam_size": beam_size, "length_penalty": length_penalty, "batch_size": batch_size}
-    return evaluate_translation(folder, (source, target), (language, tokenize), settings, against, output, device, as_json)
+    return evaluate_translation(folder, (source, target), (language, tokenize), settings, against, output, device, as_json, int8)
 
 
 def _refuse_mixtures(source: Path | None, target: Path | None, text: Path | None, pairs: Path | None) -> None:

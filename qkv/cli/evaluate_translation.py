@@ -56,7 +56,7 @@ class Report:
 
 def evaluate_translation(
     folder: Path, files: tuple[Path, Path], kind: tuple[str, str], settings: dict[str, Any],
-    against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False,
+    against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False, int8: bool = False,
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
     from qkv.measure.scores import score
@@ -64,7 +64,7 @@ def evaluate_translation(
 
     sources, references = aligned(*files)
     score(references[:1], references[:1], *kind)  # a mistake in an option is told before the work
-    translator = open_translator(folder, device, settings)
+    translator = open_translator(folder, device, settings, int8)
     others = _outputs_of(against, device, sources, settings) if against else None
     start = time.perf_counter()
     outputs = _translated(translator, sources, settings)

@@ -35,11 +35,12 @@ def test_the_scores_are_those_of_the_sacrebleu_command(digits, files, tmp_path, 
     assert lines[4].endswith(" s)\n") and " sentences/s (40 in " in lines[4]
 
 
-def test_the_translations_are_those_of_qkv_translate(digits, files, tmp_path, capsys):
-    run(["translate", str(digits), "--file", files[0], "--beam-size", "2"])
+@pytest.mark.parametrize("more", [[], ["--int8"]])
+def test_the_translations_are_those_of_qkv_translate(digits, files, tmp_path, capsys, more):
+    run(["translate", str(digits), "--file", files[0], "--beam-size", "2", *more])
     translated = capsys.readouterr().out
     output = tmp_path / "out.en"
-    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--beam-size", "2", "--output", str(output)])
+    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--beam-size", "2", "--output", str(output), *more])
     assert output.read_text(encoding="utf-8") == translated
 
 

@@ -103,3 +103,8 @@ def test_one_pair_is_too_few_to_compare(tmp_path):
     (tmp_path / "p.tsv").write_text("a\tb\t1\n\n", encoding="utf-8")
     with pytest.raises(QkvError, match=r"p.tsv: 1 pairs; two at least can be compared"):
         read_scored(tmp_path / "p.tsv")
+
+
+def test_vectors_know_no_8_bits(folder, tmp_path):
+    with pytest.raises(QkvError, match="--int8: vectors are made in float32; leave it out"):
+        run(["evaluate", str(folder), "--pairs", str(as_tsv(tmp_path / "pairs.tsv")), "--int8"])
