@@ -1,6 +1,6 @@
-"""The native library: decoding.cpp and training.cpp, compiled for exactly this processor, once per machine.
+"""The native library: the C++ files of this folder, compiled for exactly this processor, once per machine.
 
-In: these two and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
+In: these and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
 no compiler or it does not do, and then torch does all of it. Told in docs/performance.md, "The native library".
 """
 
@@ -20,7 +20,8 @@ import torch
 
 from qkv.language import say
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("decoding.cpp", "training.cpp"))
+SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
          "-fno-signed-zeros", "-fassociative-math")  # sums may be vectorised; infinities stay what they are  # fmt: skip
 THREADED = ("-fopenmp",)  # by the runtime that torch has loaded already: one set of threads
@@ -62,7 +63,7 @@ def find_compiler() -> str | None:
 
 def place_of(compiler: str, flags: tuple[str, ...]) -> Path | None:
     """Another source, compiler, torch or processor has a library of its own."""
-    about = [source.read_text(encoding="utf-8") for source in SOURCES]
+    about = [source.read_text(encoding="utf-8") for source in [*SOURCES, *HEADERS]]
     about += [compiler, *flags, torch.__version__, torch.__file__, platform.machine(), processor()]
     name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:24]
     try:

@@ -2,16 +2,7 @@
 //
 // In: tensors of torch as pointers and strides, their last dimension without gaps. Out: what gradients.py says there in torch's
 // own operations (tests/model/test_model_gradients.py). Told in docs/performance.md, "The native library".
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <vector>
-
-#ifdef IN_DOUBLE
-typedef double number;
-#else
-typedef float number;
-#endif
+#include "numbers.h"
 
 struct Heads {  // (batch, heads, length, width), in any order of memory
     int32_t batch, heads, length, width;

@@ -1,0 +1,105 @@
+// Matrix products for few rows and many: W stands in panels, (panels, inputs, WIDTH), so that it is read from start to end.
+#pragma once
+#include "numbers.h"
+
+constexpr int WIDTH = 2 * LANES;  // outputs of a panel: matrices are kept as (panels, inputs, WIDTH)
+constexpr int NEAR = 1 << 18;     // bytes of rows that stay in a core's second cache while all panels pass
+constexpr int AT_ONCE = 4;        // panels for a single row: sums that do not wait for each other
+
+struct Matrix {
+    const void *panels;     // (panels, inputs, WIDTH), float32 or int8
+    const number *scales;   // of each output, for int8; null: the panels hold numbers. Filled up to whole panels, as
+    const number *bias;     // this is; null: none
+    int32_t outputs, inputs;
+};
+
+namespace {
+#if defined(__AVX512F__) && !defined(IN_DOUBLE)  // compilers do not find these two instructions by themselves
+inline Vector load(const int8_t *from) { return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from))); }
+#elif defined(__AVX2__) && !defined(IN_DOUBLE)
+inline Vector load(const int8_t *from) { return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from))); }
+#else
+inline Vector load(const int8_t *from) {
+    Vector all;
+    for (int i = 0; i < LANES; i++) all[i] = from[i];
+    return all;
+}
+#endif
+
+// `left` numbers of a vector, or all of it.
+inline void store(Vector y, number *to, int left, bool add) {
+    if (left >= LANES) *(Vector *)to = add ? load(to) + y : y;
+    else for (int i = 0; i < left; i++) to[i] = add ? to[i] + y[i] : y[i];
+}
+
+// `in` (inputs, ROWS) times PANELS panels. Each sum runs over the inputs in their order, whatever stands beside it:
+// a row gets the same digits alone and in company.
+template <class Weight, int ROWS, int PANELS>
+void block(const Matrix &m, int panel, const number *in, number *out, bool add) {
+    const Weight *weights = (const Weight *)m.panels + (int64_t)panel * m.inputs * WIDTH;
+    Vector sums[ROWS][PANELS][2] = {};
+    for (int k = 0; k < m.inputs; k++)
+        for (int p = 0; p < PANELS; p++) {
+            const Weight *w = weights + ((int64_t)p * m.inputs + k) * WIDTH;
+            Vector left = load(w), right = load(w + LANES);
+            for (int r = 0; r < ROWS; r++) {
+                number x = in[(int64_t)k * ROWS + r];
+                sums[r][p][0] += left * x;
+                sums[r][p][1] += right * x;
+            }
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int n = 0; n < 2 * PANELS; n++) {
+            int first = panel * WIDTH + n * LANES;
+            Vector y = sums[r][n / 2][n % 2];
+            if (m.scales) y *= load(m.scales + first);
+            if (m.bias) y += load(m.bias + first);
+            store(y, out + (int64_t)r * m.outputs + first, m.outputs - first, add);
+        }
+}
+
+template <class Weight, int ROWS>
+void rows_left(int rows, const Matrix &m, int panel, const number *in, number *out, bool add) {
+    if constexpr (ROWS > 0) {
+        if (rows == ROWS) block<Weight, ROWS, 1>(m, panel, in, out, add);
+        else rows_left<Weight, ROWS - 1>(rows, m, panel, in, out, add);
+    }
+}
+
+// (rows, inputs) -> for every MOST_ROWS rows (inputs, rows): what a block reads stands together, however wide a row is.
+const number *side_by_side(const number *in, int rows, int inputs) {
+    if (rows == 1) return in;
+    static thread_local std::vector<number> kept;
+    kept.resize((int64_t)rows * inputs);
+    for (int top = 0; top < rows; top += MOST_ROWS) {
+        int n = std::min(MOST_ROWS, rows - top);
+        number *to = kept.data() + (int64_t)top * inputs;
+        for (int r = 0; r < n; r++)
+            for (int k = 0; k < inputs; k++) to[(int64_t)k * n + r] = in[(int64_t)(top + r) * inputs + k];
+    }
+    return kept.data();
+}
+
+template <class Weight>
+void product_of(const Matrix &m, const number *in, int rows, number *out, bool add, Team team) {
+    int begin, end;
+    share((m.outputs + WIDTH - 1) / WIDTH, team, begin, end);
+    int panel = begin;
+    if (rows == 1)
+        for (; panel + AT_ONCE <= end; panel += AT_ONCE) block<Weight, 1, AT_ONCE>(m, panel, in, out, add);
+    int tile = std::max(1, NEAR / ((int)sizeof(number) * m.inputs) / MOST_ROWS) * MOST_ROWS;
+    for (int top = 0, first = panel; top < rows; top += tile) {
+        int n = std::min(tile, rows - top);
+        const number *near = side_by_side(in + (int64_t)top * m.inputs, n, m.inputs);
+        for (panel = first; panel < end; panel++)
+            for (int row = 0; row < n; row += MOST_ROWS)
+                rows_left<Weight, MOST_ROWS>(std::min(MOST_ROWS, n - row), m, panel, near + (int64_t)row * m.inputs, out + (int64_t)(top + row) * m.outputs, add);
+    }
+}
+
+// out = in W^T + b, or that added to it: (rows, inputs) -> (rows, outputs), each thread its share of the outputs.
+void product(const Matrix &m, const number *in, int rows, number *out, bool add, Team team) {
+    if (m.scales) product_of<int8_t>(m, in, rows, out, add, team);
+    else product_of<number>(m, in, rows, out, add, team);
+}
+}  // namespace
