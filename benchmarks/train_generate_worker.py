@@ -14,7 +14,7 @@ SIZES = {   # layers, d_model, heads, tokens of a row, rows, steps of a round
 
 def main() -> None:
     who, shape, size = sys.argv[1:4]
-    if who == "qkv":
+    if who != "transformers":
         from qkv.allocator import keep_pages
 
         keep_pages()  # as the qkv command does, before torch is imported
@@ -24,7 +24,7 @@ def main() -> None:
     torch.manual_seed(0)
     _, _, _, length, rows, steps = SIZES[size]
     batches = [torch.randint(0, VOCAB, (rows, length + 1)) for _ in range(steps)]
-    step = (ours if who == "qkv" else theirs)(shape, size)
+    step = theirs(shape, size) if who == "transformers" else ours(shape, size, who == "qkv-compiled")
 
     def round_() -> None:
         for ids in batches:
@@ -38,8 +38,8 @@ def feed_forward(shape: str, d_model: int) -> int:
     return 8 * d_model // 3 // 8 * 8 if shape == "llama" else 4 * d_model
 
 
-def ours(shape: str, size: str):
-    """One step as our loop takes it: summed loss, clipping, the fused optimiser."""
+def ours(shape: str, size: str, compiled: bool = False):
+    """One step as our loop takes it: summed loss, clipping, the fused optimiser; `compiled` as with compile: true."""
     import torch
 
     from qkv.model.transformer import Transformer
@@ -48,6 +48,8 @@ def ours(shape: str, size: str):
     from qkv.train.shape import writer_spec
 
     model = Transformer(writer_spec(our_shape(shape, size), VOCAB, SIZES[size][3])).train()
+    if compiled:
+        model.decoder.compile()
     optimizer = make_optimizers(model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1))[0]
 
     def step(ids: torch.Tensor, targets: torch.Tensor) -> None:

@@ -16,6 +16,21 @@ HEADS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def always_in_chunks(monkeypatch):
+    """The vocabularies here are so small that torch's own loss would be used."""
+    monkeypatch.setattr(heads, "FEW", 0)
+
+
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
+    model, targets, x = build(spec), random_ids(spec, 3, 7), torch.randn(3, 7, 16, dtype=torch.float64)
+    chunked = model.loss(x, targets, None, smoothing)
+    monkeypatch.setattr(heads, "FEW", 512)
+    assert_close(model.loss(x, targets, None, smoothing), chunked)
+
+
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
