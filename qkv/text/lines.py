@@ -33,14 +33,9 @@ def read_lines(path: str | Path, errors: str = "strict") -> Iterator[str]:
 def lines_of(reader: io.BufferedReader, name: str, errors: str = "strict") -> Iterator[str]:
     """The lines of an open binary stream, such as standard input; `name` is what messages call it."""
     assert errors in ("strict", "replace"), errors
-    start = _peek(reader, name)
-    if not start.removeprefix(_BOM):
-        raise QkvError(name, say("empty file", "文件是空的"), say("give a text file with at least one line",
-                                                              "请给出至少有一行的文本文件"))
-    if b"\0" in start:
-        raise QkvError(name, say("a binary file, not text", "这是二进制文件，不是文本"),
-                       say("give plain text in UTF-8", "请给出 UTF-8 纯文本"))
-    return _decoded(reader, name, errors)
+    lines = _decoded(reader, name, errors)
+    next(lines)  # from here on the file is closed whenever the lines are let go, read or not
+    return lines
 
 
 def mend_surrogates(text: str) -> str:
@@ -75,9 +70,20 @@ def _peek(reader: io.BufferedReader, name: str) -> bytes:
         raise _damaged_gzip(name) from None
 
 
+def _check_start(start: bytes, name: str) -> None:
+    if not start.removeprefix(_BOM):
+        raise QkvError(name, say("empty file", "文件是空的"), say("give a text file with at least one line",
+                                                              "请给出至少有一行的文本文件"))
+    if b"\0" in start:
+        raise QkvError(name, say("a binary file, not text", "这是二进制文件，不是文本"),
+                       say("give plain text in UTF-8", "请给出 UTF-8 纯文本"))
+
+
 def _decoded(reader: io.BufferedReader, name: str, errors: str) -> Iterator[str]:
-    """Only "\\n" ends a line: other separators (U+2028, form feed) are characters of the text."""
+    """Only "\\n" ends a line: other separators (U+2028, form feed) are characters of the text. First comes a word for nobody."""
     with reader:
+        _check_start(_peek(reader, name), name)
+        yield ""
         try:
             for number, line in enumerate(reader, start=1):
                 raw = line.removesuffix(b"\n").removesuffix(b"\r")

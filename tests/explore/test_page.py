@@ -94,9 +94,10 @@ def hover(page, count, seed=1):
             yield found
 
 
-def recorded(model, paths, *given):
-    """What `record` gives for these module paths when the model runs on these ids."""
-    with torch.no_grad(), record(model, *paths) as steps:
+def recorded(explorer, paths, *given):
+    """What `record` gives for these module paths when the model runs on these ids, and the page does not ask meanwhile."""
+    model = explorer.subject.model
+    with explorer.lock, torch.no_grad(), record(model, *paths) as steps:
         if len(given) == 2:
             model.decode(given[1], model.encode(given[0]))
         else:
@@ -106,13 +107,12 @@ def recorded(model, paths, *given):
 
 def test_forty_values_under_the_pointer_are_those_that_record_gives(translator, explorers):
     ask(translator, "机器学习")
-    model = explorers["translator"].subject.model
     source, target = ids(translator, "source"), ids(translator, "target")
     paths = {"decoder.0.cross.softmax": "decoder.layers.0.cross.branch.core.weights",
              "encoder.1.attn.scores": "encoder.layers.1.attn.branch.core.scores",
              "decoder.1.ffn.up": "decoder.layers.1.ffn.branch.up_proj",
              "encoder.0.attn.q": "encoder.layers.0.attn.branch.q_proj"}  # fmt: skip
-    for (key, path), truth in zip(paths.items(), recorded(model, [*paths.values()], source, target), strict=True):
+    for (key, path), truth in zip(paths.items(), recorded(explorers["translator"], [*paths.values()], source, target), strict=True):
         go(translator, key)
         grid = truth[0, 0] if truth.dim() == 4 else truth[0]
         assert translator.get_attribute(".shape", "data-shape") == ",".join(map(str, truth.shape[1:])), path
@@ -122,10 +122,9 @@ def test_forty_values_under_the_pointer_are_those_that_record_gives(translator, 
 
 def test_cross_attention_is_shown_first_as_the_mean_of_all_layers_and_heads(translator, explorers):
     ask(translator, "机器学习")
-    model = explorers["translator"].subject.model
     paths = [f"decoder.layers.{layer}.cross.branch.core.weights" for layer in range(2)]
     source, target = ids(translator, "source"), ids(translator, "target")
-    mean = torch.cat([weights[0] for weights in recorded(model, paths, source, target)]).mean(dim=0)   # (query, key)
+    mean = torch.cat([weights[0] for weights in recorded(explorers["translator"], paths, source, target)]).mean(dim=0)   # (query, key)
     until(translator, "document.querySelector('.film').dataset.frame")
     translator.locator(".film-token[role=button]").nth(1).click()
     until(translator, "document.querySelectorAll('.film-token[role=button]')[1].classList.contains('looks')")
@@ -183,8 +182,8 @@ def test_every_group_of_steps_has_a_name_of_its_own(translator):
 
 def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers):
     ask(generator, SENTENCE)
-    model, key = explorers["generator"].subject.model, "decoder.1.attn.softmax"
-    weights = recorded(model, ["decoder.layers.1.attn.branch.core.weights"], ids(generator, "target"))[0][0]
+    key = "decoder.1.attn.softmax"
+    weights = recorded(explorers["generator"], ["decoder.layers.1.attn.branch.core.weights"], ids(generator, "target"))[0][0]
     go(generator, key)
     generator.click(".heads [data-choice='3']")
     until(generator, "document.querySelector('.step-numbers').dataset.head === '3'")

@@ -54,9 +54,10 @@ def show(page, name):
     until(page, "document.querySelector('#view').children.length")
 
 
-def weights_of(model, ids):
-    """Attention of every layer, (layers, heads, query, key)."""
-    with torch.no_grad(), record(model, "decoder.layers.*.attn.branch.core.weights") as steps:
+def weights_of(explorer, ids):
+    """Attention of every layer, (layers, heads, query, key); the page may still be asking for other things."""
+    model = explorer.subject.model
+    with explorer.lock, torch.no_grad(), record(model, "decoder.layers.*.attn.branch.core.weights") as steps:
         model.decode(ids)
     return torch.stack([steps[path][0] for path in steps])
 
@@ -79,7 +80,7 @@ def look(page, row):
 
 
 def test_lines_of_a_head_of_the_mean_and_of_the_rollout_are_the_models(page, explorer):
-    weights = weights_of(explorer.subject.model, token_ids(page))
+    weights = weights_of(explorer, token_ids(page))
     through = torch.eye(weights.shape[-1], dtype=weights.dtype)
     for mean in weights.mean(dim=1):
         through = (mean + torch.eye(len(mean), dtype=mean.dtype)) / 2 @ through
@@ -102,7 +103,7 @@ def test_words_gather_the_looks_of_their_pieces(page, explorer):
     page.click(".ask .main")
     until(page, "!document.querySelector('#view').classList.contains('busy')")
     words = explorer.open("今天 lower 龘 today")["sides"]["target"]["words"]
-    weights = weights_of(explorer.subject.model, token_ids(page))[1, 0]
+    weights = weights_of(explorer, token_ids(page))[1, 0]
     assert any(len(word["tokens"]) > 1 for word in words)
     show(page, "attention")
     page.click(".minis [data-layer='1'][data-head='0']")
@@ -202,7 +203,7 @@ def test_the_file_opened_from_disk_shows_the_same_with_the_network_off(browser, 
             until(alone, f"document.querySelector('.step-numbers').dataset.step === '{key}'")
             assert alone.is_hidden("#trouble")
             alone.keyboard.press("ArrowRight")
-        weights = weights_of(explorer.subject.model, ids)
+        weights = weights_of(explorer, ids)
         show(alone, "attention")
         until(alone, "document.querySelectorAll('.minis canvas[data-drawn]').length === 8")
         for choice, truth in (("head", weights[1, 0, 3]), ("mean", weights[1, :, 3].mean(dim=0))):

@@ -1,6 +1,9 @@
 """Text files as lines, and what is said of files that are not text."""
 
+import gc
 import gzip
+import warnings
+from contextlib import suppress
 
 import pytest
 
@@ -63,3 +66,13 @@ def test_the_byte_of_a_first_line_counts_its_byte_order_mark(tmp_path):
 def test_a_lone_surrogate_in_a_file_becomes_one_replacement_sign(tmp_path, errors):
     path = written(tmp_path, "a\ud800b\udfff\n".encode("utf-8", "surrogatepass"))
     assert list(read_lines(path, errors)) == ["a\ufffdb\ufffd"] == [mend_surrogates("a\ud800b\udfff")]
+
+
+@pytest.mark.parametrize("content", [b"a\nb\n", b"", b"\0"])
+def test_a_file_is_closed_though_nobody_reads_its_lines(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with warnings.catch_warnings(record=True) as told, suppress(QkvError):
+        warnings.simplefilter("always")
+        read_lines(tmp_path / "a.txt")
+    gc.collect()
+    assert not told
