@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.race import serve
+from benchmarks.race import fastest, serve
 
 PROMPT, NEW, VOCAB = 64, 128, 32_000
 ROUND = {1: 5, NEW: 1}  # calls of a round, by tokens
@@ -82,16 +82,19 @@ def theirs(folder: str, kind: str, tokens: int):
 def champions(folder: str, kind: str, tokens: int):
     import ctranslate2
 
-    threads = 1 if kind == "int8" else THREADS  # their int8 with two threads is slower
-    writer = ctranslate2.Generator(f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32")
     names = ["<unk>", "<s>", "</s>", *map(str, range(3, VOCAB))]
 
-    def run(prompts):
-        named = [[names[i] for i in prompt] for prompt in prompts]
-        found = writer.generate_batch(named, max_length=tokens, min_length=tokens, include_prompt_in_result=False, sampling_topk=1)
-        assert all(len(one.sequences_ids[0]) == tokens for one in found)
+    def with_threads(threads: int):
+        writer = ctranslate2.Generator(f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32")
 
-    return run
+        def run(prompts):
+            named = [[names[i] for i in prompt] for prompt in prompts]
+            found = writer.generate_batch(named, max_length=tokens, min_length=tokens, include_prompt_in_result=False, sampling_topk=1)
+            assert all(len(one.sequences_ids[0]) == tokens for one in found)
+
+        return run
+
+    return fastest([with_threads(threads) for threads in {1, THREADS}])
 
 
 def memory(folder: str) -> str:
