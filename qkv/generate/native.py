@@ -17,6 +17,7 @@ from qkv.generate.fast_layer import FastCross, FastLayer
 from qkv.generate.fast_parts import FastNorm, Make, Map
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.native.build import library
+from qkv.native.calling import address, threads_for
 
 MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
 MANY = 256      # rows: from here on torch's product is faster, though the matrix must be laid out for it
@@ -72,7 +73,7 @@ class NativeProduct:
         if len(x) >= MANY:
             return F.linear(x, self.weight(), self.bias)
         x, out = x.contiguous(), x.new_empty(len(x), self.matrix.outputs)
-        self.run(c.byref(self.matrix), address(x), len(x), threads_for(len(x) * self.size), address(out))
+        self.run(c.byref(self.matrix), address(x), len(x), threads_for(len(x) * self.size, MUCH), address(out))
         return out
 
     def weight(self) -> Tensor:
@@ -108,16 +109,6 @@ def panels_of(weight: Tensor, width: int) -> Tensor:
     return filled.view(-1, width, inputs).transpose(1, 2).contiguous()
 
 
-def threads_for(work: int) -> int:
-    """A second thread costs a meeting after every part: small steps are faster alone."""
-    return torch.get_num_threads() if work >= MUCH else 1
-
-
-def address(tensor: Tensor | None) -> int | None:
-    assert tensor is None or tensor.is_contiguous()
-    return None if tensor is None else tensor.data_ptr()
-
-
 # ── The step ─────────────────────────────────────────────────────────────────────────────────────────────────────
 class NativeStep:
     """A decoder whose matrices are NativeProducts, and what follows its layers."""
@@ -142,22 +133,20 @@ class NativeStep:
         logits = x.new_empty(rows, self.vocab)
         there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4]))
         self.run(c.byref(self.model), address(x), address(turn), c.byref(as_cells(cells, cells.used)), there,
-                 rows, beams, threads_for(rows * self.size), address(logits))
+                 rows, beams, threads_for(rows * self.size, MUCH), address(logits))
         return logits
 
     def _layer(self, layer: FastLayer) -> c.Structure:
-        self_, n_cross = self._attention(layer, layer.norms[0], layer.qkv, layer.out), layer.cross
-        heads = layer.heads
+        own = self._attention(layer, layer.norms[0], layer.qkv, layer.out)
         if layer.head_norm is not None:
-            self_.q_norm = self._norm(layer.head_norm, 0)
-            self_.k_norm = self._norm(layer.head_norm, heads.n_heads)
+            own.q_norm, own.k_norm = self._norm(layer.head_norm, 0), self._norm(layer.head_norm, layer.heads.n_heads)
         cross = self.attention_type()
-        if n_cross is not None:
-            cross = self._attention(n_cross, layer.norms[1], n_cross.q, n_cross.out)
-            if n_cross.q_norm is not None:
-                cross.q_norm = self._norm(n_cross.q_norm)
+        if layer.cross is not None:
+            cross = self._attention(layer.cross, layer.norms[1], layer.cross.q, layer.cross.out)
+            if layer.cross.q_norm is not None:
+                cross.q_norm = self._norm(layer.cross.q_norm)
         kind = list(ACTIVATIONS.values()).index(layer.activation)
-        return self.layer_type(self_, cross, n_cross is not None, layer.pre_norm, self._norm(layer.norms[-1]),
+        return self.layer_type(own, cross, layer.cross is not None, layer.pre_norm, self._norm(layer.norms[-1]),
                                matrix_of(layer.up), matrix_of(layer.down), layer.gated, kind)
 
     def _attention(self, part: FastLayer | FastCross, norm: FastNorm, into: Map, out: Map) -> Any:

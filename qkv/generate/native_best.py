@@ -7,10 +7,11 @@ docs/performance.md, "The native library".
 import torch
 from torch import Tensor
 
-from qkv.generate.native import address, can_be_native, threads_for
+from qkv.generate.native import can_be_native
 from qkv.native.build import library
+from qkv.native.calling import address, threads_for
 
-COST = 4  # a score that is looked at, in products of a number and a weight
+MUCH = 1 << 17  # scores that keep a second thread busy
 
 
 def can_choose(scores: Tensor) -> bool:
@@ -22,7 +23,7 @@ def native_best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Ten
     (sentences, live), vocab, lib = shift.shape, scores.shape[1], library(scores.dtype)
     assert lib is not None and n <= live * vocab
     best, place = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
-    threads = threads_for(scores.numel() * COST)
+    threads = threads_for(scores.numel(), MUCH)
     lib.qkv_best(address(scores), address(shift.contiguous()), sentences, live, vocab, n, threads, address(best), address(place))
     return place // vocab, place % vocab, best
 
@@ -31,5 +32,5 @@ def native_log_sum(scores: Tensor) -> Tensor:
     """log(sum(exp(scores))) of each row, (rows,)."""
     lib, sums = library(scores.dtype), scores.new_empty(len(scores))
     assert lib is not None
-    lib.qkv_log_sums(address(scores), *scores.shape, threads_for(scores.numel() * COST), address(sums))
+    lib.qkv_log_sums(address(scores), *scores.shape, threads_for(scores.numel(), MUCH), address(sums))
     return sums

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.native.build import library
+from qkv.native.calling import threads_for
 
 NUMBERS = {torch.float32}  # what a training on a CPU computes in
 MUCH = 1 << 15             # numbers that keep a second thread busy
@@ -30,10 +31,6 @@ def is_native(x: Tensor) -> bool:
 
 def lib_of(x: Tensor) -> Any:
     return library(x.dtype)
-
-
-def threads_for(x: Tensor) -> int:
-    return torch.get_num_threads() if x.numel() >= MUCH else 1
 
 
 def as_heads(x: Tensor) -> Tensor:
@@ -59,8 +56,8 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, way: int) -> Tensor:
     """(batch, heads, length, width), turned by (batch or 1, 1, length, half); way -1 turns back."""
     x, cos, sin = as_heads(x), cos.contiguous(), sin.contiguous()
     out = laid_out(x)
-    by_batch = cos.stride(0) if len(cos) > 1 else 0
-    lib_of(x).qkv_turn(shapes(x, x, out), x.data_ptr(), cos.data_ptr(), sin.data_ptr(), by_batch, cos.shape[-1], way, threads_for(x), out.data_ptr())
+    by_batch, threads = cos.stride(0) if len(cos) > 1 else 0, threads_for(x.numel(), MUCH)
+    lib_of(x).qkv_turn(shapes(x, x, out), x.data_ptr(), cos.data_ptr(), sin.data_ptr(), by_batch, cos.shape[-1], way, threads, out.data_ptr())
     return out
 
 
@@ -72,14 +69,14 @@ def can_turn(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
 def relu_squared(x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    lib_of(x).qkv_relu_squared(x.data_ptr(), x.numel(), threads_for(x), out.data_ptr())
+    lib_of(x).qkv_relu_squared(x.data_ptr(), x.numel(), threads_for(x.numel(), MUCH), out.data_ptr())
     return out
 
 
 def relu_squared_back(x: Tensor, grad: Tensor) -> Tensor:
     x, grad = x.contiguous(), grad.contiguous()
     out = torch.empty_like(x)
-    lib_of(x).qkv_relu_squared_back(x.data_ptr(), grad.data_ptr(), x.numel(), threads_for(x), out.data_ptr())
+    lib_of(x).qkv_relu_squared_back(x.data_ptr(), grad.data_ptr(), x.numel(), threads_for(x.numel(), MUCH), out.data_ptr())
     return out
 
 
@@ -87,7 +84,8 @@ def rms(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normed x, and 1 / root of each row."""
     there = as_heads(x)
     out, shrinks = laid_out(there), x.new_empty(there.shape[:3])
-    lib_of(x).qkv_rms(shapes(there, there, out), there.data_ptr(), gain.data_ptr(), eps, threads_for(x), out.data_ptr(), shrinks.data_ptr())
+    lib_of(x).qkv_rms(shapes(there, there, out), there.data_ptr(), gain.data_ptr(), eps, threads_for(x.numel(), MUCH),
+                      out.data_ptr(), shrinks.data_ptr())
     return out.reshape(x.shape), shrinks
 
 
@@ -95,6 +93,6 @@ def rms_back(x: Tensor, gain: Tensor, shrinks: Tensor, grad: Tensor) -> tuple[Te
     """The gradients of x and of the gain."""
     there, grad = as_heads(x), as_heads(grad)
     out, sums = laid_out(there), x.new_zeros(len(there), there.shape[3])
-    lib_of(x).qkv_rms_back(shapes(there, grad, out), there.data_ptr(), gain.data_ptr(), shrinks.data_ptr(), grad.data_ptr(), threads_for(x),
-                           out.data_ptr(), sums.data_ptr())
+    lib_of(x).qkv_rms_back(shapes(there, grad, out), there.data_ptr(), gain.data_ptr(), shrinks.data_ptr(), grad.data_ptr(),
+                           threads_for(x.numel(), MUCH), out.data_ptr(), sums.data_ptr())
     return out.reshape(x.shape), sums.sum(dim=0)

@@ -46,7 +46,7 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
     model = Transformer(writer(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
     said = []
     for threads in (1, 2, 3):
-        monkeypatch.setattr(native, "threads_for", lambda work, threads=threads: threads)
+        monkeypatch.setattr(native, "threads_for", lambda work, much, threads=threads: threads)
         stepper = FastPromptStepper(model)
         assert stepper.fast.native is not None
         with torch.inference_mode():
