@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qkv.generate.ahead import looking_ahead
 from qkv.generate.best import best_token
 from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
 from qkv.model.transformer import Transformer
@@ -28,8 +29,17 @@ def greedy(
         said: list[list[int]] = [[] for _ in limits]
         where, ids = list(range(len(limits))), source_ids.new_full((len(limits),), bos_id)  # the sentence of each row
         going = set(where)
+
+        def choose(logits: Tensor) -> Tensor:
+            return best_token(logits.index_fill_(1, forbidden, -math.inf))              # (rows,)
+
+        def foresee(logits: Tensor, ahead: int) -> Tensor | None:
+            token = choose(logits)
+            return None if int(token) == eos_id or len(said[0]) + ahead + 1 >= limits[0] else token
+
+        step = looking_ahead(stepper, foresee) or stepper.step
         while going:
-            ids = best_token(stepper.step(ids).index_fill_(1, forbidden, -math.inf))  # (rows,)
+            ids = choose(step(ids))
             for n, token in zip(where, ids.tolist(), strict=True):
                 if n in going:
                     said[n].append(token)

@@ -59,6 +59,12 @@ class FastStack:
             x = self.positions((x * self.scale)[:, None], place[:, None])[:, 0]
         return self.embed_norm(x), turn
 
+    def enter_chain(self, ids: Tensor, place: int) -> tuple[Tensor, Tensor | None]:
+        """Tokens that follow each other, the first of them here: (tokens, d_model), and a turn for each."""
+        entered = [self.enter(id, place + n, place + n) for n, id in enumerate(ids.split(1))]
+        turns = [turn for _, turn in entered if turn is not None]
+        return torch.cat([x for x, _ in entered]), torch.stack(turns) if turns else None
+
     def step(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
         """What has entered, through all layers, (rows, d_model)."""
         seen = [None] * len(self.layers) if memory is None else memory.seen
@@ -102,7 +108,13 @@ class FastModel:
 
     def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
         """(rows,) newest tokens -> (rows, vocab) logits of the next."""
-        x, turn = self.decoder.enter(ids, place, cells.used)
+        return self._through(*self.decoder.enter(ids, place, cells.used), cells, memory)
+
+    def chain(self, ids: Tensor, place: int, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
+        """(tokens,) of one row that follow each other -> (tokens, vocab) logits after each; the cells they fill are not yet in use."""
+        return self._through(*self.decoder.enter_chain(ids, place), cells.chain(len(ids)), memory)
+
+    def _through(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
         if self.native is not None:
             return self.native(x, turn, cells, memory)
         return self.logits(self.decoder.step(x, turn, cells, memory))
@@ -133,6 +145,7 @@ class FastStepper:
     """Rows are hypotheses, sentence after sentence, each sentence with equally many."""
 
     def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None, int8: bool = False):
+        self.model, self.int8 = model, int8
         self.fast, self.place, self.beams = FastModel.of(model, int8), 0, 1
         decoder, encoder = self.fast.decoder, self.fast.encoder
         if encoder is None:

@@ -45,12 +45,24 @@ class KeyValues:
 
     def take(self, beams: int) -> None:
         """A new cell for each beam, the last ones of those in use; each beam sees its own."""
-        while self.used + beams > self.all.shape[4]:
+        self.reserve(beams)
+        self.hidden.narrow(2, self.used, beams).diagonal(0, 1, 2).zero_()
+        self.used += beams
+
+    def reserve(self, cells: int) -> None:
+        """Room for so many more."""
+        while self.used + cells > self.all.shape[4]:
             self.all = torch.cat([self.all, torch.zeros_like(self.all)], dim=4)
             self.hidden = torch.cat([self.hidden, torch.full_like(self.hidden, -math.inf)], dim=2)
             self.seen = []
-        self.hidden.narrow(2, self.used, beams).diagonal(0, 1, 2).zero_()
-        self.used += beams
+
+    def chain(self, length: int) -> "KeyValues":
+        """The same store for the next tokens of one row as its beams: each sees what the row has seen and those before it."""
+        self.reserve(length)
+        hidden = self.hidden.repeat(1, length, 1)                                    # (1, length, room)
+        hidden[..., self.used :] = -math.inf
+        hidden[0, :, self.used : self.used + length].triu_(1)
+        return KeyValues(self.all, hidden, self.used)
 
     def look(self, cells: int) -> None:
         """What each layer sees of the first cells, as views."""

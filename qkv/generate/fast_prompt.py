@@ -20,8 +20,10 @@ from qkv.model.transformer import Transformer
 class FastPromptStepper:
     """Rows are texts that grow; shorter prompts are padded on the left, and the padding is hidden."""
 
+    memory = None  # of an encoder: there is none
+
     def __init__(self, model: Transformer, int8: bool = False):
-        self.fast = FastModel.of(model, int8)
+        self.model, self.int8, self.fast = model, int8, FastModel.of(model, int8)
         self.place: int | Tensor = 0  # of the next token: one for all rows, or each with its own
 
     def read(self, prompts: list[list[int]]) -> Tensor:

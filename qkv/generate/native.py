@@ -127,12 +127,13 @@ class NativeStep:
         self.alive = layers, head, made
 
     def __call__(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
-        """The stream of each row's newest token, (rows, d_model), overwritten -> (rows, vocab)."""
+        """The stream of each row's newest token, (rows, d_model), overwritten -> (rows, vocab); one turn, or each row's own."""
         rows, beams = len(x), len(x) // cells.all.shape[2]
         cells.take(beams)
         logits = x.new_empty(rows, self.vocab)
         there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4]))
-        self.run(c.byref(self.model), address(x), address(turn), c.byref(as_cells(cells, cells.used)), there,
+        by_row = 0 if turn is None or turn.dim() == 2 else turn.stride(0)
+        self.run(c.byref(self.model), address(x), address(turn), by_row, c.byref(as_cells(cells, cells.used)), there,
                  rows, beams, threads_for(rows * self.size, MUCH), address(logits))
         return logits
 

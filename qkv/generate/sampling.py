@@ -169,17 +169,22 @@ class Draws:
 
     def __init__(self, seed: int, n: int, device: torch.device):
         self.sources = [np.random.PCG64(np.random.SeedSequence([seed, index])) for index in range(n)]
-        self.device, self.used, self.block = device, AHEAD, torch.empty(0)
+        self.used, self.block = 0, torch.empty(n, 0, dtype=widest_of(device), device=device)
 
     def next(self) -> Tensor:
         """One number for each text, (n,)."""
-        if self.used == AHEAD:
+        chances = self.coming(0)
+        self.used += 1
+        return chances
+
+    def coming(self, ahead: int) -> Tensor:
+        """The number that comes after so many others, which all stay to be used."""
+        if self.used + ahead >= self.block.shape[1]:
             # Raw bits only: numpy promises that these stay the same in every version.
             raw = np.stack([source.random_raw(AHEAD) for source in self.sources])
-            self.block = torch.from_numpy((raw >> 11) * 2.0**-53).to(self.device, widest_of(self.device))
-            self.used = 0
-        self.used += 1
-        return self.block[:, self.used - 1]
+            more = torch.from_numpy((raw >> 11) * 2.0**-53).to(self.block)
+            self.block, self.used = torch.cat([self.block[:, self.used :], more], dim=1), 0
+        return self.block[:, self.used + ahead]
 
 
 def widest(tensor: Tensor) -> torch.dtype:

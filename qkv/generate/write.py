@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.generate.ahead import looking_ahead
 from qkv.generate.prompt import PromptStepper
 from qkv.generate.sampling import Draws, choose
 from qkv.generate.settings import Writing
@@ -53,6 +54,7 @@ class Writer:
         self.where = torch.arange(len(self.prompts), device=logits.device)    # which text stands in each row
         if settings.n > 1:
             stepper.keep(self.where // settings.n)  # a prompt is read once for all of its texts
+        self.step = looking_ahead(stepper, self._foresee) or stepper.step
         self.logits = logits[self.where // settings.n]                        # (rows, vocab)
         self.alive = torch.ones_like(self.where, dtype=torch.bool)
         self.n_alive, self.length, self.room = len(self.where), 0, bounds.context - max(map(len, prompts))
@@ -101,8 +103,15 @@ class Writer:
             return
         if self.n_alive <= (1 - LEAVE_SHARE) * len(self.where):
             self._leave()
-        self.logits = self.stepper.step(self.record.ids[self.where, self.length - 1])
+        self.logits = self.step(self.record.ids[self.where, self.length - 1])
         self.room -= 1
+
+    def _foresee(self, logits: Tensor, ahead: int) -> Tensor | None:
+        """What would be said so many tokens after the next one, were these the logits; None: it would be the last."""
+        if ahead + 1 >= min(self.settings.max_new_tokens - self.length, self.room):
+            return None
+        ids = choose(logits, self.settings, self.seen, self.draws.coming(ahead))
+        return None if int(ids) in self.bounds.ends else ids
 
     def _leave(self) -> None:
         """Texts that have ended take no further part."""

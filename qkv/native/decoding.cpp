@@ -1,6 +1,7 @@
 // One step of a decoder, for machines whose compiler is at hand: the same sums as fast_layer.py, without a dispatch for each.
 //
 // In: the stream of the newest token of each row, and the cache. Out: logits; the cache has one more cell for each beam.
+// Tokens that follow each other stand as beams too, each with its own turn, which see those before them.
 // Called by generate/native.py; equal to the model's own (tests/generate/test_native.py). Told in docs/performance.md, "The native library".
 #include "products.h"
 
@@ -123,26 +124,47 @@ void look(const number *q, const number *keys, const number *values, const std::
     }
 }
 
-struct Scene { const Cells &cells; const Sight &sight; const number *turn; int layer, rows, beams; };
+struct Turns {              // matrices (d_head, d_head), null: nothing turns
+    const number *first;
+    int64_t by_row;         // from one row's to the next one's; 0: all rows have the same
+    const number *of(int row) const { return first ? first + row * by_row : nullptr; }
+};
+struct Scene {
+    const Cells &cells;
+    const Sight &sight;
+    Turns turns;
+    int layer, rows, beams;
 
-// Each key/value head of each row: its new cell (not of the encoder's memory), then the queries of its group.
-void attend(const Attention &a, const Scene &s, const number *made, number *mixed, bool is_cross, Team team) {
-    int d = a.d_head, group = a.heads / a.kv_heads, wide = a.in.outputs, sentences = s.rows / s.beams, begin, end;
+    // Where the cells of a row's head begin.
+    int64_t at(const Attention &a, int row, int kv) const {
+        return (((int64_t)layer * (rows / beams) + row / beams) * a.kv_heads + kv) * cells.room * a.d_head;
+    }
+};
+
+// Each key/value head of each row: its new cell.
+void remember(const Attention &a, const Scene &s, const number *made, Team team) {
+    int d = a.d_head, begin, end;
+    share(s.rows * a.kv_heads, team, begin, end);
+    for (int n = begin; n < end; n++) {
+        int row = n / a.kv_heads, kv = n % a.kv_heads;
+        int64_t cell = s.at(a, row, kv) + (int64_t)(s.cells.end - s.beams + row % s.beams) * d;
+        const number *mine = made + (int64_t)row * a.in.outputs + (a.heads + kv) * d;
+        placed(a.k_norm, s.turns.of(row), mine, s.cells.keys + cell, d);
+        std::copy_n(mine + a.kv_heads * d, d, s.cells.values + cell);
+    }
+}
+
+// Each key/value head of each row: the queries of its group.
+void attend(const Attention &a, const Scene &s, const number *made, number *mixed, Team team) {
+    int d = a.d_head, group = a.heads / a.kv_heads, begin, end;
     share(s.rows * a.kv_heads, team, begin, end);
     std::vector<number> q(d);
     for (int n = begin; n < end; n++) {
-        int row = n / a.kv_heads, kv = n % a.kv_heads, sentence = row / s.beams;
-        int64_t store = (((int64_t)s.layer * sentences + sentence) * a.kv_heads + kv) * s.cells.room * d;
-        number *keys = s.cells.keys + store, *values = s.cells.values + store;
-        const number *mine = made + (int64_t)row * wide;
-        if (!is_cross) {
-            int64_t cell = (int64_t)(s.cells.end - s.beams + row % s.beams) * d;
-            placed(a.k_norm, s.turn, mine + (a.heads + kv) * d, keys + cell, d);
-            std::copy_n(mine + (a.heads + a.kv_heads + kv) * d, d, values + cell);
-        }
+        int row = n / a.kv_heads, kv = n % a.kv_heads;
+        int64_t store = s.at(a, row, kv);
         for (int head = kv * group; head < (kv + 1) * group; head++) {
-            placed(a.q_norm, is_cross ? nullptr : s.turn, mine + head * d, q.data(), d);
-            look(q.data(), keys, values, s.sight[row], mixed + ((int64_t)row * a.heads + head) * d, d);
+            placed(a.q_norm, s.turns.of(row), made + (int64_t)row * a.in.outputs + head * d, q.data(), d);
+            look(q.data(), s.cells.keys + store, s.cells.values + store, s.sight[row], mixed + ((int64_t)row * a.heads + head) * d, d);
         }
     }
 }
@@ -175,7 +197,11 @@ void go_through(const Model &model, const Layer &layer, const Scene &self, const
         residual(model, a.norm, layer.pre_norm, room, rows, team, [&](const number *in) {
             product(a.in, in, rows, room.made, false, team);
             together();
-            attend(a, scene, room.made, room.mixed, is_cross, team);
+            if (!is_cross) {
+                remember(a, scene, room.made, team);
+                if (scene.beams > 1) together();  // beams may see each other's cells
+            }
+            attend(a, scene, room.made, room.mixed, team);
             together();
             product(a.out, room.mixed, rows, room.x, true, team);
         });
@@ -193,8 +219,9 @@ void go_through(const Model &model, const Layer &layer, const Scene &self, const
 }  // namespace
 
 extern "C" {
-// x (rows, d_model), which is overwritten, to logits (rows, vocab); `turn` and `memory` may be null.
-void qkv_step(const Model *model, number *x, const number *turn, const Cells *cells, const Cells *memory, int rows, int beams, int threads, number *logits) {
+// x (rows, d_model), which is overwritten, to logits (rows, vocab); `turns` and `memory` may be null.
+void qkv_step(const Model *model, number *x, const number *turns, int64_t by_row, const Cells *cells, const Cells *memory, int rows, int beams,
+              int threads, number *logits) {
     Sight past = sight_of(*cells, rows, beams), source = memory ? sight_of(*memory, rows, beams) : Sight();
     static thread_local std::vector<number> kept;
     kept.resize((int64_t)rows * (model->d_model + 2 * model->widest));
@@ -204,7 +231,8 @@ void qkv_step(const Model *model, number *x, const number *turn, const Cells *ce
     {
         Team team = my_team();
         for (int n = 0; n < model->n_layers; n++)
-            go_through(*model, model->layers[n], {*cells, past, turn, n, rows, beams}, {memory ? *memory : *cells, source, nullptr, n, rows, beams}, room, team);
+            go_through(*model, model->layers[n], {*cells, past, {turns, by_row}, n, rows, beams},
+                       {memory ? *memory : *cells, source, {nullptr, 0}, n, rows, beams}, room, team);
         norm_rows(model->norm, x, room.h, rows, model->d_model, team);
         together();
         product(model->head, room.h, rows, logits, false, team);

@@ -3,8 +3,9 @@
 #include "numbers.h"
 
 constexpr int WIDTH = 2 * LANES;  // outputs of a panel: matrices are kept as (panels, inputs, WIDTH)
+constexpr int FAR = 48, LINE = 64; // inputs whose weights are asked for ahead of their turn; bytes that memory gives at once
 constexpr int NEAR = 1 << 18;     // bytes of rows that stay in a core's second cache while all panels pass
-constexpr int AT_ONCE = 4;        // panels for a single row: sums that do not wait for each other
+constexpr int AT_ONCE = 4;        // panels at most for few rows: sums that do not wait for each other, memory read in several places
 
 struct Matrix {
     const void *panels;     // (panels, inputs, WIDTH), float32 or int8
@@ -41,6 +42,7 @@ void block(const Matrix &m, int panel, const number *in, number *out, bool add) 
     for (int k = 0; k < m.inputs; k++)
         for (int p = 0; p < PANELS; p++) {
             const Weight *w = weights + ((int64_t)p * m.inputs + k) * WIDTH;
+            for (size_t line = 0; line < WIDTH * sizeof(Weight); line += LINE) __builtin_prefetch((const char *)(w + FAR * WIDTH) + line);
             Vector left = load(w), right = load(w + LANES);
             for (int r = 0; r < ROWS; r++) {
                 number x = in[(int64_t)k * ROWS + r];
@@ -58,11 +60,14 @@ void block(const Matrix &m, int panel, const number *in, number *out, bool add) 
         }
 }
 
+// All panels from `begin` to `end`, for up to MOST_ROWS rows.
 template <class Weight, int ROWS>
-void rows_left(int rows, const Matrix &m, int panel, const number *in, number *out, bool add) {
+void panels_of(int rows, const Matrix &m, int begin, int end, const number *in, number *out, bool add) {
     if constexpr (ROWS > 0) {
-        if (rows == ROWS) block<Weight, ROWS, 1>(m, panel, in, out, add);
-        else rows_left<Weight, ROWS - 1>(rows, m, panel, in, out, add);
+        if (rows != ROWS) return panels_of<Weight, ROWS - 1>(rows, m, begin, end, in, out, add);
+        constexpr int TOGETHER = std::max(1, std::min(AT_ONCE, MOST_ROWS / ROWS));  // as many sums as there are registers
+        for (; begin + TOGETHER <= end; begin += TOGETHER) block<Weight, ROWS, TOGETHER>(m, begin, in, out, add);
+        for (; begin < end; begin++) block<Weight, ROWS, 1>(m, begin, in, out, add);
     }
 }
 
@@ -84,16 +89,16 @@ template <class Weight>
 void product_of(const Matrix &m, const number *in, int rows, number *out, bool add, Team team) {
     int begin, end;
     share((m.outputs + WIDTH - 1) / WIDTH, team, begin, end);
-    int panel = begin;
-    if (rows == 1)
-        for (; panel + AT_ONCE <= end; panel += AT_ONCE) block<Weight, 1, AT_ONCE>(m, panel, in, out, add);
+    if (rows <= MOST_ROWS)
+        return panels_of<Weight, MOST_ROWS>(rows, m, begin, end, side_by_side(in, rows, m.inputs), out, add);
     int tile = std::max(1, NEAR / ((int)sizeof(number) * m.inputs) / MOST_ROWS) * MOST_ROWS;
-    for (int top = 0, first = panel; top < rows; top += tile) {
+    for (int top = 0; top < rows; top += tile) {
         int n = std::min(tile, rows - top);
         const number *near = side_by_side(in + (int64_t)top * m.inputs, n, m.inputs);
-        for (panel = first; panel < end; panel++)
+        for (int panel = begin; panel < end; panel++)
             for (int row = 0; row < n; row += MOST_ROWS)
-                rows_left<Weight, MOST_ROWS>(std::min(MOST_ROWS, n - row), m, panel, near + (int64_t)row * m.inputs, out + (int64_t)(top + row) * m.outputs, add);
+                panels_of<Weight, MOST_ROWS>(std::min(MOST_ROWS, n - row), m, panel, panel + 1, near + (int64_t)row * m.inputs,
+                                             out + (int64_t)(top + row) * m.outputs, add);
     }
 }
 
