@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
+from qkv.generate.fast_convolution import FastConvolution
 from qkv.generate.fast_layer import FastLayer
 from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, open_norm, product, stacked
 from qkv.generate.int8 import can_be_int8, int8_product
@@ -20,6 +21,7 @@ from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
 from qkv.model.head import LmHead
+from qkv.model.mixers import ConvolutionMixer
 from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.model.view import View, places_of
 
@@ -30,8 +32,10 @@ class FastStack:
     """An encoder or a decoder: its layers, and what comes before and after them."""
 
     def __init__(self, stack: LayerStack, spec: s.Stack, table: Tensor, scale: float, make: Make = product):
-        norm = spec.layers[0].norm
-        self.layers = [FastLayer(block, norm, make) for block in stack.layers if isinstance(block, Block | CrossBlock)]
+        norm, blocks = spec.layers[0].norm, [block for block in stack.layers if isinstance(block, Block | CrossBlock)]
+        first = blocks[0]
+        self.opening = FastConvolution(first, norm, make) if isinstance(first, Block) and isinstance(first.attn.branch, ConvolutionMixer) else None
+        self.layers = [FastLayer(block, norm, make) for block in (blocks if self.opening is None else blocks[1:])]
         self.heads, self.table, self.scale = self.layers[0].heads, table, scale
         self.positions, self.sees = stack.positions, stack.sees
         self.places = Places(stack, self.heads.d_head, table)
@@ -43,25 +47,32 @@ class FastStack:
         places = places_of(length, 0, real, ids.device)
         x = self.positions(torch.embedding(self.table, ids) * self.scale, places)
         x = self.embed_norm(x).flatten(0, 1)                                        # (rows * length, d_model)
+        if self.opening is not None:
+            store = self.opening.store(rows, length, self.table) if kv is None or kv.store is None else kv.store
+            x = self.opening(x, store, 0, real)
         turn = self.positions.turn(places_of(length, 0, None, ids.device), x.dtype)  # only distances count: see step
         sight = View(length, 0, self.sees, real, device=ids.device).sight()
         for n, layer in enumerate(self.layers):
             x = layer.read(x, rows, turn, sight, None if kv is None else kv.all[:, n, :, :, :length])
         return x
 
-    def enter(self, ids: Tensor, place: int | Tensor, used: int) -> tuple[Tensor, Tensor | None]:
+    def enter(self, ids: Tensor, place: int | Tensor, cells: KeyValues, cell: int) -> tuple[Tensor, Tensor | None]:
         """The newest token of each row, all at one place or each at its own: (rows, d_model), and the turn of queries and keys."""
         x = torch.embedding(self.table, ids)                                        # (rows, d_model)
-        turn = self.places.turn(place if isinstance(place, int) else used)          # padding counts: only distances turn
+        turn = self.places.turn(place if isinstance(place, int) else cell)          # padding counts: only distances turn
         if isinstance(place, int):
             x = torch.add(self.places.added(place), x, alpha=self.scale)
         else:
             x = self.positions((x * self.scale)[:, None], place[:, None])[:, 0]
-        return self.embed_norm(x), turn
+        x = self.embed_norm(x)
+        if self.opening is None:
+            return x, turn
+        assert cells.store is not None
+        return self.opening(x, cells.store, cell), turn
 
-    def enter_chain(self, ids: Tensor, place: int) -> tuple[Tensor, Tensor | None]:
+    def enter_chain(self, ids: Tensor, place: int, cells: KeyValues) -> tuple[Tensor, Tensor | None]:
         """Tokens that follow each other, the first of them here: (tokens, d_model), and a turn for each."""
-        entered = [self.enter(id, place + n, place + n) for n, id in enumerate(ids.split(1))]
+        entered = [self.enter(id, place + n, cells, cells.used + n) for n, id in enumerate(ids.split(1))]
         turns = [turn for _, turn in entered if turn is not None]
         return torch.cat([x for x, _ in entered]), torch.stack(turns) if turns else None
 
@@ -108,11 +119,13 @@ class FastModel:
 
     def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
         """(rows,) newest tokens -> (rows, vocab) logits of the next."""
-        return self._through(*self.decoder.enter(ids, place, cells.used), cells, memory)
+        cells.reserve(len(ids) // cells.all.shape[2])
+        return self._through(*self.decoder.enter(ids, place, cells, cells.used), cells, memory)
 
     def chain(self, ids: Tensor, place: int, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
         """(tokens,) of one row that follow each other -> (tokens, vocab) logits after each; the cells they fill are not yet in use."""
-        return self._through(*self.decoder.enter_chain(ids, place), cells.chain(len(ids)), memory)
+        cells.reserve(len(ids))
+        return self._through(*self.decoder.enter_chain(ids, place, cells), cells.chain(len(ids)), memory)
 
     def _through(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
         if self.native is not None:
@@ -193,12 +206,17 @@ def can_be_fast(model: Transformer, int8: bool = False) -> bool:
     )  # fmt: skip
 
 
-def is_common(stack: LayerStack, spec: s.Stack) -> bool:
-    """Whether all blocks are alike and of the common kind: full attention, a plain feed-forward; none is being recorded."""
-    layer = spec.layers[0]
+def is_common(stack: LayerStack, spec: s.Stack, opening: bool = False) -> bool:
+    """Whether all blocks are alike and of the common kind: full attention, a plain feed-forward; none is being recorded.
+
+    With `opening` the first one may be a convolution instead.
+    """
+    first, layer = spec.layers[0], spec.layers[-1]
+    opens = opening and isinstance(first.mixer, s.Convolution) and first.repeat == 1
     return (
-        len(spec.layers) == 1 and isinstance(layer.mixer, s.Heads) and layer.mixer.window is None
-        and layer.norm.kind != "batch" and not isinstance(layer.feed_forward, s.Experts)
+        len(spec.layers) == 1 + opens and isinstance(layer.mixer, s.Heads) and layer.mixer.window is None
+        and first.norm == layer.norm and layer.norm.kind != "batch"
+        and not any(isinstance(one.feed_forward, s.Experts) for one in (first, layer))
         and all(_is_fused(block) for block in stack.layers)
     )  # fmt: skip
 

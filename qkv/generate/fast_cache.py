@@ -23,10 +23,14 @@ class Seen(NamedTuple):
 
 
 class KeyValues:
-    """`all` is (2, layers, sentences, kv_heads, room, d_head), `hidden` (sentences or 1, beams or 1, room)."""
+    """`all` is (2, layers, sentences, kv_heads, room, d_head), `hidden` (sentences or 1, beams or 1, room).
+
+    `store` is what a convolution before the layers reads, (sentences, more than room, d_model), if there is one.
+    """
 
     def __init__(self, all_: Tensor, hidden: Tensor, used: int = 0):
         self.all, self.hidden, self.used = all_, hidden, used
+        self.store: Tensor | None = None
         self.seen: list[Seen] = []
 
     @staticmethod
@@ -54,6 +58,7 @@ class KeyValues:
         while self.used + cells > self.all.shape[4]:
             self.all = torch.cat([self.all, torch.zeros_like(self.all)], dim=4)
             self.hidden = torch.cat([self.hidden, torch.full_like(self.hidden, -math.inf)], dim=2)
+            self.store = None if self.store is None else torch.cat([self.store, torch.zeros_like(self.store)], dim=1)
             self.seen = []
 
     def chain(self, length: int) -> "KeyValues":
@@ -74,6 +79,7 @@ class KeyValues:
         """These sentences stay, in this order; one may come twice."""
         cells = self.seen[0].keys.shape[2] if self.seen else whole(self.used)
         self.all = self.all.index_select(2, sentences)
+        self.store = None if self.store is None else self.store.index_select(0, sentences)
         if len(self.hidden) > 1:
             self.hidden = self.hidden.index_select(0, sentences)
         self.look(cells)

@@ -23,41 +23,57 @@ from qkv.model.view import Sight
 Cell = Sequence[Any]  # where the new keys and values go, and what is Seen: one layer of KeyValues.next
 
 
-class FastLayer:
-    """One block: its weights, those that read the same input side by side."""
+class FastBlock:
+    """What all blocks share: residuals, the feed-forward as the last of them."""
 
     def __init__(self, block: Block | CrossBlock, norm: s.Norm, make: Make = product):
-        attn, wide = block.attn.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and isinstance(wide, DenseFeedForward | GatedFeedForward)
-        self.heads, self.pre_norm = attn.heads, norm.place == "pre"
+        wide, self.pre_norm = block.ffn.branch, norm.place == "pre"
+        assert isinstance(wide, DenseFeedForward | GatedFeedForward)
         parts = [block.attn, block.cross, block.ffn] if isinstance(block, CrossBlock) else [block.attn, block.ffn]
         # Before a matrix the gain of an RMSNorm moves into it; after the sum it has to be applied.
         opened = [open_norm(part.norm, norm) if self.pre_norm else (fast_norm(part.norm, norm), None) for part in parts]
-        self.norms, gains = [one for one, _ in opened], [gain for _, gain in opened]
-        self.qkv, self.out = make(*stacked_qkv(attn, gains[0])), make(*stacked([attn.o_proj]))
-        self.head_norm = head_norm(attn) if attn.heads.qk_norm else None
-        self.cross = FastCross(block.cross.branch, gains[1], make) if isinstance(block, CrossBlock) else None
+        self.norms, self.gains = [one for one, _ in opened], [gain for _, gain in opened]
         self.gated = isinstance(wide, GatedFeedForward)
         up = [wide.gate_proj, wide.up_proj] if isinstance(wide, GatedFeedForward) else [wide.up_proj]
-        self.up, self.down, self.activation = make(*stacked(up, gains[-1])), make(*stacked([wide.down_proj])), wide.activation
+        self.up, self.down, self.activation = make(*stacked(up, self.gains[-1])), make(*stacked([wide.down_proj])), wide.activation
 
-    def step(self, x: Tensor, cell: Cell, turn: Tensor | None, memory: Seen | None = None) -> Tensor:
-        """One token of each row, (rows, d_model); `memory` is the encoder's."""
-        x = self._add(0, x, self.attend, cell, turn)
-        if self.cross is not None:
-            x = self._add(1, x, self.cross, memory)
-        return self._add(-1, x, self.think)
-
-    def read(self, x: Tensor, rows: int, turn: Turn, sight: Sight, store: Tensor | None = None) -> Tensor:
-        """All tokens of each row, (rows * length, d_model); keys and values go into `store` (2, rows, kv_heads, length, d)."""
-        x = self._add(0, x, self.attend_all, rows, turn, sight, store)
-        return self._add(-1, x, self.think)
-
-    def _add(self, n: int, x: Tensor, branch: Callable[..., Tensor], *context: object) -> Tensor:
+    def add(self, n: int, x: Tensor, branch: Callable[..., Tensor], *context: object) -> Tensor:
         """The residual: its norm stands before the branch, or after the sum."""
         if self.pre_norm:
             return branch(self.norms[n](x), *context).add_(x)
         return self.norms[n](branch(x, *context).add_(x))
+
+    def think(self, x: Tensor) -> Tensor:
+        """The feed-forward."""
+        wide = self.up(x)
+        if self.gated:
+            gate, wide = wide.chunk(2, 1)
+            return self.down(self.activation(gate).mul_(wide))
+        return self.down(self.activation(wide))
+
+
+class FastLayer(FastBlock):
+    """A block that attends: its weights, those that read the same input side by side."""
+
+    def __init__(self, block: Block | CrossBlock, norm: s.Norm, make: Make = product):
+        super().__init__(block, norm, make)
+        attn = block.attn.branch
+        assert isinstance(attn, GroupedAttention)
+        self.heads, self.qkv, self.out = attn.heads, make(*stacked_qkv(attn, self.gains[0])), make(*stacked([attn.o_proj]))
+        self.head_norm = head_norm(attn) if attn.heads.qk_norm else None
+        self.cross = FastCross(block.cross.branch, self.gains[1], make) if isinstance(block, CrossBlock) else None
+
+    def step(self, x: Tensor, cell: Cell, turn: Tensor | None, memory: Seen | None = None) -> Tensor:
+        """One token of each row, (rows, d_model); `memory` is the encoder's."""
+        x = self.add(0, x, self.attend, cell, turn)
+        if self.cross is not None:
+            x = self.add(1, x, self.cross, memory)
+        return self.add(-1, x, self.think)
+
+    def read(self, x: Tensor, rows: int, turn: Turn, sight: Sight, store: Tensor | None = None) -> Tensor:
+        """All tokens of each row, (rows * length, d_model); keys and values go into `store` (2, rows, kv_heads, length, d)."""
+        x = self.add(0, x, self.attend_all, rows, turn, sight, store)
+        return self.add(-1, x, self.think)
 
     def attend(self, x: Tensor, cell: Cell, turn: Tensor | None) -> Tensor:
         """What each row gathers from its own past."""
@@ -89,14 +105,6 @@ class FastLayer:
         mixed = F.scaled_dot_product_attention(
             q, k, v, sight.visible, is_causal=sight.causal, scale=1.0, enable_gqa=n_heads != n_kv_heads)
         return self.out(mixed.transpose(1, 2).reshape(len(x), -1))
-
-    def think(self, x: Tensor) -> Tensor:
-        """The feed-forward."""
-        wide = self.up(x)
-        if self.gated:
-            gate, wide = wide.chunk(2, 1)
-            return self.down(self.activation(gate).mul_(wide))
-        return self.down(self.activation(wide))
 
 
 class FastCross:

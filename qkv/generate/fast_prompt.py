@@ -33,6 +33,8 @@ class FastPromptStepper:
         rows, length = ids.shape
         shape = len(decoder.layers), rows, decoder.heads.n_kv_heads, whole(length + 1), decoder.heads.d_head
         self.cells, self.place = KeyValues.empty(shape, decoder.table), length
+        if decoder.opening is not None:
+            self.cells.store = decoder.opening.store(rows, shape[3], decoder.table)
         if real is None:
             self.cells.hidden[..., :length] = 0.0
         else:
@@ -61,7 +63,7 @@ def can_prompt_fast(model: Transformer, int8: bool = False) -> bool:
     decoder, spec = model.decoder, model.spec.decoder
     return (
         model.encoder is None and type(model.lm_head) is LmHead and (not int8 or can_be_int8(model.embed.weight))
-        and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec)
+        and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec, opening=True)
     )  # fmt: skip
 
 

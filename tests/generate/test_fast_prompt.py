@@ -12,6 +12,7 @@ from qkv.generate.prompt import CachedPromptStepper
 from qkv.model.explained import explained
 from qkv.model.presets import translator, writer
 from qkv.model.spec import (
+    Convolution,
     Dense,
     Experts,
     Gated,
@@ -35,9 +36,17 @@ GPT2 = Spec(VOCAB, WIDTH, decoder=Stack((Layer(
 ),), "past", final_norm=True), positions=Learned(), max_len=90)
 LLAMA = writer(VOCAB, WIDTH, 2, Heads(4, 2, 6), Gated(40))
 QWEN = writer(VOCAB, WIDTH, 2, Heads(4, 1, 8, qk_norm=True), Gated(40))
+
+
+def after_a_convolution(stack: Stack, width: int) -> Stack:
+    return replace(stack, layers=(replace(stack.layers[0], mixer=Convolution(width), repeat=1), *stack.layers))
+
+
 KNOWN = {
     "gpt2's": GPT2, "llama's": LLAMA, "qwen's": QWEN,
     "pairs side by side": replace(LLAMA, positions=Rotary(pairs="adjacent")),
+    "after a convolution": replace(QWEN, decoder=after_a_convolution(QWEN.decoder, 4)),
+    "gpt2's after a convolution": replace(GPT2, decoder=after_a_convolution(GPT2.decoder, 3)),
     "half of each head turned": replace(QWEN, positions=Rotary(share=0.5, scaling=LinearScaling(2.0))),
 }  # fmt: skip
 
@@ -54,6 +63,8 @@ def drawn(seed: int) -> Spec:
     positions = pick.choice([Learned(), Learned(first=2), Sinusoidal(), Sinusoidal("halves"), NoPositions(), Rotary(),
                              Rotary(pairs="adjacent"), Rotary(share=0.5), Rotary(base=100.0, pairs="adjacent", share=0.5)])
     stack = Stack((Layer(heads, wide, norm, repeat=2),), "past", final_norm=pick.random() < 0.5, embed_norm=pick.random() < 0.5)
+    if pick.random() < 0.3:
+        stack = after_a_convolution(stack, pick.choice([1, 2, 5]))
     head = LmHead(tied=pick.random() < 0.5, bias=pick.random() < 0.5)
     return Spec(VOCAB, WIDTH, decoder=stack, positions=positions, head=head, scaled_embedding=pick.random() < 0.5, max_len=90)
 
@@ -137,7 +148,10 @@ def test_a_large_matrix_multiplies_one_row_and_many_alike(monkeypatch, bias):
 def test_other_decoders_are_refused():
     expert = writer(VOCAB, WIDTH, 1, Heads(2, 2, 8), Experts(2, 1, Gated(8)))
     windowed = writer(VOCAB, WIDTH, 1, Heads(2, 2, 8, window=4), Gated(8))
-    for spec in (expert, windowed, translator(VOCAB, WIDTH, 1, 2, 16)):
+    twice = replace(LLAMA, decoder=after_a_convolution(after_a_convolution(LLAMA.decoder, 2), 2))
+    unlike = after_a_convolution(LLAMA.decoder, 2)
+    unlike = replace(LLAMA, decoder=replace(unlike, layers=(replace(unlike.layers[0], norm=Norm("layer")), unlike.layers[1])))
+    for spec in (expert, windowed, twice, unlike, translator(VOCAB, WIDTH, 1, 2, 16)):
         assert not can_prompt_fast(Transformer(spec))
     assert not can_prompt_fast(Transformer(LLAMA).double(), int8=True)
     model = Transformer(LLAMA)

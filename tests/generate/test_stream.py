@@ -1,7 +1,7 @@
 """Streams: joined they are the whole text, and no piece shows half a character or the beginning of a stop."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qkv.generate.stream import TextStream, begun, text_of
@@ -63,10 +63,12 @@ def test_any_text_comes_back_from_its_stream(text):
 
 
 @given(st.binary(max_size=30))
+@example(b"\xed\xa0")  # half of a surrogate: two signs when it is cut, though Python waits for a third byte
 def test_any_bytes_come_out_as_any_decoder_reads_them_but_for_a_cut_end(raw):
     ids = [BARE.core.token_to_id(SIGN_OF_BYTE[byte]) for byte in raw]
     shown = "".join(pieces(BARE, ids))
-    assert raw.decode(errors="replace") in (shown, shown + "\ufffd") and BARE.decode(ids) in (shown, shown + "\ufffd")
+    assert raw.decode(errors="replace") == BARE.decode(ids)
+    assert BARE.decode(ids) in (shown, shown + "\ufffd") or (raw[-2] == 0xED and BARE.decode(ids) == shown + "\ufffd\ufffd")
 
 
 def test_an_unfinished_character_at_the_end_is_left_off():
