@@ -16,6 +16,7 @@ from qkv.generate.prompt import CachedPromptStepper
 from qkv.generate.sampling import Draws
 from qkv.generate.settings import Writing
 from qkv.generate.write import Bounds, write
+from qkv.textbook.ahead import write_ahead
 
 PROMPT_TESTS = runpy.run_path(str(Path(__file__).with_name("test_fast_prompt.py")))
 STEP_TESTS = runpy.run_path(str(Path(__file__).with_name("test_fast.py")))
@@ -112,6 +113,18 @@ def test_a_text_is_the_same_with_and_without_looking_ahead(name, settings, monke
             with torch.inference_mode():
                 texts += write(FastPromptStepper(model), [prompt], Writing(max_new_tokens=new, seed=7, **settings), Bounds(context, (8,)))
         assert texts[0] == texts[1]
+
+
+def test_a_text_is_that_of_the_textbook(for_all_sizes):
+    """The slow model without a cache, in float64; the quick one is another model."""
+    model, other = shaken(KNOWN["llama's"]), shaken(KNOWN["qwen's"]).double()
+    with torch.inference_mode():
+        found = write(FastPromptStepper(model), [[5, 6, 7]], Writing(max_new_tokens=50, temperature=0, seed=0), Bounds(90))[0].ids
+        model.double()
+
+        def likeliest(one):
+            return lambda ids: int(one.logits(one.decode(torch.tensor([ids])))[0, -1].argmax())
+        assert found == write_ahead(likeliest(model), likeliest(other), [5, 6, 7], 50, 3)[0]
 
 
 def test_a_translation_is_the_same_with_and_without_looking_ahead(half_trained, make_sources, monkeypatch):

@@ -7,8 +7,11 @@ import random
 import pytest
 import sacrebleu
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.textbook import sampling
+from qkv.textbook.ahead import write_ahead
 from qkv.textbook.beam import Hypothesis, beam_search, length_penalty, score
 from qkv.textbook.bleu import bleu
 
@@ -180,3 +183,21 @@ def test_bleu_equals_sacrebleu_on_300_random_corpora():
         scores.append(theirs)
         assert bleu(candidates, references) == pytest.approx(theirs, abs=1e-9)
     assert sum(0 < s < 100 for s in scores) > 150 and 0 in scores   # the corpora are of many kinds
+
+
+# ── Looking ahead ────────────────────────────────────────────────────────────────────────────────────────────────
+@given(st.integers(0, 10**9), st.floats(0, 1), st.integers(0, 40), st.integers(0, 6))
+def test_looking_ahead_writes_what_the_slow_model_writes_alone(seed, right, n_new, n_guesses):
+    def slow(ids):
+        return random.Random(f"{seed} {ids[-3:]}").randrange(20)
+
+    def quick(ids):
+        return slow(ids) if random.Random(f"{ids} {seed}").random() < right else 99
+    alone = [1, 2]
+    for _ in range(n_new):
+        alone.append(slow(alone))
+    text, readings = write_ahead(slow, quick, [1, 2], n_new, n_guesses)
+    assert text == alone[2:]
+    assert -(-n_new // (n_guesses + 1)) <= readings <= n_new
+    assert write_ahead(slow, slow, [1, 2], n_new, n_guesses)[1] == -(-n_new // (n_guesses + 1))
+    assert write_ahead(slow, lambda ids: 99, [1, 2], n_new, n_guesses)[1] == n_new
