@@ -1,7 +1,7 @@
 """Writing: tokens per second, ours over transformers' generate and beside CTranslate2, with the same weights.
 
 python benchmarks/generate.py [15m|110m] [--cpu]     a prompt of 64 tokens, 128 new ones, batches of 1 and 16, float32 and int8;
-                                                     the time to the first token; memory over 10,000 tokens.
+                                                     the time to the first token; memory over 10,000 tokens. qkv-step does not look ahead.
 Each contestant in its own process. --cpu compares the time of the processor instead of the clock's: with OMP_NUM_THREADS=1, on a
 machine that others use.
 """
@@ -17,7 +17,7 @@ from benchmarks.race import race  # noqa: E402
 
 ROUNDS, GOAL = 3, 2.0
 SIZES = {"15m": (288, 6, 6, 768), "110m": (768, 12, 12, 2_048)}  # d_model, layers, heads, d_ff: Llama's shape, 32,000 tokens
-WORKERS = ("qkv", "qkv-int8", "transformers", "transformers-static", "ctranslate2", "ctranslate2-int8")
+WORKERS = ("qkv", "qkv-step", "qkv-int8", "transformers", "transformers-static", "ctranslate2", "ctranslate2-int8")
 
 
 def main() -> None:

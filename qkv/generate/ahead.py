@@ -6,6 +6,7 @@ Leviathan et al. 2023, with the same model as the draft). Told in docs/performan
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,8 +28,12 @@ class Ahead:
 
     def __init__(self, stepper: FastStepper | FastPromptStepper, foresee: Foresee):
         self.stepper, self.foresee, self.guesses = stepper, foresee, FIRST
-        self.draft = FastModel.of(stepper.model, int8=True)
         self.cells, self.ready = stepper.cells, list[tuple[int, Tensor]]()
+
+    @cached_property
+    def draft(self) -> FastModel:
+        """Made when it is first needed: the first token of a text need not wait for it."""
+        return FastModel.of(self.stepper.model, int8=True)
 
     def step(self, ids: Tensor) -> Tensor:
         """(1,) newest token -> (1, vocab) logits of the next."""
