@@ -5,6 +5,7 @@ tests/generate/test_fast.py). Told in docs/performance.md, "Decoding".
 """
 
 import math
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,17 +15,18 @@ from torch.nn.functional import pad
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
 from qkv.generate.fast_convolution import FastConvolution
 from qkv.generate.fast_layer import FastLayer
-from qkv.generate.fast_parts import Make, Places, fast_norm, head_product, open_norm, product, stacked
+from qkv.generate.fast_parts import ROOM, Make, Places, fast_norm, head_product, open_norm, product, stacked
 from qkv.generate.int8 import can_be_int8, int8_product
-from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native
+from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native, native_product
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
 from qkv.model.head import LmHead
 from qkv.model.mixers import ConvolutionMixer
-from qkv.model.transformer import LayerStack, Memory, Transformer
+from qkv.model.transformer import LayerStack, Transformer
 from qkv.model.view import View, places_of
 
+SHORT = ROOM         # tokens of a source that the native library reads by itself; of longer ones torch's attention is faster
 PLAIN = FusedCore()  # stands for the core of a mixer that has none
 
 
@@ -55,6 +57,11 @@ class FastStack:
         for n, layer in enumerate(self.layers):
             x = layer.read(x, rows, turn, sight, None if kv is None else kv.all[:, n, :, :, :length])
         return x
+
+    def enter_all(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The (length,) tokens of a single row from its beginning: (length, d_model), and a turn for each."""
+        added, turns = self.places.first(len(ids))
+        return self.embed_norm(torch.add(added, torch.embedding(self.table, ids), alpha=self.scale)), turns
 
     def enter(self, ids: Tensor, place: int | Tensor, cells: KeyValues, cell: int) -> tuple[Tensor, Tensor | None]:
         """The newest token of each row, all at one place or each at its own: (rows, d_model), and the turn of queries and keys."""
@@ -97,10 +104,11 @@ class FastModel:
         self.encoder = None
         if model.encoder is not None and spec.encoder is not None and is_common(model.encoder, spec.encoder):
             source = table if model.source_embed is None else model.source_embed.weight.detach()
-            self.encoder = FastStack(model.encoder, spec.encoder, source, model.scale)
+            self.source_stack = model.encoder, spec.encoder, source, model.scale
+            self.encoder = FastStack(*self.source_stack)
         self.crosses = [cross_of(block) for block in model.decoder.layers if isinstance(block, CrossBlock)]
         if self.crosses:
-            self.memory = product(*stacked([one for cross in self.crosses for one in (cross.k_proj, cross.v_proj)]))
+            self.memory = product(*self.memory_weights())
         self.parameters = list(model.parameters())
         self.version = self.current_version()
 
@@ -136,16 +144,40 @@ class FastModel:
         """(rows, d_model) -> (rows, vocab)."""
         return self.head(self.norm(x))
 
-    def remember(self, memory: Memory) -> KeyValues:
-        """The encoder's memory as keys and values of every layer, filled up to whole vectors."""
-        states, heads = memory.states, self.crosses[0].heads
-        more = whole(states.shape[1]) - states.shape[1]
-        shape = len(self.crosses), 2, heads.n_kv_heads, heads.d_head
-        made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1)).unflatten(1, shape).unflatten(0, (len(states), -1))
+    def memory_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Keys and values of all layers side by side."""
+        return stacked([one for cross in self.crosses for one in (cross.k_proj, cross.v_proj)])
+
+    @cached_property
+    def alone(self) -> tuple[FastStack, NativeStep] | None:
+        """The encoder as the native library reads a single sentence, if it can: what the decoder looks at is made by its head."""
+        if self.native is None or self.encoder is None:
+            return None
+        stack, memory = FastStack(*self.source_stack, native_product), native_product(*self.memory_weights())
+        assert isinstance(memory, NativeProduct)
+        return stack, NativeStep(stack.layers, stack.norm, memory, stack.table)
+
+    def remember(self, source_ids: Tensor, real: Tensor | None, model: Transformer) -> KeyValues:
+        """The sources (sentences, length) as keys and values of every layer of the decoder, filled up to whole vectors."""
+        sentences, length = source_ids.shape
+        more = whole(length) - length
+        if sentences == 1 and real is None and length <= SHORT and self.alone is not None:
+            stack, step = self.alone
+            shape = 2, len(stack.layers), 1, stack.heads.n_kv_heads, length, stack.heads.d_head
+            cells = KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, length))  # all see all
+            made = pad(step(*stack.enter_all(source_ids[0]), cells, None), (0, 0, 0, more))
+        else:
+            if self.encoder is None:
+                states = model.encode(source_ids, real).states
+            else:
+                states = self.encoder.norm(self.encoder.read(source_ids, real)).view(sentences, length, -1)
+            made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))            # (sentences * cells, layers * 2 * kv_heads * d)
+        heads = self.crosses[0].heads
+        made = made.view(sentences, length + more, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
         made = made.permute(3, 2, 0, 4, 1, 5).contiguous()                          # (2, layers, sentences, kv_heads, cells, d)
         if heads.qk_norm:
             made[0] = torch.stack([cross.k_norm(keys) for cross, keys in zip(self.crosses, made[0], strict=True)])
-        hidden = states.new_zeros(1, states.shape[1]) if memory.real is None else as_hidden(memory.real, states)
+        hidden = made.new_zeros(1, length) if real is None else as_hidden(real, made)
         kept = KeyValues(made, pad(hidden, (0, more), value=-math.inf)[:, None])
         kept.look(made.shape[4])
         return kept
@@ -160,12 +192,8 @@ class FastStepper:
     def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None, int8: bool = False):
         self.model, self.int8 = model, int8
         self.fast, self.place, self.beams = FastModel.of(model, int8), 0, 1
-        decoder, encoder = self.fast.decoder, self.fast.encoder
-        if encoder is None:
-            memory = model.encode(source_ids, real)
-        else:
-            memory = Memory(encoder.norm(encoder.read(source_ids, real)).view(*source_ids.shape, -1), real)
-        self.memory = self.fast.remember(memory)
+        decoder = self.fast.decoder
+        self.memory = self.fast.remember(source_ids, real, model)
         shape = len(decoder.layers), len(source_ids), decoder.heads.n_kv_heads, VECTOR, decoder.heads.d_head
         self.cells = KeyValues.empty(shape, decoder.table)
 

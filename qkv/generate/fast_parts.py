@@ -7,7 +7,7 @@ trick gives is told in docs/performance.md, "Decoding".
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -143,17 +143,22 @@ class Places:
         self.positions, self.limit, self.table = stack.positions, stack.limit, table
         self.turns = isinstance(stack.positions, RotaryPositions)
         self.straight = torch.eye(d_head, dtype=table.dtype, device=table.device)
-        self.kept: dict[int, list[tuple[Tensor, Tensor | None]]] = {}
+        self.kept: dict[int, Chunk] = {}
 
     def added(self, place: int) -> Tensor:
         """What is added to an embedding here, (d_model,)."""
-        return self._chunk(place)[place % ROOM][0]
+        return self._chunk(place).each[place % ROOM][0]
 
     def turn(self, place: int) -> Tensor | None:
         """(d_head, d_head): a query or key times this matrix is turned; None: nothing turns."""
-        return self._chunk(place)[place % ROOM][1] if self.turns else None
+        return self._chunk(place).each[place % ROOM][1]
 
-    def _chunk(self, place: int) -> list[tuple[Tensor, Tensor | None]]:
+    def first(self, length: int) -> tuple[Tensor, Tensor | None]:
+        """What the first places add, (length, d_model), and their turns, (length, d_head, d_head); ROOM places at most."""
+        chunk = self._chunk(0)
+        return chunk.added[:length], None if chunk.turns is None else chunk.turns[:length]
+
+    def _chunk(self, place: int) -> "Chunk":
         first = place // ROOM * ROOM
         if first not in self.kept:
             if len(self.kept) == MANY:
@@ -161,9 +166,18 @@ class Places:
             self.kept[first] = self._work_out(torch.arange(first, min(first + ROOM, self.limit or first + ROOM), device=self.table.device))
         return self.kept[first]
 
-    def _work_out(self, places: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+    def _work_out(self, places: Tensor) -> "Chunk":
         added = self.positions(self.table.new_zeros(1, len(places), self.table.shape[1]), places[None])[0]
         if not self.turns:
-            return [(one, None) for one in added]
+            return Chunk(added, None, [(one, None) for one in added])
         turn = self.positions.turn(places[:, None], self.table.dtype)                # cos: (places, 1, 1, half)
-        return list(zip(added, turn(self.straight.expand(len(places), 1, -1, -1))[:, 0], strict=True))
+        turns = turn(self.straight.expand(len(places), 1, -1, -1))[:, 0].contiguous()
+        return Chunk(added, turns, list(zip(added, turns, strict=True)))
+
+
+class Chunk(NamedTuple):
+    """Places worked out together: all of them, and one by one, which is quicker to look up."""
+
+    added: Tensor         # (places, d_model)
+    turns: Tensor | None  # (places, d_head, d_head)
+    each: list[tuple[Tensor, Tensor | None]]

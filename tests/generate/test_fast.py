@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qkv.generate.fast import FastModel, FastStepper, can_be_fast
+from qkv.generate.fast import SHORT, FastModel, FastStepper, can_be_fast
 from qkv.generate.step import CachedStepper, make_stepper
 from qkv.model.explained import explained
 from qkv.model.presets import marian, translator
@@ -38,6 +38,24 @@ SPECS = {name: translator_spec(shape, 60, 50) for name, shape in SHAPES.items()}
                              cross=Heads(2, 2, 16) if side == "decoder" else None),), stack.sees)
         for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))}),
 }
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("length", [1, 7, SHORT, SHORT + 1])
+def test_a_single_sentence_is_read_as_the_model_reads_it(name, length, steps_by):
+    torch.manual_seed(0)
+    model = Transformer(SPECS[name]).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    source, ids = torch.randint(4, 50, (1, length)), torch.tensor([2])
+    with torch.inference_mode():
+        plain, fast = CachedStepper(model, source, None), FastStepper(model, source, None)
+        assert (fast.fast.alone is not None) == (steps_by == "native")
+        for _ in range(5):
+            a, b = plain.step(ids), fast.step(ids)
+            torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
+            ids = a.argmax(dim=-1)
 
 
 @pytest.mark.parametrize("name", SPECS)
