@@ -13,82 +13,18 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
-from qkv.generate.fast_convolution import FastConvolution
-from qkv.generate.fast_layer import FastLayer
-from qkv.generate.fast_parts import ROOM, Make, Places, fast_norm, head_product, open_norm, product, stacked
+from qkv.generate.fast_parts import ROOM, Make, head_product, open_norm, product, stacked
+from qkv.generate.fast_stack import FastStack
 from qkv.generate.int8 import can_be_int8, int8_product
 from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native, native_product
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
 from qkv.model.head import LmHead
-from qkv.model.mixers import ConvolutionMixer
 from qkv.model.transformer import LayerStack, Transformer
-from qkv.model.view import View, places_of
 
 SHORT = ROOM         # tokens of a source that the native library reads by itself; of longer ones torch's attention is faster
 PLAIN = FusedCore()  # stands for the core of a mixer that has none
-
-
-class FastStack:
-    """An encoder or a decoder: its layers, and what comes before and after them."""
-
-    def __init__(self, stack: LayerStack, spec: s.Stack, table: Tensor, scale: float, make: Make = product):
-        norm, blocks = spec.layers[0].norm, [block for block in stack.layers if isinstance(block, Block | CrossBlock)]
-        first = blocks[0]
-        self.opening = FastConvolution(first, norm, make) if isinstance(first, Block) and isinstance(first.attn.branch, ConvolutionMixer) else None
-        self.layers = [FastLayer(block, norm, make) for block in (blocks if self.opening is None else blocks[1:])]
-        self.heads, self.table, self.scale = self.layers[0].heads, table, scale
-        self.positions, self.sees = stack.positions, stack.sees
-        self.places = Places(stack, self.heads.d_head, table)
-        self.embed_norm, self.norm = fast_norm(stack.embed_norm, norm), fast_norm(stack.norm, norm)
-
-    def read(self, ids: Tensor, real: Tensor | None, kv: KeyValues | None = None) -> Tensor:
-        """All tokens of (rows, length) ids to the stream after the layers, (rows * length, d_model); fills the cache."""
-        rows, length = ids.shape
-        places = places_of(length, 0, real, ids.device)
-        x = self.positions(torch.embedding(self.table, ids) * self.scale, places)
-        x = self.embed_norm(x).flatten(0, 1)                                        # (rows * length, d_model)
-        if self.opening is not None:
-            store = self.opening.store(rows, length, self.table) if kv is None or kv.store is None else kv.store
-            x = self.opening(x, store, 0, real)
-        turn = self.positions.turn(places_of(length, 0, None, ids.device), x.dtype)  # only distances count: see step
-        sight = View(length, 0, self.sees, real, device=ids.device).sight()
-        for n, layer in enumerate(self.layers):
-            x = layer.read(x, rows, turn, sight, None if kv is None else kv.all[:, n, :, :, :length])
-        return x
-
-    def enter_all(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The (length,) tokens of a single row from its beginning: (length, d_model), and a turn for each."""
-        added, turns = self.places.first(len(ids))
-        return self.embed_norm(torch.add(added, torch.embedding(self.table, ids), alpha=self.scale)), turns
-
-    def enter(self, ids: Tensor, place: int | Tensor, cells: KeyValues, cell: int) -> tuple[Tensor, Tensor | None]:
-        """The newest token of each row, all at one place or each at its own: (rows, d_model), and the turn of queries and keys."""
-        x = torch.embedding(self.table, ids)                                        # (rows, d_model)
-        turn = self.places.turn(place if isinstance(place, int) else cell)          # padding counts: only distances turn
-        if isinstance(place, int):
-            x = torch.add(self.places.added(place), x, alpha=self.scale)
-        else:
-            x = self.positions((x * self.scale)[:, None], place[:, None])[:, 0]
-        x = self.embed_norm(x)
-        if self.opening is None:
-            return x, turn
-        assert cells.store is not None
-        return self.opening(x, cells.store, cell), turn
-
-    def enter_chain(self, ids: Tensor, place: int, cells: KeyValues) -> tuple[Tensor, Tensor | None]:
-        """Tokens that follow each other, the first of them here: (tokens, d_model), and a turn for each."""
-        entered = [self.enter(id, place + n, cells, cells.used + n) for n, id in enumerate(ids.split(1))]
-        turns = [turn for _, turn in entered if turn is not None]
-        return torch.cat([x for x, _ in entered]), torch.stack(turns) if turns else None
-
-    def step(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
-        """What has entered, through all layers, (rows, d_model)."""
-        seen = [None] * len(self.layers) if memory is None else memory.seen
-        for layer, memory_seen, *cell in zip(self.layers, seen, *cells.next(len(x) // cells.all.shape[2]), strict=True):
-            x = layer.step(x, cell, turn, memory_seen)
-        return x
 
 
 class FastModel:
@@ -162,15 +98,9 @@ class FastModel:
         sentences, length = source_ids.shape
         more = whole(length) - length
         if sentences == 1 and real is None and length <= SHORT and self.alone is not None:
-            stack, step = self.alone
-            shape = 2, len(stack.layers), 1, stack.heads.n_kv_heads, length, stack.heads.d_head
-            cells = KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, length))  # all see all
-            made = pad(step(*stack.enter_all(source_ids[0]), cells, None), (0, 0, 0, more))
+            made = pad(read_alone(*self.alone, source_ids[0]), (0, 0, 0, more))
         else:
-            if self.encoder is None:
-                states = model.encode(source_ids, real).states
-            else:
-                states = self.encoder.norm(self.encoder.read(source_ids, real)).view(sentences, length, -1)
+            states = model.encode(source_ids, real).states if self.encoder is None else self.encoder.normed(source_ids, real)
             made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))            # (sentences * cells, layers * 2 * kv_heads * d)
         heads = self.crosses[0].heads
         made = made.view(sentences, length + more, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
@@ -181,6 +111,12 @@ class FastModel:
         kept = KeyValues(made, pad(hidden, (0, more), value=-math.inf)[:, None])
         kept.look(made.shape[4])
         return kept
+
+
+def read_alone(stack: FastStack, step: NativeStep, ids: Tensor) -> Tensor:
+    """The (length,) tokens of a sentence, all of which see all -> (length, outputs of the step's head)."""
+    shape = 2, len(stack.layers), 1, stack.heads.n_kv_heads, len(ids), stack.heads.d_head
+    return step(*stack.enter_all(ids), KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, len(ids))), None)
 
 
 _kept: WeakKeyDictionary[Transformer, dict[Make, FastModel]] = WeakKeyDictionary()
