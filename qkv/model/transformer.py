@@ -114,8 +114,12 @@ class Transformer(nn.Module):
         assert self.lm_head is not None, "this model ends in its stream"
         return self.lm_head(stream, self.embed.weight)
 
-    def loss(self, stream: Tensor, targets: Tensor, real: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
-        """The summed cross-entropy at real positions; the logits of the others are never computed."""
+    def loss(self, stream: Tensor, targets: Tensor, real: Tensor | None = None, label_smoothing: float = 0.0,
+             agreement: float = 0.0) -> Tensor:
+        """The summed cross-entropy at real positions; the logits of the others are never computed.
+
+        With agreement, the second half of the batch is the first half passed once more: their disagreement counts so much.
+        """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if real is None:
             stream, targets = stream.flatten(0, 1), targets.flatten()           # (tokens, d_model), (tokens,)
@@ -123,7 +127,7 @@ class Transformer(nn.Module):
             stream, targets = stream[real], targets[real]
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.spec.vocab_size:
             raise out_of_range("targets", targets, self.spec.vocab_size)        # -1 would read the last row
-        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing)
+        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, agreement)
 
     def new_cache(self) -> Cache:
         """An empty memory for step-by-step decoding."""

@@ -35,6 +35,21 @@ def cross_entropy(logits: Tensor, targets: Tensor, pad_id: int | None = None, sm
     return losses[real].sum() / real.sum().clamp(min=1)     # a batch of nothing but padding costs nothing
 
 
+def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) = sum_i p_i log(p_i / q_i), the mean over all tokens: how much p is surprised by q."""
+    return (log_p.exp() * (log_p - log_q)).sum(dim=-1).mean()
+
+
+def agreeing(first: Tensor, second: Tensor, targets: Tensor, weight: float, smoothing: float = 0.0) -> Tensor:
+    """R-Drop: two passes with other dropout, (tokens, vocab_size) each, should both be right and should agree.
+
+    loss = 1/2 [CE_1 + CE_2 + weight (KL(p || q) + KL(q || p)) / 2]
+    """
+    log_p, log_q = log_softmax(first), log_softmax(second)
+    apart = (divergence(log_p, log_q) + divergence(log_q, log_p)) / 2
+    return (cross_entropy(first, targets, smoothing=smoothing) + cross_entropy(second, targets, smoothing=smoothing) + weight * apart) / 2
+
+
 def perplexity(loss: float) -> float:
     """e^loss: between how many equally likely tokens the model hesitates on average.
 

@@ -107,6 +107,8 @@ class TranslateRecipe(Recipe):
     label_smoothing: float = option(0.1, "share of belief spread over all tokens", "平滑到所有词元的概率份额")
     r_drop: float = option(0.0, "weight of two passes' disagreement (doubles the cost)", "两次前向分歧的权重（开销翻倍）")
     valid_bleu: bool = option(True, "translate the held-out sentences at each validation", "每次验证时翻译并计算 BLEU")
+    best_by: Literal["bleu", "loss"] = option("bleu", "which figure of a validation chooses the best model; without BLEU: the loss",
+                                              "按验证的哪个数挑选最佳模型；不算 BLEU 时用损失")
     beam_size: int = option(4, "of the final score", "最终评分的束宽")
     length_penalty: float = option(0.6, "of the final score, the paper's", "最终评分的长度惩罚（论文值）")
 

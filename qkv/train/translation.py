@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.batches import BatchPlan, PairBatch, collate, pair_batch
@@ -44,7 +43,7 @@ class Translation:
 
     def __init__(self, recipe: TranslateRecipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
         self.recipe, self.train, self.valid, self.source, self.target = recipe, train, valid, source, target
-        self.goal = "bleu" if recipe.valid_bleu else None
+        self.goal = "bleu" if recipe.valid_bleu and recipe.best_by == "bleu" else None
         assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
         self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
         assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
@@ -108,11 +107,8 @@ class Translation:
         device = model.embed.weight.device
         source, target_in, target_out = (torch.cat([one, one]).to(device) for one in (batch.source, batch.target_in, batch.target_out))
         memory = model.encode(*_moved(source, self.pad, device))
-        stream, real = model.decode(target_in, memory), target_out.ne(self.pad)
-        first, second = model.logits(stream[real]).log_softmax(dim=-1).chunk(2)                    # (tokens, vocab)
-        apart = F.kl_div(first, second, reduction="sum", log_target=True)
-        apart = (apart + F.kl_div(second, first, reduction="sum", log_target=True)) / 2
-        return (model.loss(stream, target_out, real, smoothing) + self.recipe.r_drop * apart) / 2
+        stream = model.decode(target_in, memory)
+        return model.loss(stream, target_out, target_out.ne(self.pad), smoothing, agreement=self.recipe.r_drop) / 2
 
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from small_models import assert_close, build, decoder, encoder, random_ids
 
 from qkv.errors import QkvError
 from qkv.model import head as heads
+from qkv.model import loss as losses
 from qkv.model import spec as s
+from qkv.textbook.loss import agreeing
 
 HEADS = {
     "tied": decoder(head=s.LmHead(tied=True)), "untied": decoder(head=s.LmHead(tied=False)),
@@ -36,7 +38,7 @@ def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
 @pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
 @pytest.mark.parametrize("padding", [False, True])
 def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smoothing, numbers, padding):
-    monkeypatch.setattr(heads, "CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr(losses, "CHUNK_NUMBERS", numbers)
     model, targets = build(spec), random_ids(spec, 3, 7)
     x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
     real = torch.rand(3, 7) > 0.3 if padding else None
@@ -46,6 +48,27 @@ def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smooth
     plain = targets if real is None else targets.masked_fill(~real, -100)
     logits = model.logits(x).flatten(0, 1)
     theirs = F.cross_entropy(logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100)
+    assert_close(ours, theirs)
+    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
+    for one, other in zip(got, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_close(one, other)
+
+
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "two rows", "at once"])
+def test_agreeing_loss_and_gradients_equal_the_textbooks(monkeypatch, spec, smoothing, numbers):
+    monkeypatch.setattr(losses, "CHUNK_OF_BOTH", numbers)
+    model, targets = build(spec), random_ids(spec, 3, 7).repeat(2, 1)
+    x = torch.randn(6, 7, 16, dtype=torch.float64, requires_grad=True)
+    real = (torch.rand(3, 7) > 0.3).repeat(2, 1)
+    parameters = [x, *model.parameters()]
+
+    ours = model.loss(x, targets, real, smoothing, agreement=5.0)
+    first, second = model.logits(x)[real].chunk(2)
+    theirs = agreeing(first, second, targets[real].chunk(2)[0], 5.0, smoothing) * 2 * len(first)
     assert_close(ours, theirs)
     got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
     for one, other in zip(got, wanted, strict=True):
@@ -73,8 +96,8 @@ def test_large_logits_do_not_overflow():
 
 def test_frozen_weights_and_evaluation_work_no_gradient_out(monkeypatch):
     asked = []
-    part = heads._softmax_part
-    monkeypatch.setattr(heads, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given))
+    part = losses._softmax_part
+    monkeypatch.setattr(losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given))
     model, targets = build(HEADS["biased"]), random_ids(HEADS["biased"], 1, 3)
     x = torch.randn(1, 3, 16, dtype=torch.float64)
     with torch.no_grad():

@@ -144,6 +144,12 @@ def test_r_drop_adds_the_disagreement_of_two_passes(make_task):
     assert torch.equal(task.loss(model.eval(), batch), make_task(model=task.recipe.model).loss(model, batch))
 
 
+@pytest.mark.parametrize(("settings", "goal"), [({"valid_bleu": True}, "bleu"), ({"valid_bleu": True, "best_by": "loss"}, None),
+                                                ({"valid_bleu": False}, None)])
+def test_the_recipe_says_by_what_the_best_model_is_chosen(make_task, settings, goal):
+    assert make_task(**settings).goal == goal
+
+
 def test_separate_vocabularies_are_learned_from_their_own_side(make_task):
     task = make_task(shared_vocab=False, tokenizer="char")
     assert task.spec.source_vocab_size == task.source.vocab_size and set(task.tokenizers) == {"source", "target"}
