@@ -26,6 +26,7 @@ from qkv.model.transformer import Transformer
 from qkv.text.frame import frame_of
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.contrast import Chunks, contrastive_loss, cut_chunks, meanings
+from qkv.train.luck import luck_at
 from qkv.train.masking import Masked, Masking
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.shape import reader_spec
@@ -96,7 +97,7 @@ class Embedding:
     def _masked(self, step: int, rank: int, world: int) -> Masked:
         assert self.plain is not None
         rows = self.text_plan.batch(step, rank, world)
-        draws = torch.Generator().manual_seed((self.recipe.seed << 32) + step * world + rank)
+        draws = torch.Generator().manual_seed(luck_at(self.recipe.seed, step, rank, world))
         return self.masking(self._collated(self.plain.take(rows)), draws)
 
     def _meanings(self, rows: np.ndarray, places: np.ndarray) -> MeaningBatch:

@@ -20,6 +20,7 @@ from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.train.average import Ema, mean_of
+from qkv.train.luck import luck_at
 from qkv.train.optim import make_optimizers, set_share
 from qkv.train.recipe import Recipe
 from qkv.train.report import Reporter
@@ -102,7 +103,7 @@ class Trainer:
         lr = set_share(self.optimizers, share_of_peak(recipe, self.model.spec.d_model, number))
         batches = [self.task.batch((number - 1) * recipe.accumulate + i) for i in range(recipe.accumulate)]
         sizes = [self.task.sizes(batch) for batch in batches]
-        torch.manual_seed((recipe.seed << 32) + number)
+        torch.manual_seed(luck_at(recipe.seed, number))
         statistics = [one.clone() for one in self.model.buffers()]  # batch norm's change in the forward pass
         loss = self.gradients(batches, sum(size[0] for size in sizes))
         if math.isfinite(loss) and self.clipped():
