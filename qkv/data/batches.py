@@ -4,8 +4,9 @@ In: the lengths of all sentences, a token budget, a seed. Out: the indices of an
 Told in docs/data.md, "Batches".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 Rows = Sequence[Sequence[int]] | Sequence[np.ndarray]
+Lengths = tuple[np.ndarray, np.ndarray]  # of the sources and of the targets, special tokens included
 
 
 class BatchPlan:
@@ -50,15 +52,15 @@ class BatchPlan:
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         """All batches of an epoch, in order, each as the indices of its sentences."""
-        return [self._batch_of(epoch, place) for place in range(len(self))]
+        return [self.batch_of(epoch, place) for place in range(len(self))]
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """The batch of one process at one step: a step uses up `world` batches, and epochs follow without a seam."""
         assert 0 <= rank < world and step >= 0
-        epoch, place = divmod(step * world + rank, len(self))
-        return self._batch_of(epoch, place)
+        return self.batch_of(*divmod(step * world + rank, len(self)))
 
-    def _batch_of(self, epoch: int, place: int) -> np.ndarray:
+    def batch_of(self, epoch: int, place: int) -> np.ndarray:
+        """The batch at this place of an epoch."""
         if self._dealt is None or self._dealt[0] != epoch:
             self._dealt = (epoch, *self._deal(epoch))
         _, seated, turns = self._dealt
@@ -74,6 +76,32 @@ class BatchPlan:
         seats = np.lexsort((draws.random_raw(len(self._kept)), self._cell))
         turns = np.argsort(draws.random_raw(len(self)), kind="stable")
         return self._kept[seats], turns                               # (kept,), (batches,)
+
+
+class TurnPlan:
+    """Several encodings of the same pairs (BPE-dropout), an epoch of each in turn, each laid out by its own lengths.
+
+    Of the plans only the one in use is held, of the others the number of their batches: `len(plan)` is that of a whole
+    turn through all encodings. `lengths(variant)` gives the lengths of both sides.
+    """
+
+    def __init__(self, lengths: Callable[[int], Lengths], variants: int, batch_tokens: int, seed: int, max_len: int | None = None):
+        def planned(variant: int) -> BatchPlan:
+            return BatchPlan(*lengths(variant), batch_tokens, seed, max_len)
+
+        self._planned = lru_cache(maxsize=1)(planned)
+        self.ends = np.cumsum([len(self._planned(variant)) for variant in range(variants)])  # (variants,)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[int, np.ndarray]:
+        """Which encoding the batch of one process at one step reads, and of which pairs."""
+        assert 0 <= rank < world and step >= 0
+        turn, place = divmod(step * world + rank, len(self))
+        variant = int(np.searchsorted(self.ends, place, side="right"))
+        plan, epoch = self._planned(variant), turn * len(self.ends) + variant
+        return variant, plan.batch_of(epoch, place - int(self.ends[variant]) + len(plan))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import BatchPlan, PairBatch, collate, pair_batch
+from qkv.data.batches import BatchPlan, Lengths, PairBatch, TurnPlan, collate, pair_batch
 from qkv.data.store import Store
 from qkv.generate.decode import greedy
 from qkv.language import say
@@ -37,6 +37,10 @@ class PairData:
     source_texts: Any
     target_texts: Any
 
+    def lengths(self, variant: int) -> Lengths:
+        """Of both sides in a batch, where each has a special token more."""
+        return self.sources[variant].lengths + 1, self.targets[variant].lengths + 1
+
 
 class Translation:
     """What the loop asks of a task: batches, losses, validation."""
@@ -47,10 +51,8 @@ class Translation:
         assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
         self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
         assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
-        sources, targets = (np.max([one.lengths for one in side], axis=0) + 1 for side in (train.sources, train.targets))
-        self.plan = BatchPlan(sources, targets, recipe.batch_tokens, recipe.seed, self.spec.max_len)
-        held = valid.sources[0].lengths + 1, valid.targets[0].lengths + 1
-        self.valid_plan = BatchPlan(*held, VALID_TOKENS, seed=0, max_len=self.spec.max_len)
+        self.plan = TurnPlan(train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len)
+        self.valid_plan = BatchPlan(*valid.lengths(0), VALID_TOKENS, seed=0, max_len=self.spec.max_len)
 
     @property
     def spec(self) -> Spec:
@@ -75,12 +77,11 @@ class Translation:
 
     def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """Which pairs make this micro-batch: the order of training."""
-        return self.plan.batch(micro_step, rank, world)
+        return self.plan.batch(micro_step, rank, world)[1]
 
     def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> PairBatch:
         """A micro-batch; with BPE-dropout each epoch reads another encoding of the same sentences."""
-        variant = (micro_step * world + rank) // len(self.plan) % len(self.train.sources)
-        return self._pairs(self.train, variant, self.rows(micro_step, rank, world))
+        return self._pairs(self.train, *self.plan.batch(micro_step, rank, world))
 
     def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
         sources, targets = data.sources[variant].take(rows), data.targets[variant].take(rows)

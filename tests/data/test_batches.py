@@ -1,6 +1,8 @@
 """Every sentence once an epoch, within the budget, in an order that an integer brings back."""
 
 import time
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.batches import BatchPlan, collate, pair_batch
+from qkv.data.batches import BatchPlan, TurnPlan, collate, pair_batch
 from qkv.errors import QkvError
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
@@ -118,6 +120,43 @@ def test_batches_of_4096_tokens_of_multi30k_are_less_than_3_percent_padding(shar
     source, target = (np.array([len(unit(line)) + 1 for line in side]) for side in sides)
     plan = BatchPlan(source, target, 4096, seed=1)
     assert plan.padding < most < 0.03 and len(plan.dropped) == 0  # measured: 2.63 % and 2.09 %
+
+
+def dropped_out(variants: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Lengths of several encodings of 3,000 pairs: each a little longer than the shortest, as by BPE-dropout."""
+    random = np.random.default_rng(seed)
+    shortest = random.integers(3, 40, (2, 3_000))
+    return [tuple(shortest + random.binomial(shortest, 0.1)) for _ in range(variants)]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_encodings_take_turns_and_each_epoch_reads_every_pair_once(world):
+    lengths = dropped_out(4)
+    plan = TurnPlan(lengths.__getitem__, 4, 600, seed=5)
+    asked = [plan.batch(step, rank, world) for step in range(-(-2 * len(plan) // world)) for rank in range(world)]
+    epochs = [(variant, np.concatenate([rows for _, rows in some])) for variant, some in groupby(asked[: 2 * len(plan)], itemgetter(0))]
+    assert [variant for variant, _ in epochs] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert all(sorted(rows) == list(range(3_000)) for _, rows in epochs)
+    assert not np.array_equal(epochs[0][1], epochs[4][1])  # another order in the next turn
+
+
+def test_every_encoding_has_batches_within_the_budget_and_almost_no_padding():
+    lengths = dropped_out(8)
+    plan, read, padded = TurnPlan(lengths.__getitem__, 8, 4_096, seed=1), 0, 0
+    for step in range(len(plan)):
+        variant, rows = plan.batch(step)
+        own = np.array(lengths[variant])[:, rows]                     # (side, batch)
+        cost = int(own.max(axis=1).sum()) * len(rows)
+        assert cost <= 4_096
+        read, padded = read + int(own.sum()), padded + cost
+    assert read / padded > 0.95
+
+
+def test_one_encoding_in_turn_is_the_plain_plan():
+    lengths = dropped_out(1)
+    turn, plain = TurnPlan(lengths.__getitem__, 1, 600, seed=3), BatchPlan(*lengths[0], 600, seed=3)
+    assert len(turn) == len(plain)
+    assert all(turn.batch(step)[0] == 0 and np.array_equal(turn.batch(step)[1], plain.batch(step)) for step in (0, 5, len(plain) + 7))
 
 
 def test_a_million_pairs_are_planned_in_seconds():
