@@ -95,13 +95,17 @@ class TurnPlan:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[int, np.ndarray]:
-        """Which encoding the batch of one process at one step reads, and of which pairs."""
+    def variant(self, step: int, rank: int = 0, world: int = 1) -> int:
+        """Which encoding the batch of one process at one step reads."""
         assert 0 <= rank < world and step >= 0
+        return int(np.searchsorted(self.ends, (step * world + rank) % len(self), side="right"))
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
+        """Which pairs it reads."""
         turn, place = divmod(step * world + rank, len(self))
-        variant = int(np.searchsorted(self.ends, place, side="right"))
+        variant = self.variant(step, rank, world)
         plan, epoch = self._planned(variant), turn * len(self.ends) + variant
-        return variant, plan.batch_of(epoch, place - int(self.ends[variant]) + len(plan))
+        return plan.batch_of(epoch, place - int(self.ends[variant]) + len(plan))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.model import spec as s
 from qkv.model.feed_forward import ACTIVATIONS
-from qkv.model.loss import AgreeingLoss, ChunkedLoss
+from qkv.model.loss import AgreeingLoss, ChunkedLoss, plain_loss
 from qkv.model.norms import make_norm
 
 FEW = 512  # tokens of a vocabulary: below, torch's own loss is cheaper (65 characters: 0.5 ms instead of 0.9)
@@ -41,10 +41,10 @@ class LmHead(nn.Module):
         if not torch.is_grad_enabled():  # an evaluation: without this, gradients would be worked out all the same
             weight, bias = weight.detach(), None if bias is None else bias.detach()
         x = self.prepared(x)
+        if len(weight) < FEW or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return plain_loss(F.linear(x, weight, bias), targets, smoothing, agreement)
         if agreement:
             return AgreeingLoss.apply(x, weight, bias, targets, smoothing, agreement)
-        if len(weight) < FEW:
-            return F.cross_entropy(F.linear(x, weight, bias), targets, reduction="sum", label_smoothing=smoothing)
         return ChunkedLoss.apply(x, weight, bias, targets, smoothing)
 
 

@@ -1,7 +1,8 @@
-"""The training loss, worked out in chunks: the logits of a whole batch, the largest matrix of all, are never held.
+"""The training loss, by torch's own operations or, for the caches of a CPU, in chunks.
 
 In: the stream at real positions, the output weights, the right tokens. Out: the summed cross-entropy with label smoothing;
-for two passes over the same tokens also how far they disagree (R-Drop). Told in docs/model.md, "The head and the loss".
+for two passes over the same tokens also how far they disagree (R-Drop). In chunks, the logits of a whole batch, the largest
+matrix of all, are never held. Told in docs/model.md, "The head and the loss".
 """
 
 from typing import Any
@@ -15,6 +16,16 @@ CHUNK_NUMBERS = 1 << 20    # logits worked out at a time: 4 MB stay in the cache
 CHUNK_OF_BOTH = 1 << 19    # where more matrices of that size are needed at once: half as many
 
 Grads = tuple[Tensor, Tensor, Tensor | None]  # of x, of the weight, of the bias
+
+
+def plain_loss(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
+    """The same from all logits at once, (tokens, vocab): on a GPU, in bf16, and for small vocabularies."""
+    loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    if agreement:
+        p, q = logits.log_softmax(dim=-1).chunk(2)
+        ways = F.kl_div(p, q, reduction="sum", log_target=True), F.kl_div(q, p, reduction="sum", log_target=True)
+        loss = loss + agreement * (ways[0] + ways[1]) / 2
+    return loss
 
 
 class ChunkedLoss(torch.autograd.Function):

@@ -77,11 +77,11 @@ class Translation:
 
     def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """Which pairs make this micro-batch: the order of training."""
-        return self.plan.batch(micro_step, rank, world)[1]
+        return self.plan.batch(micro_step, rank, world)
 
     def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> PairBatch:
         """A micro-batch; with BPE-dropout each epoch reads another encoding of the same sentences."""
-        return self._pairs(self.train, *self.plan.batch(micro_step, rank, world))
+        return self._pairs(self.train, self.plan.variant(micro_step, rank, world), self.rows(micro_step, rank, world))
 
     def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
         sources, targets = data.sources[variant].take(rows), data.targets[variant].take(rows)

@@ -134,7 +134,8 @@ def dropped_out(variants: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarr
 def test_encodings_take_turns_and_each_epoch_reads_every_pair_once(world):
     lengths = dropped_out(4)
     plan = TurnPlan(lengths.__getitem__, 4, 600, seed=5)
-    asked = [plan.batch(step, rank, world) for step in range(-(-2 * len(plan) // world)) for rank in range(world)]
+    places = [(step, rank, world) for step in range(-(-2 * len(plan) // world)) for rank in range(world)]
+    asked = [(plan.variant(*place), plan.batch(*place)) for place in places]
     epochs = [(variant, np.concatenate([rows for _, rows in some])) for variant, some in groupby(asked[: 2 * len(plan)], itemgetter(0))]
     assert [variant for variant, _ in epochs] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(sorted(rows) == list(range(3_000)) for _, rows in epochs)
@@ -145,8 +146,8 @@ def test_every_encoding_has_batches_within_the_budget_and_by_its_own_lengths():
     lengths = dropped_out(8)
     plan = TurnPlan(lengths.__getitem__, 8, 1_000, seed=1)
     for step in range(len(plan)):
-        variant, rows = plan.batch(step)
-        assert int(np.array(lengths[variant])[:, rows].max(axis=1).sum()) * len(rows) <= 1_000
+        rows = plan.batch(step)
+        assert int(np.array(lengths[plan.variant(step)])[:, rows].max(axis=1).sum()) * len(rows) <= 1_000
     one_for_all = BatchPlan(*np.max(lengths, axis=0), 1_000, seed=1)  # by the longest of each pair's encodings
     assert len(plan) < 0.95 * 8 * len(one_for_all)
 
@@ -155,7 +156,7 @@ def test_one_encoding_in_turn_is_the_plain_plan():
     lengths = dropped_out(1)
     turn, plain = TurnPlan(lengths.__getitem__, 1, 600, seed=3), BatchPlan(*lengths[0], 600, seed=3)
     assert len(turn) == len(plain)
-    assert all(turn.batch(step)[0] == 0 and np.array_equal(turn.batch(step)[1], plain.batch(step)) for step in (0, 5, len(plain) + 7))
+    assert all(turn.variant(step) == 0 and np.array_equal(turn.batch(step), plain.batch(step)) for step in (0, 5, len(plain) + 7))
 
 
 def test_a_million_pairs_are_planned_in_seconds():

@@ -1,7 +1,10 @@
-"""bf16 is refused where it would end the process."""
+"""bf16 is refused where it would end the process; where it works, it learns what float32 learns."""
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +21,15 @@ def test_bf16_is_refused_exactly_where_a_product_fails_in_another_process():
     else:
         check_bf16("cpu")
     check_bf16("cuda")  # not ours to judge
+
+
+def test_the_losses_of_bf16_are_those_of_float32_within_its_digits(tmp_path):
+    """Without the units that some machines only announce: any CPU can then multiply in bf16."""
+    here = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OMP_NUM_THREADS": "1"}
+    script = Path(__file__).with_name("bf16_runs.py")
+    done = subprocess.run([sys.executable, script, tmp_path], env=here, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert rows.keys() == {"today", "paper", "gated", "agreeing", "characters"}
+    for name, (plain, half) in rows.items():
+        assert half != plain and half == pytest.approx(plain, rel=1e-3), name

@@ -1,0 +1,56 @@
+"""The first steps of several small trainings, each in float32 and in bf16: as JSON, name -> the two rows of losses.
+
+python bf16_runs.py FOLDER      a process of its own, so that the test can keep oneDNN from units that do not work here.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from qkv.data.builtin import builtin_pairs
+from qkv.train.loop import Trainer
+from qkv.train.prepare import prepare_translation
+from qkv.train.recipe import Shape, TranslateRecipe
+from qkv.train.report import Reporter
+
+STEPS = 4
+TODAY = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, norm="rms", activation="relu2", bias=False, qk_norm=True, dropout=0.2)
+PAPER = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, place="post", positions="sinusoidal", dropout=0.2)
+RUNS = {
+    "today": {"model": TODAY, "optimizer": "muon"},
+    "paper": {"model": PAPER},
+    "gated": {"model": replace(TODAY, gated=True, activation="silu"), "ema": 0.9},
+    "agreeing": {"model": TODAY, "r_drop": 5.0},
+    "characters": {"model": TODAY, "tokenizer": "char"},
+}
+
+
+def losses(folder: Path, recipe: TranslateRecipe) -> list[float]:
+    task = prepare_translation(recipe, folder / "data")
+    trainer, found = Trainer(task, recipe, folder), []
+    plain = trainer.gradients
+    trainer.gradients = lambda *given: found.append(plain(*given)) or found[-1]  # type: ignore[method-assign]
+    with Reporter(folder, STEPS) as trainer.reporter:
+        for _ in range(STEPS):
+            trainer.step()
+    return found
+
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    pairs = builtin_pairs()[0][:400]
+    for side in ("source", "target"):
+        (root / side).write_text("".join(f"{getattr(pair, side)}\n" for pair in pairs), encoding="utf-8")
+    rows: dict[str, list[list[float]]] = {}
+    for name, settings in RUNS.items():
+        for dtype in ("float32", "bf16"):
+            folder = root / f"{name}-{dtype}"
+            folder.mkdir()
+            common = {"source": str(root / "source"), "target": str(root / "target"), "tokenizer": "bytes", "vocab_size": 560}
+            recipe = TranslateRecipe(**{**common, "steps": STEPS, "warmup": 2, "batch_tokens": 600, "dtype": dtype, **settings})
+            rows.setdefault(name, []).append(losses(folder, recipe))
+    assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+    print(json.dumps(rows))
