@@ -105,6 +105,19 @@ def bleu_tokenizer(language: str) -> str:
         case _: return "13a"
 
 
+def bleu_by(tokenizer: str, asked_by: str = "--tokenize") -> BLEU:
+    """BLEU with this tokenizer of sacrebleu's; one line if there is none such, or if it lacks what it needs."""
+    if tokenizer not in BLEU.TOKENIZERS:
+        raise QkvError(asked_by, say(f"no BLEU tokenizer '{tokenizer}'", f"没有名为 '{tokenizer}' 的 BLEU 分词器"),
+                       near_miss(tokenizer, BLEU.TOKENIZERS))
+    try:
+        # "none" means the lines are tokenised already; sacrebleu would warn about just that.
+        return BLEU(tokenize=tokenizer, force=tokenizer == "none")
+    except Exception as error:  # a package or a file that sacrebleu does not find: it says which, in several lines
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise QkvError(asked_by, say(f"sacrebleu cannot use '{tokenizer}' here", f"sacrebleu 在此无法使用 '{tokenizer}'"), reason) from None
+
+
 def guess_language(lines: Sequence[str]) -> str:
     """The language by its characters, "" for all that split at spaces: guess_language(["我爱你"]) == "zh"."""
     text = "\n".join(lines)
@@ -118,12 +131,7 @@ def guess_language(lines: Sequence[str]) -> str:
 
 
 def _measures(references: Sequence[str], language: str, tokenize: str) -> tuple[BLEU, CHRF]:
-    name = tokenize or bleu_tokenizer(language or guess_language(references))
-    if name not in BLEU.TOKENIZERS:
-        raise QkvError("--tokenize", say(f"no BLEU tokenizer '{name}'", f"没有名为 '{name}' 的 BLEU 分词器"),
-                       near_miss(name, BLEU.TOKENIZERS))
-    # "none" means the lines are tokenised already; sacrebleu would warn about just that.
-    return BLEU(tokenize=name, force=name == "none"), CHRF()
+    return bleu_by(tokenize or bleu_tokenizer(language or guess_language(references))), CHRF()
 
 
 def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:

@@ -158,6 +158,11 @@ def test_a_folder_that_holds_another_run(train, complaint, files):
     assert ((files / "run" / "train.yaml").read_bytes(), (files / "run" / "model.safetensors").read_bytes()) == before
 
 
+def test_a_score_that_cannot_be_made_is_noticed_before_training(complaint, files):
+    assert complaint("--out", "run", settings=["bleu_tokenize=13b"]) == "bleu_tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
+    assert not saved_steps(files / "run")
+
+
 def test_resuming_where_nothing_is(complaint, files):
     assert complaint("--out", "nowhere", "--resume") == "nowhere: nothing to resume; leave out --resume to begin"
     assert not (files / "nowhere").exists()

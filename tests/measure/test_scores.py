@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,10 @@ def test_an_unknown_tokenizer_is_refused_with_a_near_miss():
     with pytest.raises(QkvError) as error:
         score(["a"], ["a"], tokenize="13b")
     assert str(error.value) == "--tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
+
+
+@pytest.mark.skipif(find_spec("MeCab") is not None, reason="it has what it needs")
+def test_a_tokenizer_without_its_package_is_refused_in_one_line():
+    with pytest.raises(QkvError) as error:
+        score(["猫"], ["猫"], tokenize="ja-mecab")
+    assert str(error.value).startswith("--tokenize: sacrebleu cannot use 'ja-mecab' here; ") and "\n" not in str(error.value)
