@@ -5,7 +5,7 @@ Told in docs/embedding.md, "Contrastive pairs".
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -17,7 +17,6 @@ from qkv.errors import QkvError
 from qkv.language import say
 from qkv.text.lines import mend_surrogates, read_lines
 
-Line = tuple[str, ...]  # the sentences of one line, some perhaps empty
 PARTS = ("texts", "members", "negatives")
 MANY = 1 << 32  # sentences are numbered below this
 
@@ -64,18 +63,17 @@ class Groups:
         choices = f"{len(self.paths)} {self.hard_negatives} {self.every} {self.held_out}"
         return {"files": fingerprint_of(self.paths), "groups": choices}
 
-    def _lines(self) -> Iterator[tuple[str, Line]]:
-        """Each line as it stands, with where it stands."""
+    def _lines(self) -> Iterator[tuple[str, Group]]:
+        """Each line as it stands, some sentences perhaps empty, with where it stands."""
         if len(self.paths) > 1:
-            return _aligned(self.paths)
+            return _aligned(self.paths, self.hard_negatives)
         name = self.paths[0].name.lower().removesuffix(".gz")
-        return _jsonl(self.paths[0]) if name.endswith((".jsonl", ".ndjson")) else _tsv(self.paths[0], self.hard_negatives)
+        return (_jsonl if name.endswith((".jsonl", ".ndjson")) else _tsv)(self.paths[0], self.hard_negatives)
 
-    def _group(self, where: str, line: Line) -> Group | None:
+    def _group(self, where: str, line: Group) -> Group | None:
         """The sentences that are there, each once; a single one teaches nothing."""
-        line = tuple(sentence.strip() for sentence in line)
-        negative = line[2] if self.hard_negatives and len(line) > 2 else ""
-        texts = tuple(dict.fromkeys(sentence for sentence in (line[:2] if self.hard_negatives else line) if sentence))
+        negative = line.negative.strip()
+        texts = tuple(dict.fromkeys(sentence for one in line.texts if (sentence := one.strip())))
         if negative and negative in texts:
             wrong = say("the hard negative is one of the sentences themselves", "反例与句子本身相同")
             raise QkvError(where, wrong, say("give one that means something else", "请给出意思不同的句子"))
@@ -95,36 +93,41 @@ def groups_of(*paths: str | Path, hard_negatives: bool = False) -> Groups:
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
-def _aligned(paths: tuple[Path, ...]) -> Iterator[tuple[str, Line]]:
+def _columns(line: Sequence[str], hard_negatives: bool) -> Group:
+    """Sentences of one meaning side by side; with hard negatives the third means something else."""
+    return Group(tuple(line[:2]), "".join(line[2:3])) if hard_negatives else Group(tuple(line))
+
+
+def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[str, Group]]:
     """Line n of every file; a file that ends early is noticed at its end."""
     for number, line in enumerate(zip_longest(*map(read_lines, paths)), start=1):
         if None in line:
             short = [str(path) for path, sentence in zip(paths, line, strict=True) if sentence is None]
             wrong = say(f"only {number - 1:,} lines, others have more", f"只有 {number - 1:,} 行，其他文件更多")
             raise QkvError(", ".join(short), wrong, say("line n of all files must mean the same", "各文件的同一行必须意思相同"))
-        yield _place(paths[0], number), line
+        yield _place(paths[0], number), _columns(line, hard_negatives)
 
 
-def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Line]]:
+def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
     """Columns are sentences; a blank line is an empty group."""
     least = 3 if hard_negatives else 2
     for number, text in enumerate(read_lines(path), start=1):
-        line = tuple(text.split("\t"))
+        line = text.split("\t")
         if text.strip() and len(line) < least:
             wrong = say(f"{len(line)} of {least} columns", f"{least} 列中只有 {len(line)} 列")
             shape = "<TAB>".join((say("sentence", "句子"), say("same meaning", "同义句"), say("another meaning", "异义句"))[:least])
             raise QkvError(_place(path, number), wrong, say(f"write {shape}", f"请写成 {shape}"))
-        yield _place(path, number), line
+        yield _place(path, number), _columns(line, hard_negatives)
 
 
-def _jsonl(path: Path) -> Iterator[tuple[str, Line]]:
+def _jsonl(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
     for number, text in enumerate(read_lines(path), start=1):
         if text.strip():
-            yield _place(path, number), _fields(_place(path, number), text)
+            yield _place(path, number), _fields(_place(path, number), text, hard_negatives)
 
 
-def _fields(where: str, text: str) -> Line:
-    """{"texts": [...]} is a group of any size; {"source", "target", "negative"} a pair, its last field left out at will."""
+def _fields(where: str, text: str, hard_negatives: bool) -> Group:
+    """{"texts": [...]} is a group of any size, {"source", "target"} a pair; beside either stands perhaps a "negative"."""
     example = '{"texts": ["...", "..."]}, {"source": "...", "target": "..."}'
     try:
         record: Any = json.loads(text)
@@ -132,11 +135,20 @@ def _fields(where: str, text: str) -> Line:
         record = None
     match record:
         case {"texts": [*texts]}: found = texts
-        case {"source": source, "target": target}: found = [source, target, *([record["negative"]] if "negative" in record else [])]
+        case {"source": source, "target": target}: found = [source, target]
         case _: found = []
     if len(found) < 2 or not all(isinstance(one, str) for one in found):
         raise QkvError(where, say("no two sentences", "没有两个句子"), say(f"write {example}", f"请写成 {example}"))
-    return tuple(map(mend_surrogates, found))
+    sentences = tuple(map(mend_surrogates, found))
+    negative = record.get("negative")
+    if not negative:
+        return _columns(sentences, hard_negatives)
+    if not isinstance(negative, str):
+        raise QkvError(where, say("'negative' is not text", "'negative' 不是文本"), say("write one sentence", "请写一个句子"))
+    if not hard_negatives:  # the opposite of what it says must not be learned from it, nor should it be lost unnoticed
+        wrong = say("has a 'negative', and hard_negatives is false", "有 'negative'，而 hard_negatives 为 false")
+        raise QkvError(where, wrong, say("set hard_negatives=true, or leave the field out", "请设 hard_negatives=true，或去掉此字段"))
+    return Group(sentences, mend_surrogates(negative))
 
 
 def _place(path: Path, number: int) -> str:

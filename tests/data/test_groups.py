@@ -46,6 +46,20 @@ def test_the_third_column_is_a_hard_negative_if_asked(file):
     assert list(groups_of(jsonl, hard_negatives=True)) == [Group(("a dog", "a hound"), "a hot dog")]
 
 
+def test_a_field_named_negative_is_never_a_sentence_of_the_same_meaning(file):
+    pair = {"source": "a dog", "target": "a hound"}
+    for fields in (pair, {"texts": ["a dog", "a hound", "a puppy"]}):
+        name = file("a.jsonl", json.dumps(pair) + "\n" + json.dumps({**fields, "negative": "a hot dog"}) + "\n")
+        with pytest.raises(QkvError) as error:
+            list(groups_of(name))
+        assert str(error.value) == ("a.jsonl, line 2: has a 'negative', and hard_negatives is false; "
+                                    "set hard_negatives=true, or leave the field out")
+        expected = Group(tuple(fields.get("texts", pair.values())), "a hot dog")
+        assert list(groups_of(name, hard_negatives=True)) == [Group(("a dog", "a hound")), expected]
+    empty = file("b.jsonl", "".join(json.dumps({**pair, "negative": nothing}) + "\n" for nothing in ("", None)))
+    assert list(groups_of(empty)) == list(groups_of(empty, hard_negatives=True)) == [Group(("a dog", "a hound"))] * 2
+
+
 def test_a_line_with_one_sentence_or_twice_the_same_teaches_nothing_and_is_left_out(file):
     name = file("a.tsv", "a dog\t\na cat\ta cat\n\ta bird\n x \t y \n")
     assert list(groups_of(name)) == [Group(("x", "y"))]
@@ -61,6 +75,8 @@ def test_a_line_with_one_sentence_or_twice_the_same_teaches_nothing_and_is_left_
                                              '{"source": "...", "target": "..."}'),
     ("a.jsonl", 'hm\n', False, 'a.jsonl, line 1: no two sentences; write {"texts": ["...", "..."]}, '
                                '{"source": "...", "target": "..."}'),
+    ("a.jsonl", '{"source": "a", "target": "b", "negative": ["c"]}\n', True,
+     "a.jsonl, line 1: 'negative' is not text; write one sentence"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said_in_one_line(file, name, text, hard, message):
     with pytest.raises(QkvError) as error:
