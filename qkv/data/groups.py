@@ -33,7 +33,7 @@ class Group:
 class Groups:
     """Groups read lazily, as often as they are asked for: groups_of("a.tsv"), groups_of("a.zh", "a.en").
 
-    With `hard_negatives` the third column means something else. Of `every` lines one is held out, or all others are.
+    With `hard_negatives` the third column means something else. Of `every` groups one is held out, or all others are.
     """
 
     paths: tuple[Path, ...]
@@ -43,10 +43,9 @@ class Groups:
 
     def __iter__(self) -> Iterator[Group]:
         kept = 0
-        for number, (where, line) in enumerate(self._lines()):
-            if self.every and (number % self.every == self.every // 2) != self.held_out:
-                continue
-            if group := self._group(where, line):
+        for number, group in enumerate(filter(None, (self._group(*one) for one in self._lines()))):
+            # Groups are counted, not lines: blank ones between them must not take the places of those held out.
+            if not self.every or (number % self.every == self.every // 2) == self.held_out:
                 kept += 1
                 yield group
         if not kept:
@@ -55,7 +54,7 @@ class Groups:
                            say("give two sentences of one meaning on each line", "每行请给出两个意思相同的句子"))
 
     def share(self, every: int, held_out: bool) -> "Groups":
-        """Every `every`-th line, or all the others: one file serves for training and validation."""
+        """Every `every`-th group, or all the others: one file serves for training and validation."""
         return replace(self, every=every, held_out=held_out)
 
     def fingerprint(self) -> dict[str, str]:

@@ -100,6 +100,14 @@ def test_one_file_serves_for_training_and_validation(file):
     assert sorted(map(str, train + valid)) == sorted(map(str, groups_of(name)))
 
 
+@pytest.mark.parametrize("between", ["\n", "alone\t\n", "\n\n \n"])
+def test_lines_without_a_group_change_nothing_of_what_is_held_out(file, between):
+    lines = [f"a {i}\tb {i}\n" for i in range(25)]
+    dense, spaced = file("a.tsv", "".join(lines)), file("b.tsv", between.join(lines))
+    for held_out in (False, True):
+        assert list(groups_of(spaced).share(10, held_out)) == list(groups_of(dense).share(10, held_out))
+
+
 def test_kept_groups_are_the_groups_and_are_read_again_only_when_the_file_has_changed(file, tmp_path):
     name = file("a.tsv", "a\tb\tc\nd\te\t\n")
     groups = groups_of(name, hard_negatives=True)
