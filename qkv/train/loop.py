@@ -49,6 +49,7 @@ class Progress:
     best: float | None = None   # larger is better: BLEU or another goal, or minus the loss
     best_step: int = 0
     stale: int = 0              # validations since the best one
+    goal: str | None = None     # what `best` is a figure of, None: minus the loss
 
 
 class Trainer:
@@ -60,7 +61,7 @@ class Trainer:
         self.model = task.begin().to(recipe.device)
         self.optimizers = make_optimizers(self.model, recipe)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
-        self.progress = Progress()
+        self.progress = Progress(goal=task.goal)
         self.reported = self.restore(resumed) if resumed else None
         if recipe.compile:
             for stack in (self.model.encoder, self.model.decoder):
@@ -175,7 +176,9 @@ class Trainer:
                 group.update(own)
         if self.ema:
             self.ema.load(state.tensors["ema"])
-        self.progress = Progress(**state.facts["progress"])
+        self.progress = Progress(**{"goal": self.task.goal, **state.facts["progress"]})  # old ones do not tell their goal
+        if self.progress.goal != self.task.goal:  # 25 BLEU and a loss of 2 cannot be compared: the search begins anew
+            self.progress.goal, self.progress.best, self.progress.stale = self.task.goal, None, 0
         self.saved = self.progress.step
         return dict(state.facts["reporter"])
 

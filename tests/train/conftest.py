@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from qkv.data.builtin import builtin_pairs
+from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import Shape, TranslateRecipe
 
@@ -42,6 +43,19 @@ def tiny_recipe(corpus):
 def make_task(tiny_recipe, tmp_path):
     """make_task(seed=2): the task of such a recipe, its data in the test's own folder."""
     return lambda folder="data", **changes: prepare_translation(tiny_recipe(**changes), tmp_path / folder)
+
+
+@pytest.fixture
+def trainer(tiny_recipe, tmp_path):
+    """trainer("run", steps=5): a trainer in that folder; with resume=True it goes on there."""
+    def make(name="run", resume=False, **changes):
+        recipe, folder = tiny_recipe(**changes), tmp_path / name
+        task = prepare_translation(recipe, tmp_path / "data", resume)
+        return Trainer(task, recipe, folder, state_to_resume(folder, resume))
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").mkdir()
+    return make
 
 
 @pytest.fixture(autouse=True)

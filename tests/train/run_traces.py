@@ -1,6 +1,7 @@
 """What a run is and what it left behind, in a form that two runs can be compared by."""
 
 import hashlib
+import math
 
 import torch
 from safetensors.torch import load_file
@@ -43,3 +44,17 @@ def watch_rows(task):
 
     task.rows = watched
     return seen
+
+
+def say_worth(trainer, figures):
+    """Validations find these BLEU scores, one after the other."""
+    found = iter(figures)
+    trainer.task.goal = "bleu"
+    trainer.task.validate = lambda model: {"loss": 1.0, "perplexity": math.e, "bleu": next(found)}
+
+
+def published_steps(trainer):
+    """The steps at which a model was published, as they happen."""
+    steps, publish = [], trainer.publish
+    trainer.publish = lambda: (steps.append(trainer.progress.step), publish())
+    return steps

@@ -7,30 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from run_traces import everything, same, sha256_of, told, watch_rows
+from run_traces import everything, published_steps, same, say_worth, sha256_of, told, watch_rows
 
 from qkv.checkpoint.folder import load_model
 from qkv.errors import QkvError
 from qkv.train import loop
-from qkv.train.loop import Trainer, state_to_resume
-from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import Shape
 from qkv.train.report import read_metrics
 from qkv.train.state import folder_of, load_state, saved_steps
-
-
-@pytest.fixture
-def trainer(tiny_recipe, tmp_path):
-    """trainer("run", steps=5): a trainer in that folder; with resume=True it goes on there."""
-    def make(name="run", resume=False, **changes):
-        recipe, folder = tiny_recipe(**changes), tmp_path / name
-        task = prepare_translation(recipe, tmp_path / "data", resume)
-        return Trainer(task, recipe, folder, state_to_resume(folder, resume))
-
-    (tmp_path / "run").mkdir()
-    (tmp_path / "other").mkdir()
-    return make
-
 
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
@@ -108,20 +92,6 @@ def test_the_loss_falls(trainer):
 
 
 # ---- validation ----------------------------------------------------------------------------------------------------
-
-def say_worth(trainer, figures):
-    """Validations find these BLEU scores, one after the other."""
-    found = iter(figures)
-    trainer.task.goal = "bleu"
-    trainer.task.validate = lambda model: {"loss": 1.0, "perplexity": math.e, "bleu": next(found)}
-
-
-def published_steps(trainer):
-    """The steps at which a model was published, as they happen."""
-    steps, publish = [], trainer.publish
-    trainer.publish = lambda: (steps.append(trainer.progress.step), publish())
-    return steps
-
 
 def test_the_best_is_published_and_a_worse_one_later_does_not_replace_it(trainer):
     one = trainer(steps=12, validate_every=2, save_every=12)
