@@ -69,6 +69,11 @@ class Embedding:
             self.text_plan = BatchPlan(lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len)
 
     @property
+    def prelude(self) -> int:
+        """Masked tokens teach the words; which sentences belong together is learned after them."""
+        return self.recipe.masked_steps
+
+    @property
     def spec(self) -> Spec:
         """The encoder to train; only one that guesses tokens needs a head to name them."""
         return reader_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)

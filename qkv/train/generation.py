@@ -53,6 +53,7 @@ class Generation:
     """What the loop asks of a task: batches, losses, validation."""
 
     goal: str | None = None  # the loss
+    prelude = 0
 
     def __init__(self, recipe: GenerateRecipe, windows: Windows, valid: HeldOut, tokenizer: Tokenizer, start: Start):
         self.recipe, self.windows, self.valid, self.tokenizer, self.start = recipe, windows, valid, tokenizer, start

@@ -203,7 +203,7 @@ class Trainer:
             if self.progress.best is None or worth > self.progress.best:
                 self.progress.best, self.progress.best_step, self.progress.stale = worth, number, 0
                 self.publish()
-            else:
+            elif number > self.task.prelude:
                 self.progress.stale += 1
 
     def worth(self, figures: dict[str, Any]) -> float:

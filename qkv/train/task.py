@@ -28,9 +28,15 @@ class Final:
 
 
 class Task(Protocol):
-    """One kind of learning; `goal` names the figure of a validation that should be high, None: the loss, low."""
+    """One kind of learning; `goal` names the figure of a validation that should be high, None: the loss, low.
+
+    In the first `prelude` steps something else is learned than the goal: patience begins after them.
+    """
 
     goal: str | None
+
+    @property
+    def prelude(self) -> int: ...
 
     @property
     def recipe(self) -> Recipe: ...

@@ -45,6 +45,8 @@ class PairData:
 class Translation:
     """What the loop asks of a task: batches, losses, validation."""
 
+    prelude = 0
+
     def __init__(self, recipe: TranslateRecipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
         self.recipe, self.train, self.valid, self.source, self.target = recipe, train, valid, source, target
         self.goal = "bleu" if recipe.valid_bleu and recipe.best_by == "bleu" else None
