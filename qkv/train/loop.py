@@ -63,6 +63,7 @@ class Trainer:
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress(goal=task.goal)
         self.reported = self.restore(resumed) if resumed else None
+        self.passed_over = resumed.passed_over if resumed else ()
         if recipe.compile:
             for stack in (self.model.encoder, self.model.decoder):
                 if stack is not None:
@@ -72,6 +73,8 @@ class Trainer:
     def run(self) -> int:
         """Train to the end, or until asked to stop; gives the exit code."""
         with Reporter(self.folder, self.recipe.steps, resumed=self.reported) as self.reporter, Stopper() as stopper:
+            for damage in self.passed_over:
+                self.reporter.note(say(f"passed over, damaged: {damage}", f"已跳过损坏的检查点：{damage}"))
             if self.reported and self.due(self.recipe.validate_every):
                 self.validate()  # a checkpoint is written before its validation: do it (again)
             while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:

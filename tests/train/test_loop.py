@@ -12,6 +12,7 @@ from run_traces import everything, published_steps, same, say_worth, sha256_of, 
 from qkv.checkpoint.folder import load_model
 from qkv.errors import QkvError
 from qkv.train import loop
+from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.recipe import Shape
 from qkv.train.report import read_metrics
 from qkv.train.state import folder_of, load_state, saved_steps
@@ -224,6 +225,16 @@ def test_a_resumed_run_takes_its_rates_from_the_recipe(trainer):
     with loop.Reporter(changed.folder, 12, resumed=changed.reported) as changed.reporter:
         changed.step()
     assert [(group["lr"], group["weight_decay"]) for group in changed.optimizers[0].param_groups] == [(0.5, 0.2), (0.5, 0.0)]
+
+
+def test_a_damaged_checkpoint_that_was_passed_over_is_named_on_stderr(trainer, capsys):
+    one = trainer()
+    assert one.run() == 0
+    (folder_of(one.folder, 12) / "model.safetensors").unlink()
+    capsys.readouterr()
+    again = Trainer(one.task, one.recipe, one.folder, state_to_resume(one.folder, resume=True, skip_damaged=True))
+    assert again.progress.step == 9 and again.run() == 0
+    assert "passed over, damaged: step-000012/model.safetensors: missing; put back a good copy\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changes", [{"model": Shape(layers=1, d_model=32, n_heads=2, d_ff=32)}, {"optimizer": "muon"}, {"ema": 0.9}])
