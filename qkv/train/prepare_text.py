@@ -26,7 +26,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.generation import Generation, HeldOut, Start
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.shape import writer_spec
-from qkv.train.vocabulary import kept_tokenizer
+from qkv.train.vocabulary import keep_given, kept_tokenizer
 
 Texts = Documents | Part
 
@@ -73,8 +73,10 @@ def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool)
     if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
         parts = (block for text, _ in train for block in blocks(text))
         return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, parts, list(train.fingerprint.values()), resume)
-    tokenizer = read_tokenizer(path if resume and path.is_file() else recipe.tokenizer)
-    tokenizer.save(path)
+    if resume and path.is_file():
+        return read_tokenizer(path)
+    tokenizer = read_tokenizer(recipe.tokenizer)
+    keep_given(path, tokenizer)
     return tokenizer
 
 
@@ -95,7 +97,7 @@ def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Sta
         return Tokenizer.load(kept), Start(from_json(spec_file.read_text(encoding="utf-8"), str(spec_file)), None, {})
     loaded = load_huggingface(name) if is_huggingface(name) else with_extras(load_model(name, dtype=torch.float32), Path(name))
     tokenizer = _writer_of(loaded, name)
-    tokenizer.save(kept)
+    keep_given(kept, tokenizer)
     write_text(spec_file, to_json(loaded.model.spec))
     return tokenizer, Start(loaded.model.spec, loaded.model, loaded.facts.get("generation") or {})
 

@@ -15,6 +15,7 @@ from qkv.text.lines import write_text
 from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
 
+NOTE = ".from"  # tokenizer.from tells from what tokenizer.json was learned
 BEGIN_AND_END = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
 
 
@@ -26,7 +27,7 @@ def kept_tokenizer(
     wishes: dict[str, object] = {"kind": kind, "vocab_size": vocab_size}
     if choices != BEGIN_AND_END:
         wishes["choices"] = repr(choices)
-    note, asked = path.with_suffix(".from"), json.dumps({**wishes, "texts": list(checksums)})
+    note, asked = path.with_suffix(NOTE), json.dumps({**wishes, "texts": list(checksums)})
     found = note.read_text(encoding="utf-8") if note.is_file() else None
     if resume and found is not None and any(json.loads(found).get(name) != wish for name, wish in wishes.items()):
         wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
@@ -38,6 +39,12 @@ def kept_tokenizer(
     tokenizer.save(path)
     write_text(note, asked)  # after the tokenizer: it vouches for it
     return tokenizer
+
+
+def keep_given(path: Path, tokenizer: Tokenizer) -> None:
+    """A tokenizer that was given, not learned; a note from before would vouch for it as if it had been."""
+    path.with_suffix(NOTE).unlink(missing_ok=True)
+    tokenizer.save(path)
 
 
 def _learned(kind: str, vocab_size: int, texts: Iterable[str], choices: Choices) -> Tokenizer:

@@ -135,6 +135,14 @@ def test_a_given_tokenizer_is_used_as_it_is(make_task, tmp_path):
     assert task.tokenizer.fingerprint == given.fingerprint and task.spec.vocab_size == given.vocab_size
 
 
+@pytest.mark.parametrize("other", ["tokenizer", "start_from"])
+def test_a_tokenizer_given_in_between_is_not_taken_for_the_one_that_was_learned(make_task, llama_folder, tmp_path, other):
+    learned = make_task().tokenizer.fingerprint
+    given = make_task(**{other: str(llama_folder / "ours" / ("tokenizer.json" if other == "tokenizer" else ""))})
+    assert given.tokenizer.fingerprint != learned
+    assert make_task().tokenizer.fingerprint == learned
+
+
 # ---- learning ------------------------------------------------------------------------------------------------------
 
 def trained(task, folder, resume=False):
