@@ -100,10 +100,17 @@ class Generation:
     def measured(self, model: Transformer) -> TextPerplexity:
         return text_perplexity(model, self.valid.ids, self.valid.bytes, self.recipe.context, first=self.eos)
 
+    def _prompt(self, room: int) -> str:
+        """The first words of the held-out text, as many as a model reads that has room for so many tokens."""
+        words = self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist()).strip().split("\n")[0][:PROMPT]
+        while words and len(self.tokenizer.encode(words)) > room:
+            words = words[:-1]
+        return words
+
     def final(self, use: Any) -> Final:
         """The published model's figures on the held-out text, and how it goes on from the first words of it."""
         found = self.measured(use.model)
-        prompt = self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist()).strip().split("\n")[0][:PROMPT]
+        prompt = self._prompt(use.context - len(use.begin))
         numbers = (f"{found.nats_per_token:.4f} nats/token  perplexity {found.value:.2f}  "
                    f"{found.bits_per_byte:.4f} bits/byte")
         options = {"max_new_tokens": 60, "temperature": 0.8, "top_k": 40, "seed": self.recipe.seed}

@@ -175,6 +175,18 @@ def test_a_resumed_run_equals_an_unbroken_one(make_task, tmp_path):
         one for one in told(tmp_path / "whole") if one["kind"] == "valid"]
 
 
+@pytest.mark.parametrize(("context", "kind"), [(1, "char"), (5, "bytes"), (16, "char")])
+def test_the_example_of_a_card_fits_a_small_context(make_task, book, tmp_path, context, kind):
+    task = make_task(tokenizer=kind, vocab_size=300, context=context, steps=1, validate_every=1)
+    trained(task, tmp_path / "run")
+    generator = qkv.load(tmp_path / "run")
+    write_card(tmp_path / "run", task, generator)
+    prompt = task.final(generator).example[0]
+    text = book.read_text(encoding="utf-8")
+    assert 0 < len(generator.encode_prompt(prompt)) <= context and prompt in text[int(len(text) * 0.9):]
+    assert len(prompt) == context or kind == "bytes"
+
+
 # ---- going on from a model -----------------------------------------------------------------------------------------
 
 @pytest.fixture
