@@ -4,13 +4,15 @@ In: a recipe that names files. Out: a Generation; all it made is kept in the run
 Told in docs/language-models.md, "Data".
 """
 
+import json
 from pathlib import Path
 
 import torch
 
-from qkv.checkpoint.convert import with_extras
+from qkv.checkpoint.convert import GENERATION, with_extras
 from qkv.checkpoint.folder import LoadedModel, load_model
 from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.checkpoint.shards import read_json
 from qkv.data.documents import Documents, Part, count_bytes, keep_documents
 from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short
 from qkv.errors import QkvError
@@ -94,12 +96,15 @@ def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Sta
     """The model of a folder, ours or Hugging Face's; a resumed run has its own copy of all but the weights."""
     kept, spec_file = folder / "tokenizer.json", folder / "model.json"
     if resume and kept.is_file() and spec_file.is_file():
-        return Tokenizer.load(kept), Start(from_json(spec_file.read_text(encoding="utf-8"), str(spec_file)), None, {})
+        spec = from_json(spec_file.read_text(encoding="utf-8"), str(spec_file))
+        return Tokenizer.load(kept), Start(spec, None, read_json(folder, GENERATION, {}))
     loaded = load_huggingface(name) if is_huggingface(name) else with_extras(load_model(name, dtype=torch.float32), Path(name))
     tokenizer = _writer_of(loaded, name)
     keep_given(kept, tokenizer)
+    marks = loaded.facts.get("generation") or {}
+    write_text(folder / GENERATION, json.dumps(marks, indent=2) + "\n")
     write_text(spec_file, to_json(loaded.model.spec))
-    return tokenizer, Start(loaded.model.spec, loaded.model, loaded.facts.get("generation") or {})
+    return tokenizer, Start(loaded.model.spec, loaded.model, marks)
 
 
 def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:

@@ -1,5 +1,6 @@
 """Language as a task: windows, their loss, the held-out text, going on from other models; and a model that learns."""
 
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -223,6 +224,18 @@ def test_a_resumed_run_needs_the_folder_it_began_from_no_more(make_task, llama_f
     (llama_folder / "ours").rename(llama_folder / "moved")
     trained(make_task("two", resume=True, steps=12, **wishes), tmp_path / "broken", resume=True)
     assert sha256_of(tmp_path / "broken", 12) == sha256_of(tmp_path / "whole", 12)
+
+
+def test_a_resumed_run_keeps_the_marks_of_the_model_it_began_from(make_task, llama_folder, tmp_path):
+    marks, name = {"start_id": 5, "eos_ids": [3, 7]}, str(llama_folder / "ours")
+    (llama_folder / "ours" / "generation.json").write_text(json.dumps(marks), encoding="utf-8")
+    assert make_task(start_from=name).facts == {"generation": marks}
+    trained(make_task(start_from=name, resume=True), tmp_path / "run")  # the first one was stopped before it published
+    assert json.loads((tmp_path / "run" / "generation.json").read_text(encoding="utf-8")) == marks
+    (llama_folder / "ours" / "generation.json").unlink()
+    assert make_task(start_from=name).facts == make_task(start_from=name, resume=True).facts == {}
+    (tmp_path / "data" / "generation.json").unlink()
+    assert make_task(start_from=name, resume=True).facts == {}, "a run from before the marks were kept"
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
