@@ -107,6 +107,12 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
+def refuse_unreadable(paths: Iterable[str | Path]) -> None:
+    """Each file is opened once, so that nobody learns after an hour with the first that the last one is missing."""
+    for path in paths:
+        read_lines(path)  # what is wrong is said before the first line
+
+
 def fingerprint_of(paths: Iterable[str | Path]) -> str:
     """A SHA-256 of the contents of files, in this order; their names and dates do not matter."""
     whole = hashlib.sha256()

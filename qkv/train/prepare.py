@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from qkv.data.corpus import Pairs
+from qkv.data.corpus import Pairs, refuse_unreadable
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.measure.scores import bleu_by
+from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
+from qkv.train.shape import translator_spec
 from qkv.train.translation import PairData, Translation
 from qkv.train.vocabulary import kept_tokenizer
 
 Texts = tuple[TextStore, TextStore]
+MERGING = ("bpe", "bytes")  # tokenizers that have merges
 FEWEST = 10     # pairs of which one can be held out
 SAMPLE = 2_000  # lines looked at to see whether two files are of one language
 WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
@@ -28,12 +31,11 @@ WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
 
 def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = False) -> Translation:
     """All that training needs besides the model; what is there already and still right is used again."""
+    refuse_impossible(recipe)
     train, valid = _read(recipe, folder)
     if recipe.valid_source:
         _refuse_strangers(train[0], valid[0], recipe.valid_source)
         _refuse_strangers(train[1], valid[1], recipe.valid_target or recipe.valid_source)
-    if recipe.bleu_tokenize:
-        bleu_by(recipe.bleu_tokenize, "bleu_tokenize")  # now, not at the first validation
     source, target = _tokenizers(recipe, folder, train, resume)
     variants = recipe.bpe_variants if recipe.bpe_dropout else 1
     return Translation(
@@ -42,6 +44,16 @@ def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = Fa
         _encoded(folder / "valid", valid, (source, target), 0.0, 1),
         source, target,
     )  # fmt: skip
+
+
+def refuse_impossible(recipe: TranslateRecipe) -> None:
+    """What the recipe alone shows to be wrong, said before any text is read; the vocabularies do not matter yet."""
+    check(translator_spec(recipe.model, recipe.vocab_size, None if recipe.shared_vocab else recipe.vocab_size), "model")
+    if recipe.bpe_dropout and recipe.tokenizer not in MERGING:
+        wrong = say(f"'{recipe.tokenizer}' has no merges to leave out", f"'{recipe.tokenizer}' 没有可跳过的合并")
+        raise QkvError("bpe_dropout", wrong, say("use 0, or tokenizer bpe or bytes", "请用 0，或用分词器 bpe 或 bytes"))
+    if recipe.bleu_tokenize:
+        bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
 
 
 def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts]:
@@ -53,8 +65,9 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts]:
         wrong = say("given without valid_source", "没有相应的 valid_source")
         raise QkvError("valid_target", wrong, say("give both files", "请给出两个文件"))
     pairs = Pairs(*(file for file in (recipe.source, recipe.target) if file))
-    if recipe.valid_source:
-        held_out = Pairs(*(file for file in (recipe.valid_source, recipe.valid_target) if file))
+    held_out = Pairs(*(file for file in (recipe.valid_source, recipe.valid_target) if file)) if recipe.valid_source else None
+    refuse_unreadable([*pairs.paths, *(held_out.paths if held_out else ())])
+    if held_out:
         return keep_pairs(folder / "train", pairs), keep_pairs(folder / "valid", held_out)
     count = sum(1 for _ in pairs)
     if count < FEWEST:

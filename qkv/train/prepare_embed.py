@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from qkv.data.corpus import document_files, fingerprint_of, read_pieces
+from qkv.data.corpus import document_files, fingerprint_of, read_pieces, refuse_unreadable
 from qkv.data.groups import Groups, GroupStore, groups_of, keep_groups
 from qkv.data.pairs import keep_ids
 from qkv.data.store import Store, TextStore, reusable, write_store, write_texts
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.model.door import check
 from qkv.text.frame import frame_of
 from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ from qkv.train.recipe import EmbedRecipe
 from qkv.train.shape import reader_spec
 from qkv.train.vocabulary import kept_tokenizer
 
+FRAME = 2     # [CLS] before and [SEP] after each sentence
 FEWEST = 10   # groups of which one can be held out
 AT_ONCE = 4_096  # lines encoded at a time
 
@@ -40,7 +42,12 @@ def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -
 
 
 def refuse_impossible(recipe: EmbedRecipe) -> None:
-    """What each option alone allows and all together do not."""
+    """What the recipe alone shows to be wrong, said before any text is read; the vocabulary does not matter yet."""
+    spec = reader_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
+    check(spec, "model")
+    if spec.max_len <= FRAME:
+        wrong = say(f"{spec.max_len} places leave none between [CLS] and [SEP]", f"{spec.max_len} 个位置容不下 [CLS] 与 [SEP] 之间的词元")
+        raise QkvError("model, max_len", wrong, say(f"use {FRAME + 1} or more", f"请用不小于 {FRAME + 1} 的数"))
     if recipe.masked_steps >= recipe.steps:
         wrong = say(f"{recipe.masked_steps} of {recipe.steps} steps leave none for pairs",
                     f"{recipe.steps} 步中占 {recipe.masked_steps} 步，没有剩给句对的")
@@ -48,6 +55,7 @@ def refuse_impossible(recipe: EmbedRecipe) -> None:
     if recipe.text and not recipe.masked_steps:
         wrong = say("plain text is for masked tokens, and masked_steps is 0", "纯文本用于掩码训练，而 masked_steps 为 0")
         raise QkvError("text", wrong, say("give masked_steps, or leave out the text", "请给出 masked_steps，或不给 text"))
+    refuse_unreadable(document_files(recipe.text))
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,6 +66,7 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
         wrong = say("no pairs to learn from", "没有可学的句对")
         raise QkvError("pairs", wrong, say("give --pairs, or --source and --target", "请给 --pairs，或 --source 与 --target"))
     valid = _named(recipe, "valid_", recipe.valid_pairs, recipe.valid_source, recipe.valid_target)
+    refuse_unreadable([*train.paths, *(valid.paths if valid else ())])
     if valid is not None:
         return train, valid
     count = sum(1 for _ in train)

@@ -13,11 +13,12 @@ from qkv.checkpoint.convert import GENERATION, with_extras
 from qkv.checkpoint.folder import LoadedModel, load_model
 from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
 from qkv.checkpoint.shards import read_json
+from qkv.data.corpus import document_files, refuse_unreadable
 from qkv.data.documents import Documents, Part, count_bytes, keep_documents
-from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short
-from qkv.errors import QkvError
+from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short, rows_of
+from qkv.errors import QkvError, near_miss
 from qkv.language import say
-from qkv.model.door import from_json, to_json
+from qkv.model.door import check, from_json, to_json
 from qkv.model.spec import Spec
 from qkv.model.transformer import longest
 from qkv.text.blocks import blocks
@@ -35,6 +36,7 @@ Texts = Documents | Part
 
 def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = False) -> Generation:
     """All that training needs; what is there already and still right is used again."""
+    refuse_impossible(recipe, resume)
     train, valid = _texts(recipe)
     if recipe.start_from:
         tokenizer, start = _gone_on_from(recipe.start_from, folder, resume)
@@ -52,19 +54,31 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
     return Generation(recipe, windows, HeldOut(held, count_bytes(valid)), tokenizer, start)
 
 
-def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
-    """What is learned from and what is held out: files of its own, or the last characters of all."""
+def refuse_impossible(recipe: GenerateRecipe, resume: bool) -> None:
+    """What the recipe alone shows to be wrong, said before any text is read; the vocabulary does not matter yet."""
     if not recipe.text:
         wrong = say("no text to learn from", "没有训练文本")
         raise QkvError("text", wrong, say("give --text, or a recipe", "请给 --text，或一个配方"))
+    if not recipe.valid_text and not recipe.valid_share:
+        wrong = say("0: nothing is held out", "0：没有留出验证文本")
+        raise QkvError("valid_share", wrong, say("give a share such as 0.05, or --valid-text", "请给如 0.05 的比例，或 --valid-text"))
+    rows_of(recipe.batch_tokens, recipe.context)
+    if not recipe.start_from:
+        check(writer_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
+    kept = recipe.start_from or resume  # then the run has its tokenizer, and this name is not looked at
+    if not kept and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
+        wrong = say(f"no kind of tokenizer '{recipe.tokenizer}'", f"没有 '{recipe.tokenizer}' 这种分词器")
+        raise QkvError("tokenizer", wrong, near_miss(recipe.tokenizer, KINDS))
+    refuse_unreadable(document_files([*recipe.text, *recipe.valid_text]))
+
+
+def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
+    """What is learned from and what is held out: files of its own, or the last characters of all."""
     documents = Documents(recipe.text)
     if not documents.characters:
         raise QkvError(", ".join(recipe.text), say("no text in it", "里面没有文本"), say("give a file with some", "请给有内容的文件"))
     if recipe.valid_text:
         return documents, Documents(recipe.valid_text)
-    if not recipe.valid_share:
-        wrong = say("0: nothing is held out", "0：没有留出验证文本")
-        raise QkvError("valid_share", wrong, say("give a share such as 0.05, or --valid-text", "请给如 0.05 的比例，或 --valid-text"))
     cut = int(documents.characters * (1 - recipe.valid_share))
     return Part(documents, 0, cut), Part(documents, cut, documents.characters)
 
