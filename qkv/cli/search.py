@@ -16,6 +16,7 @@ from qkv.cli.embed import BatchSize, Dimensions, Long, Pooling, count_lines, ope
 from qkv.cli.lines import lines
 from qkv.cli.meter import Meter
 from qkv.cli.translate import Device, Folder, Json
+from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def search(
     device: Device = "cpu", as_json: Json = False,
 ) -> None:
     """The nearest sentences by meaning; their vectors are kept and made anew when the file changes."""
+    if k < 1:
+        raise QkvError("-k", say(f"{k} is too small", f"{k} 太小"), say("use 1 or more", "请用 1 或更大的数"))
     n_lines = count_lines(sentences)
     embedder, wishes = open_embedder(folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size)
     from qkv.pipeline.index import Index

@@ -87,7 +87,7 @@ def test_vectors_of_another_model_are_one_clear_line(folder, file, tmp_path, cap
 @pytest.mark.parametrize("arguments, line", [
     (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
     (["{file}", "  "], "line 1: no text in it; an empty sentence has no vector; take the line out"),
-    (["{file}", "cow", "-k", "0"], "k: 0 is too small; use 1 or more"),
+    (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
 ])
 def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):
     with pytest.raises(QkvError) as error:
