@@ -128,8 +128,9 @@ def test_learned_positions_are_never_exceeded():
 @pytest.mark.parametrize("settings, line", [
     ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
     ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
-    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 or more; the paper has 0.6"),
-    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 or more; the paper has 0.6"),
+    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 to 20; the paper has 0.6"),
+    ({"length_penalty": 400.0}, "length_penalty: 400.0 is no penalty; use 0 to 20; the paper has 0.6"),
+    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 to 20; the paper has 0.6"),
     ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
 ])
 def test_impossible_settings_are_refused_in_one_line(digits, settings, line):

@@ -44,6 +44,7 @@ def search(
     found = Index.open(embedder, sentences, index, wishes, rebuild, Meter(n_lines))
     invitation = say("Type what you look for, Ctrl-D to leave.", "输入要找的话；按 Ctrl-D 结束。")
     for queries in lines(query, None, batch_size, invitation):
+        queries = queries if query is not None else [one for one in queries if one.strip()]  # Enter alone asks nothing
         for asked, hits in zip(queries, found.search(queries, k), strict=True):
             print(_shown(asked, hits, as_json))
         sys.stdout.flush()

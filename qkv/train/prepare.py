@@ -13,6 +13,7 @@ from qkv.data.corpus import Pairs
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
+from qkv.generate.texts import Settings
 from qkv.language import say
 from qkv.measure.scores import bleu_by
 from qkv.text.tokenizer import Tokenizer
@@ -32,8 +33,9 @@ def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = Fa
     if recipe.valid_source:
         _refuse_strangers(train[0], valid[0], recipe.valid_source)
         _refuse_strangers(train[1], valid[1], recipe.valid_target or recipe.valid_source)
+    Settings(beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)  # what cannot be is said now, not after the last step
     if recipe.bleu_tokenize:
-        bleu_by(recipe.bleu_tokenize, "bleu_tokenize")  # now, not at the first validation
+        bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
     source, target = _tokenizers(recipe, folder, train, resume)
     variants = recipe.bpe_variants if recipe.bpe_dropout else 1
     return Translation(

@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(digits):
     (["{tmp}", "三"], "{tmp}: no model.json; is this a model folder?"),
     (["{digits}", "三", "--file", "x"], "qkv translate: both a text and --file; give one of them"),
     (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
-    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 or more; the paper has 0.6"),
+    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 to 20; the paper has 0.6"),
     (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
