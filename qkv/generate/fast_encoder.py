@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.fast_parts import Map, activated_product, joined
+from qkv.generate.fast_parts import Map, activated_product, joined, version_of
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
@@ -104,17 +104,14 @@ class FastEncoder:
         self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
         self.parameters = list(model.parameters())
-        self.version = self.current_version()
+        self.version = version_of(self.parameters)
         self._plan(ROOM)
-
-    def current_version(self) -> list[tuple[int, int]]:
-        return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in self.parameters]
 
     @staticmethod
     def of(model: Transformer) -> "FastEncoder":
         """The joined weights of a model, kept as long as the model's own stay the same."""
         kept = _kept.get(model)
-        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
+        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
             kept = _kept[model] = FastEncoder(model)
         return kept
 

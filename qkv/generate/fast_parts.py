@@ -29,6 +29,11 @@ Map = Callable[[Tensor], Tensor]
 Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias become a function
 
 
+def version_of(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Another one when a weight has changed or moved; what is made in inference mode does not count its changes."""
+    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
+
+
 # ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def product(weight: Tensor, bias: Tensor | None) -> Map:
     """x W^T + b for (rows, width); W is kept the other way round, which is up to twice as fast for a few rows."""

@@ -109,6 +109,17 @@ def test_joined_weights_follow_the_model_when_it_learns():
     torch.testing.assert_close(new, old + 1)
 
 
+def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
+    source, ids = torch.randint(4, 50, (2, 6)), torch.tensor([2, 2])
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        model = Transformer(translator(60, 32, 1, 4, 48)).double().eval()
+        assert model.embed.weight.is_inference()
+        plain, fast = CachedStepper(model, source, None), FastStepper(model, source, None)
+        torch.testing.assert_close(fast.step(ids), plain.step(ids), rtol=0, atol=1e-10)
+        assert FastModel.of(model) is fast.fast
+
+
 def test_other_kinds_of_decoders_take_the_plain_way():
     spec = translator(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]
