@@ -84,7 +84,7 @@ class FastModel:
     @cached_property
     def alone(self) -> tuple[FastStack, NativeStep] | None:
         """The encoder as the native library reads a single sentence, if it can: what the decoder looks at is made by its head."""
-        if self.native is None or self.encoder is None:
+        if self.native is None or self.encoder is None or self.encoder.sees != "all":
             return None
         stack, memory = FastStack(*self.source_stack, native_product), native_product(*self.memory_weights())
         assert isinstance(memory, NativeProduct)

@@ -120,6 +120,19 @@ def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
         assert FastModel.of(model) is fast.fast
 
 
+@pytest.mark.parametrize("length", [2, SHORT])
+def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_company(length, steps_by):
+    torch.manual_seed(0)
+    spec = SPECS["today's"]
+    model = Transformer(replace(spec, encoder=replace(spec.encoder, sees="past"))).double().eval()
+    source, ids = torch.randint(4, 50, (2, length)), torch.tensor([2])
+    with torch.inference_mode():
+        alone, plain, company = FastStepper(model, source[:1], None), CachedStepper(model, source[:1], None), FastStepper(model, source, None)
+        expected = plain.step(ids)
+        torch.testing.assert_close(alone.step(ids), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(company.step(ids.repeat(2))[:1], expected, rtol=0, atol=1e-10)
+
+
 def test_other_kinds_of_decoders_take_the_plain_way():
     spec = translator(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]
