@@ -133,6 +133,21 @@ def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_compan
         torch.testing.assert_close(company.step(ids.repeat(2))[:1], expected, rtol=0, atol=1e-10)
 
 
+def test_places_forgotten_by_another_thread_are_worked_out_again():
+    class Forgetful(dict):
+        """Another thread clears it at the worst moment: after every question."""
+
+        def __contains__(self, key):
+            there = super().__contains__(key)
+            self.clear()
+            return there
+    places = FastModel(Transformer(translator(60, 32, 1, 4, 48)).eval()).decoder.places
+    expected = [places.added(place) for place in (3, 70)]
+    places.kept = Forgetful(places.kept)
+    for place, added in zip((3, 70), expected, strict=True):
+        assert places.added(place).equal(added)
+
+
 def test_other_kinds_of_decoders_take_the_plain_way():
     spec = translator(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]
