@@ -93,4 +93,4 @@ class Translator(TextTranslator):
     def links(self, text: str, ids: Sequence[int]) -> list[Link]:
         """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
-        return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids]), *words)
+        return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]]), *words)  # row i says token i
