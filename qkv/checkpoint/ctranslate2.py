@@ -49,7 +49,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
             tokenizer.save(scratch / TOKENIZERS[name])
         for file in (*scratch.iterdir(), scratch):
             disk.sync(file)
-        disk.rename(scratch, path)
+        disk.put(scratch, path)
         disk.sync(path.parent)
     return facts
 

@@ -231,5 +231,5 @@ def write(path: Path, files: Mapping[str, disk.Content]) -> None:
             disk.fill(folder / name, content)
             disk.sync(folder / name)
         disk.sync(folder)
-        disk.rename(folder, path)
+        disk.put(folder, path)
         disk.sync(path.parent)
