@@ -4,8 +4,11 @@ In: source.spm, target.spm and vocab.json of a folder. Out: two of our tokenizer
 Told in docs/convert.md, "Tokenizers".
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
+
+from tokenizers import AddedToken
 
 from qkv.checkpoint.shards import inside, read_table
 from qkv.errors import QkvError
@@ -15,6 +18,7 @@ from qkv.text.tokenizer import Tokenizer
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 KINDS = {"<unk>": spm.UNKNOWN, "</s>": spm.CONTROL, "<s>": spm.CONTROL, "<pad>": spm.CONTROL}
+CODE = re.compile(r">>[^<>\s]+<<")  # >>fra<<: the language to translate into, put before the text
 NEVER = -1e4  # the score of a piece that only the other language has: any other way to cut the text is better
 
 
@@ -38,4 +42,7 @@ def read_side(folder: Path, name: str, pieces: list[str]) -> Tokenizer:
                        say("OPUS-MT's are; is it one of them?", "OPUS-MT 的都是；它是其中之一吗？"))
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == spm.NORMAL}
     numbered = [spm.Piece(text, scores.get(text, NEVER), KINDS.get(text, spm.NORMAL)) for text in pieces]
-    return Tokenizer(spm.convert(replace(model, pieces=tuple(numbered))))
+    core = spm.convert(replace(model, pieces=tuple(numbered)))
+    # Not special: a person types them. Only the list knows them, SentencePiece would cut them into > > fra < <.
+    core.add_tokens([AddedToken(text, normalized=False) for text in pieces if CODE.fullmatch(text)])
+    return Tokenizer(core)
