@@ -81,6 +81,36 @@ def test_the_code_of_the_target_language_is_one_token_as_marians(tmp_path):
     assert tokenizers["source"].encode(">>fra<< the cat")[0] == 2
 
 
+@pytest.fixture
+def two_lists(tmp_path) -> Path:
+    """Each side has numbers of its own; the target has more of them."""
+    source, target = learned(tmp_path / "source.spm", ENGLISH, 90), learned(tmp_path / "target.spm", LOUD, 120)
+    lists = {"vocab.json": ["</s>", "<unk>", "<pad>", *source],
+             "target_vocab.json": ["</s>", "<unk>", "<pad>", *reversed(target), "<s>"]}
+    return translator_of_two(tmp_path, lists, share_encoder_decoder_embeddings=False,
+                             decoder_start_token_id=len(lists["target_vocab.json"]) - 1)
+
+
+def test_two_lists_number_each_side_as_marians(two_lists):
+    loaded, theirs = load_huggingface(two_lists), MarianTokenizer.from_pretrained(two_lists)
+    source, target = loaded.tokenizers["source"], loaded.tokenizers["target"]
+    assert (source.vocab_size, target.vocab_size) == (loaded.model.spec.source_vocab_size, loaded.model.spec.vocab_size)
+    for text, loud in zip(ENGLISH[:20], LOUD[:20], strict=True):
+        ids = target.encode(loud)
+        assert [*source.encode(text), 0] == theirs(text)["input_ids"]
+        assert [*ids, 0] == theirs(text_target=loud)["input_ids"]
+        assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert target.bos_id >= source.vocab_size  # what the decoder can say counts
+    assert loaded.facts["generation"] == {"start_id": target.bos_id, "pad_id": 2, "eos_ids": [0]}
+
+
+def test_a_model_with_two_vocabularies_and_one_list_is_refused(two_lists):
+    (two_lists / "target_vocab.json").unlink()
+    with pytest.raises(QkvError) as error:
+        load_huggingface(two_lists)
+    assert str(error.value) == f"{two_lists}/target_vocab.json: no such file; is the download complete?"
+
+
 def test_a_list_with_a_gap_is_refused(opus):
     ids = json.loads((opus / "vocab.json").read_text())
     (opus / "vocab.json").write_text(json.dumps({piece: id for piece, id in ids.items() if id != 7}))
