@@ -9,13 +9,18 @@ from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGe
 
 from qkv.checkpoint.convert import export_folder, import_folder
 from qkv.checkpoint.ctranslate2 import export_ctranslate2
+from qkv.checkpoint.folder import LoadedModel
 from qkv.checkpoint.huggingface import load_huggingface
+from qkv.checkpoint.huggingface_export import save_huggingface
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
 from qkv.generate.engine import CTranslate2Translator
 from qkv.generate.texts import Settings, TextTranslator
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
 from qkv.text.learn import learn
+from qkv.text.tokenizer import Tokenizer
 
 LETTERS = learn("char", ["abcdefghijklmnop"], 30)  # <pad> <unk> <bos> <eos> are 0 to 3
 TEXTS, STEPS = ["abc", "ponm", "a", "hgfedcba", "kkk"], 12
@@ -85,3 +90,16 @@ def test_ctranslate2_begins_so_too(tmp_path):
     _, report = export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 4)
     assert report.same and json.loads((tmp_path / "ct2" / "qkv.json").read_text())["bos"] == 0
     assert said_by(CTranslate2Translator(tmp_path / "ct2")) == said_by_theirs(model)
+
+
+def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_path):
+    rules = LETTERS.rules | {"added_tokens": [one for one in LETTERS.rules["added_tokens"] if one["content"] != "<bos>"]}
+    tokenizer = Tokenizer.from_json(json.dumps(rules))
+    model = Transformer(translator(LETTERS.vocab_size, 32, 1, 4, 40)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.3)
+    save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, {}))
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert (tokenizer.bos_id, theirs.generation_config.decoder_start_token_id, theirs.config.decoder_start_token_id) == (None, 0, 0)
+    assert said_by_theirs(theirs) == said_by(Translator(model, tokenizer, tokenizer))
