@@ -15,6 +15,7 @@ from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
 from qkv.text.frame import Frame, frame_of
 from qkv.text.lines import mend_surrogates
+from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
 
 _PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
@@ -50,9 +51,9 @@ class Subject:
 
     @property
     def bos_id(self) -> int | None:
-        """The token that a translation begins with; Marian's begin with <pad>."""
+        """The token that what the decoder says begins with."""
         target = self.tokenizers["target"]
-        return target.pad_id if target.bos_id is None and self.family == "translator" else target.bos_id
+        return start_mark(target, self.generation) if self.family == "translator" else target.bos_id
 
     def read(self, text: str, side: str) -> list[int]:
         """What the model reads of a person's text: its ids with the special tokens around them."""
