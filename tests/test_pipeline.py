@@ -12,8 +12,9 @@ import torch
 import qkv
 from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
+from qkv.generate.alignment import cross_weights
 from qkv.model.presets import reader, translator
-from qkv.model.spec import Learned
+from qkv.model.spec import Learned, LmHead
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
 from qkv.text.learn import learn
@@ -24,6 +25,21 @@ TOY = runpy.run_path(str(Path(__file__).with_name("toy_translator.py")))
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Translator:
     return qkv.load(TOY["make"](tmp_path_factory.mktemp("digits") / "model"))
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
+    tokenizer = learn("char", ["一二三四"], 12)
+    spec = translator(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16)
+    torch.manual_seed(0)
+    model = Transformer(replace(spec, max_len=7, positions=Learned(), head=LmHead(bias=True)))
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.encode("一二三四")] = 50.0  # <eos> is never said
+    best, = Translator(model, tokenizer, tokenizer).translate(["一二"], alignment=True, beam_size=beam_size)[0]
+    assert len(best.tokens) == 7 and [link.target for link in best.alignment] == list(best.text)
+    ids = tokenizer.encode(best.text)
+    weights = cross_weights(model, [*tokenizer.encode("一二"), tokenizer.eos_id], [tokenizer.bos_id, *ids[:-1]])  # row i says token i
+    assert [link.weight for link in best.alignment] == [round(float(row[:2].max()), 4) for row in weights]
 
 
 def test_importing_qkv_does_not_import_torch():
@@ -128,8 +144,9 @@ def test_learned_positions_are_never_exceeded():
 @pytest.mark.parametrize("settings, line", [
     ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
     ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
-    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 or more; the paper has 0.6"),
-    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 or more; the paper has 0.6"),
+    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 to 20; the paper has 0.6"),
+    ({"length_penalty": 400.0}, "length_penalty: 400.0 is no penalty; use 0 to 20; the paper has 0.6"),
+    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 to 20; the paper has 0.6"),
     ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
 ])
 def test_impossible_settings_are_refused_in_one_line(digits, settings, line):

@@ -18,7 +18,7 @@ from qkv.checkpoint.huggingface_export import as_json, refuse_occupied
 from qkv.checkpoint.parity import Report
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.text.marks import marks_of
+from qkv.text.marks import marks_of, start_mark
 from qkv.text.tokenizer import Tokenizer
 
 FACTS = "qkv.json"
@@ -49,7 +49,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
             tokenizer.save(scratch / TOKENIZERS[name])
         for file in (*scratch.iterdir(), scratch):
             disk.sync(file)
-        disk.rename(scratch, path)
+        disk.put(scratch, path)
         disk.sync(path.parent)
     return facts
 
@@ -84,12 +84,13 @@ def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
         raise QkvError(say("tokenizer", "分词器"), say("it has no <eos>", "缺少 <eos>"),
                        say("CTranslate2 needs a token that ends a text", "CTranslate2 需要一个结束文本的词元"))
     pad = target.eos_id if target.pad_id is None else target.pad_id
-    bos = pad if target.bos_id is None else target.bos_id  # Marian's translations begin with <pad>
+    told = loaded.facts.get("generation") or {}
+    start = start_mark(target, told) if spec.encoder else target.bos_id
     facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
-             "kind": "translator" if spec.encoder else "generator", "bos": bos, "eos": target.eos_id, "pad": pad}
+             "kind": "translator" if spec.encoder else "generator", "bos": pad if start is None else start, "eos": target.eos_id, "pad": pad}
     if spec.encoder:
         return facts | {"source_eos": source.eos_id}
-    return facts | asdict(marks_of(target, loaded.facts.get("generation") or {}))
+    return facts | asdict(marks_of(target, told))
 
 
 def names_of(tokenizer: Tokenizer, size: int) -> list[str]:

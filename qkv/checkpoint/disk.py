@@ -58,6 +58,7 @@ def delete_folder(path: Path) -> None:
 def scratch(path: Path) -> Iterator[Path]:
     """An empty folder beside `path`, gone afterwards."""
     with plain_errors(path), ExitStack() as at_the_end:
+        path = path.resolve()  # "." has neither a name nor anything beside it
         make_parents(path.parent)
         sweep(path.parent)
         folder, lock = claim(path)
@@ -89,6 +90,26 @@ def claim(path: Path) -> tuple[Path, int]:
 
 def scratch_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.qkv-{secrets.token_hex(4)}.tmp")
+
+
+def put(folder: Path, path: Path) -> None:
+    """`folder` becomes `path`, which is empty or not there; the one we stand in stays, or its shell would stand in a deleted one."""
+    if path.exists() and path.samefile("."):
+        move_all(folder, path)
+    else:
+        rename(folder, path)
+
+
+def move_all(folder: Path, path: Path) -> None:
+    """All that `folder` holds moves to the empty `path`, or goes back."""
+    try:
+        for child in sorted(folder.iterdir()):
+            rename(child, path / child.name)
+        sync(path)
+    except OSError:
+        for child in sorted(path.iterdir()):
+            rename(child, folder / child.name)
+        raise
 
 
 def sweep(parent: Path) -> None:

@@ -62,7 +62,7 @@ def load_huggingface(
     for module in model.modules():
         if isinstance(module, ExpertFeedForward):
             module.balance = torch.zeros((), device=device)  # no weight, so no file brings it off the meta device
-    return LoadedModel(model.eval(), read_tokenizers(folder), facts_of(model, family, shards, config, folder))
+    return LoadedModel(model.eval(), read_tokenizers(folder, spec), facts_of(model, family, shards, config, folder))
 
 
 def read_spec(folder: Path) -> Spec:
@@ -178,7 +178,7 @@ def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
 
 
 # ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────
-def read_tokenizers(folder: Path) -> dict[str, Tokenizer]:
+def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
     """The tokenizer of the folder, in whichever of the usual formats it is; none is no error."""
     there = {path.name for path in folder.iterdir()}
     for names in TOKENIZER_FILES:
@@ -189,7 +189,7 @@ def read_tokenizers(folder: Path) -> dict[str, Tokenizer]:
             if TARGET not in there:
                 return {"tokenizer": first}
             return {"source": first, "target": read_tokenizer(inside(folder, TARGET))}
-    return read_marian_tokenizers(folder) if there >= set(MARIAN_FILES) else {}
+    return read_marian_tokenizers(folder, spec.source_vocab_size is not None) if there >= set(MARIAN_FILES) else {}
 
 
 def facts_of(model: Transformer, family: Family, shards: Shards, config: Config, folder: Path) -> dict[str, Any]:
@@ -198,16 +198,15 @@ def facts_of(model: Transformer, family: Family, shards: Shards, config: Config,
         "parameters": sum(weight.numel() for weight in model.parameters()), "family": family.model_type,
         "dtype": str(model.embed.weight.dtype).removeprefix("torch."),
         "bytes": sum(path.stat().st_size for path in shards.files), "sha256": None,
-        "generation": read_generation(folder, config), "pooling": read_pooling(folder),
+        "generation": read_generation(folder, config, model.spec.vocab_size), "pooling": read_pooling(folder),
     }
 
 
-def read_generation(folder: Path, config: Config) -> dict[str, Any]:
-    """The ids that begin, end and fill a text, as far as their folder tells them."""
+def read_generation(folder: Path, config: Config, size: int) -> dict[str, Any]:
+    """The ids that begin, end and fill a text, as far as their folder tells them; `size`: what the decoder can say."""
     fields = config.fields | {k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None}
     ends = fields.get("eos_token_id")
     start = fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
     ids = {"start_id": fields.get("bos_token_id") if start is None else start, "pad_id": fields.get("pad_token_id")}
-    size = config.fields["vocab_size"]
     return {name: id for name, id in ids.items() if type(id) is int and 0 <= id < size} | {
         "eos_ids": [id for id in (ends if isinstance(ends, list) else [ends]) if type(id) is int and 0 <= id < size]}

@@ -151,7 +151,10 @@ def special_ids(loaded: LoadedModel) -> dict[str, Any]:
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id", None) for role in ("bos", "eos", "pad")}
     start, ends = known.get("start_id", ids["bos_token_id"]), known.get("eos_ids") or [ids["eos_token_id"]]
     ids |= {"pad_token_id": known.get("pad_id", ids["pad_token_id"]), "eos_token_id": ends if len(ends) > 1 else ends[0]}
-    ids |= {"decoder_start_token_id": start} if loaded.model.spec.encoder else {"bos_token_id": start}
+    if loaded.model.spec.encoder and loaded.model.spec.decoder:  # without a start our Translator's is <pad>, MarianConfig's 58100
+        ids["decoder_start_token_id"] = ids["pad_token_id"] if start is None else start
+    else:
+        ids["bos_token_id"] = start
     return {name: id for name, id in ids.items() if id is not None}
 
 
@@ -231,5 +234,5 @@ def write(path: Path, files: Mapping[str, disk.Content]) -> None:
             disk.fill(folder / name, content)
             disk.sync(folder / name)
         disk.sync(folder)
-        disk.rename(folder, path)
+        disk.put(folder, path)
         disk.sync(path.parent)

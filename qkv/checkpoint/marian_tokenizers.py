@@ -1,11 +1,15 @@
 """OPUS-MT's tokenizers: two SentencePiece models that cut the text, and one vocab.json that numbers the pieces.
 
-In: source.spm, target.spm and vocab.json of a folder. Out: two of our tokenizers with the same numbers.
+In: source.spm, target.spm and vocab.json of a folder, with target_vocab.json where the target has numbers of its own.
+Out: two of our tokenizers with the same numbers.
 Told in docs/convert.md, "Tokenizers".
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
+
+from tokenizers import AddedToken
 
 from qkv.checkpoint.shards import inside, read_table
 from qkv.errors import QkvError
@@ -14,28 +18,39 @@ from qkv.text import spm
 from qkv.text.tokenizer import Tokenizer
 
 FILES = ("source.spm", "target.spm", "vocab.json")
+TARGET_LIST = "target_vocab.json"  # only where each side has numbers of its own
 KINDS = {"<unk>": spm.UNKNOWN, "</s>": spm.CONTROL, "<s>": spm.CONTROL, "<pad>": spm.CONTROL}
+CODE = re.compile(r">>[^<>\s]+<<")  # >>fra<<: the language to translate into, put before the text
 NEVER = -1e4  # the score of a piece that only the other language has: any other way to cut the text is better
 
 
-def read_marian_tokenizers(folder: Path) -> dict[str, Tokenizer]:
-    """{"source": ..., "target": ...}."""
-    ids = read_table(folder, "vocab.json")
+def read_marian_tokenizers(folder: Path, two_vocabularies: bool) -> dict[str, Tokenizer]:
+    """{"source": ..., "target": ...}; the model says whether each side has numbers of its own."""
+    lists = {"source": "vocab.json", "target": TARGET_LIST if two_vocabularies else "vocab.json"}
+    return {side: read_side(folder, f"{side}.spm", numbers) for side, numbers in lists.items()}
+
+
+def read_pieces(folder: Path, name: str) -> list[str]:
+    """The pieces of a list, in the order of their numbers."""
+    ids = read_table(folder, name)
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or "<unk>" not in ids:
-        raise QkvError(folder / "vocab.json", say("does not number its pieces from 0 on, with <unk> among them",
-                                                  "没有从 0 起连续编号，或缺少 <unk>"),
+        raise QkvError(folder / name, say("does not number its pieces from 0 on, with <unk> among them",
+                                          "没有从 0 起连续编号，或缺少 <unk>"),
                        say("is the download complete?", "下载完整吗？"))
-    pieces = sorted(ids, key=lambda piece: ids[piece])
-    return {side: read_side(folder, f"{side}.spm", pieces) for side in ("source", "target")}
+    return sorted(ids, key=lambda piece: ids[piece])
 
 
-def read_side(folder: Path, name: str, pieces: list[str]) -> Tokenizer:
-    """The cutting of one model with the numbers of the common list."""
+def read_side(folder: Path, name: str, numbers: str) -> Tokenizer:
+    """The cutting of one model with the numbers of a list."""
     inside(folder, name)  # no link leads out
     model = spm.read_model(folder / name)
     if model.algorithm != spm.UNIGRAM:
         raise QkvError(folder / name, say("is not a unigram model", "不是 unigram 模型"),
                        say("OPUS-MT's are; is it one of them?", "OPUS-MT 的都是；它是其中之一吗？"))
+    pieces = read_pieces(folder, numbers)
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == spm.NORMAL}
     numbered = [spm.Piece(text, scores.get(text, NEVER), KINDS.get(text, spm.NORMAL)) for text in pieces]
-    return Tokenizer(spm.convert(replace(model, pieces=tuple(numbered))))
+    core = spm.convert(replace(model, pieces=tuple(numbered)))
+    # Not special: a person types them. Only the list knows them, SentencePiece would cut them into > > fra < <.
+    core.add_tokens([AddedToken(text, normalized=False) for text in pieces if CODE.fullmatch(text)])
+    return Tokenizer(core)

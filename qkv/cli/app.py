@@ -58,6 +58,8 @@ def run(arguments: list[str]) -> int:
     command = get_command(app)
     try:
         result: Any = command.main(arguments, prog_name="qkv", standalone_mode=False)
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+        raise KeyboardInterrupt from None
     except Exception as error:
         raise _as_one_line(error) from error
     return result if isinstance(result, int) else 0
@@ -69,4 +71,5 @@ def _as_one_line(error: Exception) -> Exception:
         return error
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "qkv"
-    return QkvError(where, error.format_message().rstrip(".").replace("\n", " "), say("see --help", "请看 --help"))
+    wrong = error.format_message().rstrip(".").replace("\n", " ") or say("nothing to do", "没有要做的事")  # the help was shown
+    return QkvError(where, wrong, say("see --help", "请看 --help"))

@@ -29,7 +29,7 @@ def attention(
     subject = open_explorer(folder).subject
     if subject.family == "translator" and kind is None and layer is None:
         source, target = subject.tokenizers.values()
-        print(draw_cross_attention(Translator(subject.model, source, target), text, out))
+        print(draw_cross_attention(Translator(subject.model, source, target, marks=subject.generation), text, out))
         return
     try:
         print(draw_attention(Pass(subject, text, ()), out, kind, layer))

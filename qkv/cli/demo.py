@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from qkv.errors import QkvError
 from qkv.language import say
 
+TRAIN, VALID, SETTINGS = "train.tsv", "valid.tsv", "recipe.json"  # JSON is YAML too
 RECIPE = {
     "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
     "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
@@ -43,17 +45,29 @@ def _train(out: Path, again: bool) -> int:
     from qkv.train.state import saved_steps
 
     if again:
-        import shutil
-
-        shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    files = {"train": out / "train.tsv", "valid": out / "valid.tsv"}
+        _remove(out)
+    files = {"train": out / TRAIN, "valid": out / VALID}
     for file, pairs in zip(files.values(), builtin_pairs(), strict=True):
         write_text(file, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
-    recipe = out / "recipe.json"  # JSON is YAML too
+    recipe = out / SETTINGS
     write_text(recipe, json.dumps(RECIPE, indent=2) + "\n")
     flags: dict[str, Any] = {"source": str(files["train"]), "valid_source": str(files["valid"])}
     return run_training("translate", out, recipe, [], flags, resume=bool(saved_steps(out)))
+
+
+def _remove(out: Path) -> None:
+    """A demo that is to be trained anew goes away; nothing else does, and nothing that is still being trained."""
+    import shutil
+
+    from qkv.train.lock import locked
+
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not all((out / name).is_file() for name in (TRAIN, VALID, SETTINGS)):
+        raise QkvError(out, say("not a folder of this demo, so it is not emptied", "不是本演示的文件夹，不会清空"),
+                       say("choose another --out", "请另选 --out"))
+    with locked(out):
+        shutil.rmtree(out)
 
 
 def _show(out: Path) -> None:

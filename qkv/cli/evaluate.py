@@ -4,6 +4,7 @@ In: a model folder and sentences with their translations, a text, or pairs with 
 bits per byte; similarity and retrieval. Told in docs/translation.md, docs/generation.md and docs/embedding.md, "Scores".
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,9 @@ def evaluate(
 ) -> None:
     """One kind of files, one kind of score."""
     _refuse_mixtures(source, target, text, pairs)
+    for_translations = {"--language": language, "--tokenize": tokenize, "--against": against, "--output": output}
+    if text or pairs or _is_embedder(folder):
+        _refuse_idle(for_translations)
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
@@ -60,6 +64,14 @@ def _refuse_mixtures(source: Path | None, target: Path | None, text: Path | None
         raise QkvError("qkv evaluate", say("nothing to measure on", "没有可供评测的文件"), right)
     if sum(kinds) > 1 or bool(source) != bool(target):
         raise QkvError("qkv evaluate", say("half a question, or two at once", "只给了一半，或同时给了两种"), right)
+
+
+def _refuse_idle(options: Mapping[str, object]) -> None:
+    """What would be given and do nothing."""
+    for name, given in options.items():
+        if given:
+            raise QkvError(name, say("only for a translator's --source and --target", "只用于翻译模型的 --source 与 --target"),
+                           say("leave it out", "请去掉"))
 
 
 def _is_embedder(folder: Path) -> bool:

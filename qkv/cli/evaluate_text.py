@@ -70,6 +70,8 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
     if not documents.characters:
         raise QkvError(text, say("no text in it", "里面没有文本"), say("give a file with some", "请给有内容的文件"))
     generator = Generator.load(folder, device)
+    if int8:
+        _refuse_no_int8(generator)
     if generator.first is None:
         raise QkvError(folder, say("no mark between texts", "没有文本之间的标记"),
                        say("its vocabulary needs <eos> or <bos>", "词表中要有 <eos> 或 <bos>"))
@@ -82,14 +84,20 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
         return Report(found, seconds, generator.context, _small(generator, ids) if int8 else None)
 
 
+def _refuse_no_int8(generator: "Generator") -> None:
+    """Before the text is read, not after."""
+    from qkv.generate.fast_prompt import can_prompt_fast
+
+    if not can_prompt_fast(generator.model, int8=True):
+        raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
+
+
 def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
     """Nats per token with whole and with 8-bit matrices, over all full windows."""
     import torch
 
-    from qkv.generate.fast_prompt import can_prompt_fast, int8_loss
+    from qkv.generate.fast_prompt import int8_loss
 
-    if not can_prompt_fast(generator.model, int8=True):
-        raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
     width = min(generator.context, len(ids))
     if width < 2:
         raise QkvError("--int8", say("the text is too short to compare on", "文本太短，无法比较"), say("give more text", "请给更多文本"))

@@ -60,8 +60,10 @@ def evaluate_translation(
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
     from qkv.measure.scores import score
-    from qkv.text.lines import write_text
+    from qkv.text.lines import refuse_unwritable, write_text
 
+    if output:
+        refuse_unwritable(output)
     sources, references = aligned(*files)
     score(references[:1], references[:1], *kind)  # a mistake in an option is told before the work
     translator = open_translator(folder, device, settings, int8)

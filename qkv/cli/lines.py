@@ -10,16 +10,15 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 
-from qkv.errors import QkvError
 from qkv.language import say
 
 
 def lines(text: str | None, file: Path | None, size: int, invitation: str) -> Iterator[list[str]]:
     """The lines to work on, at most `size` at a time; a person at the keyboard is asked with `invitation`."""
-    from qkv.text.lines import read_lines
+    from qkv.text.lines import mend_surrogates, read_lines
 
     if text is not None:
-        yield [text]
+        yield [mend_surrogates(text)]
     elif file is not None:
         rest = read_lines(file)
         while some := list(islice(rest, size)):
@@ -33,16 +32,16 @@ def _typed(invitation: str) -> Iterator[list[str]]:
     print(invitation, file=sys.stderr)
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+        line = sys.stdin.buffer.readline()
         if not line:
             print(file=sys.stderr)
             return
-        yield [line.removesuffix("\n")]
+        yield [line.decode(errors="replace").removesuffix("\n")]  # half a character, as a slip of the fingers leaves it
 
 
 def _arriving(size: int) -> Iterator[list[str]]:
     """All lines that have come in by now: a program that waits for each answer gets it, a fast one gets full batches."""
-    queue: Queue[str | QkvError | None] = Queue(size)
+    queue: Queue[str | BaseException | None] = Queue(size)
     Thread(target=_read_into, args=(queue,), daemon=True).start()
     while True:
         some = [queue.get()]
@@ -51,13 +50,13 @@ def _arriving(size: int) -> Iterator[list[str]]:
         found = [line for line in some if isinstance(line, str)]
         if found:
             yield found
-        if isinstance(some[-1], QkvError):
+        if isinstance(some[-1], BaseException):
             raise some[-1]
         if some[-1] is None:
             return
 
 
-def _read_into(queue: "Queue[str | QkvError | None]") -> None:
+def _read_into(queue: "Queue[str | BaseException | None]") -> None:
     """Standard input, line by line; None is its end."""
     from qkv.text.lines import lines_of
 
@@ -66,5 +65,5 @@ def _read_into(queue: "Queue[str | QkvError | None]") -> None:
         for line in lines_of(reader, say("standard input", "标准输入")):
             queue.put(line)
         queue.put(None)
-    except QkvError as error:
+    except BaseException as error:  # whatever it is, nobody else can tell of it
         queue.put(error)

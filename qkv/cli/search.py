@@ -16,6 +16,7 @@ from qkv.cli.embed import BatchSize, Dimensions, Long, Pooling, count_lines, ope
 from qkv.cli.lines import lines
 from qkv.cli.meter import Meter
 from qkv.cli.translate import Device, Folder, Json
+from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def search(
     device: Device = "cpu", as_json: Json = False,
 ) -> None:
     """The nearest sentences by meaning; their vectors are kept and made anew when the file changes."""
+    if k < 1:
+        raise QkvError("-k", say(f"{k} is too small", f"{k} 太小"), say("use 1 or more", "请用 1 或更大的数"))
     n_lines = count_lines(sentences)
     embedder, wishes = open_embedder(folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size)
     from qkv.pipeline.index import Index
@@ -41,6 +44,7 @@ def search(
     found = Index.open(embedder, sentences, index, wishes, rebuild, Meter(n_lines))
     invitation = say("Type what you look for, Ctrl-D to leave.", "输入要找的话；按 Ctrl-D 结束。")
     for queries in lines(query, None, batch_size, invitation):
+        queries = queries if query is not None else [one for one in queries if one.strip()]  # Enter alone asks nothing
         for asked, hits in zip(queries, found.search(queries, k), strict=True):
             print(_shown(asked, hits, as_json))
         sys.stdout.flush()

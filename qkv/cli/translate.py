@@ -53,7 +53,7 @@ def translate(
     for some in lines(text, file, BATCHES_AT_ONCE * batch_size, invitation):
         for line, best in zip(some, translator.translate(some, alignment, **settings), strict=True):
             number += 1
-            print(_shown(number, line, best, as_json))
+            print(_shown(number, line, best, n_best, as_json))
         sys.stdout.flush()
 
 
@@ -89,13 +89,13 @@ def open_translator(folder: Path, device: str, settings: dict[str, Any], int8: b
     return Translator.load(folder, device, int8)
 
 
-def _shown(number: int, line: str, best: list["Translation"], as_json: bool) -> str:
+def _shown(number: int, line: str, best: list["Translation"], n_best: int, as_json: bool) -> str:
     """One line of output a translation, or one JSON object for all of a line."""
     if as_json:
         return json.dumps({"source": line, "translations": list(map(_facts, best))}, ensure_ascii=False)
     rows = []
     for one in best:
-        columns = [one.text] if len(best) == 1 else [str(number), f"{one.score:.4f}", one.text]
+        columns = [one.text] if n_best == 1 else [str(number), f"{one.score:.4f}", one.text]
         if one.alignment is not None:
             columns.append(" ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in one.alignment))
         rows.append("\t".join(columns))

@@ -26,7 +26,7 @@ class Pairs:
     A pair with one side empty teaches nothing: it is left out, and `dropped` counts those of the last full reading.
     """
 
-    def __init__(self, *paths: str | Path, errors: str = "strict"):
+    def __init__(self, *paths: str | Path, errors: str | None = None):
         if len(paths) not in (1, 2):
             raise QkvError(", ".join(map(str, paths)), say(f"{len(paths)} files", f"{len(paths)} 个文件"),
                            say("give two aligned files, or one TSV or JSONL",
@@ -69,7 +69,7 @@ class Pairs:
                         say("give a sentence and its translation on each line", "每行请给出一句话和它的译文"))
 
 
-def read_documents(paths: Iterable[str | Path], errors: str = "strict") -> Iterator[str]:
+def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[str]:
     """Whole documents: each text file is one, each line {"text": ...} of a JSONL is one; folders give all below."""
     pieces = []
     for piece, ends in read_pieces(paths, errors):
@@ -79,7 +79,7 @@ def read_documents(paths: Iterable[str | Path], errors: str = "strict") -> Itera
             pieces = []
 
 
-def read_pieces(paths: Iterable[str | Path], errors: str = "strict") -> Iterator[tuple[str, bool]]:
+def read_pieces(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[tuple[str, bool]]:
     """Documents in pieces of about a megabyte, cut at line ends, each with whether its document ends there.
 
     So a file of any size passes through little memory. Each line of a text file ends in "\\n" here, the last one too.
@@ -125,7 +125,7 @@ def fingerprint_of(paths: Iterable[str | Path]) -> str:
     return whole.hexdigest()
 
 
-def _aligned(source: Path, target: Path, errors: str) -> Iterator[Pair]:
+def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
     """Line n of one file with line n of the other; a file that ends early is noticed at its end."""
     sources, targets = read_lines(source, errors), read_lines(target, errors)
     for number, (left, right) in enumerate(zip_longest(sources, targets)):
@@ -138,7 +138,7 @@ def _aligned(source: Path, target: Path, errors: str) -> Iterator[Pair]:
         yield left, right
 
 
-def _tsv(path: Path, errors: str) -> Iterator[Pair]:
+def _tsv(path: Path, errors: str | None) -> Iterator[Pair]:
     """The first two columns; further ones (credits, scores) are left aside. A blank line is an empty pair."""
     for number, line in enumerate(read_lines(path, errors), start=1):
         columns = line.split("\t")
@@ -148,7 +148,7 @@ def _tsv(path: Path, errors: str) -> Iterator[Pair]:
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 
-def _jsonl(path: Path, errors: str) -> Iterator[Pair]:
+def _jsonl(path: Path, errors: str | None) -> Iterator[Pair]:
     for number, line in _filled_lines(path, errors):
         source, target = _fields(path, number, line, ("source", "target"))
         yield source, target
@@ -175,7 +175,7 @@ def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str
     return [mend_surrogates(record[key]) for key in keys]
 
 
-def _pieces_of_text(path: Path, errors: str) -> Iterator[tuple[str, bool]]:
+def _pieces_of_text(path: Path, errors: str | None) -> Iterator[tuple[str, bool]]:
     held: list[str] = []
     size = 0
     for line in read_lines(path, errors):
@@ -187,7 +187,7 @@ def _pieces_of_text(path: Path, errors: str) -> Iterator[tuple[str, bool]]:
     yield "".join(held), True
 
 
-def _filled_lines(path: Path, errors: str) -> Iterator[tuple[int, str]]:
+def _filled_lines(path: Path, errors: str | None) -> Iterator[tuple[int, str]]:
     """The lines of a JSONL that hold something, with their numbers: a blank one there is only layout."""
     return ((n, line) for n, line in enumerate(read_lines(path, errors), start=1) if line.strip())
 

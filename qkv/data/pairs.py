@@ -40,7 +40,7 @@ def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, Tex
     """Both sides as text stores, in `folder`/source and /target; read again only when the files have changed."""
     folders = Path(folder) / "source", Path(folder) / "target"
     whole = pairs.pairs if isinstance(pairs, Share) else pairs
-    fingerprint = {"files": whole.fingerprint(), "errors": whole.errors}
+    fingerprint = {"files": whole.fingerprint(), "errors": whole.errors or "strict"}
     if isinstance(pairs, Share):
         fingerprint["share"] = f"1/{pairs.every} {'held out' if pairs.held_out else 'left'}"
     stored = [reusable(side, fingerprint) for side in folders]

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from qkv.checkpoint.folder import LoadedModel
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
-from qkv.model.transformer import Transformer
 from qkv.text.frame import Frame, frame_of
 from qkv.text.lines import mend_surrogates
+from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
 
 _PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
@@ -28,7 +26,7 @@ class Subject:
 
     def __init__(self, loaded: LoadedModel, name: str, begin: Sequence[int] | None = None):
         """`begin`: what a generator reads before every text; None: the <bos> of its tokenizer."""
-        self.model, self.facts, self.name = computable(loaded.model), loaded.facts, name
+        self.model, self.facts, self.name = loaded.model, loaded.facts, name
         spec = self.model.spec
         both = spec.encoder is not None and spec.decoder is not None
         self.family = "translator" if both else "generator" if spec.decoder else "embedder"
@@ -53,9 +51,9 @@ class Subject:
 
     @property
     def bos_id(self) -> int | None:
-        """The token that a translation begins with; Marian's begin with <pad>."""
+        """The token that what the decoder says begins with."""
         target = self.tokenizers["target"]
-        return target.pad_id if target.bos_id is None and self.family == "translator" else target.bos_id
+        return start_mark(target, self.generation) if self.family == "translator" else target.bos_id
 
     def read(self, text: str, side: str) -> list[int]:
         """What the model reads of a person's text: its ids with the special tokens around them."""
@@ -139,12 +137,6 @@ def first_part(part: re.Match[str]) -> str:
 
 def present(id: int | None) -> list[int]:
     return [] if id is None else [id]
-
-
-def computable(model: Transformer) -> Transformer:
-    """A CPU computes in float32, however the weights are stored."""
-    halved = model.embed.weight.dtype in (torch.float16, torch.bfloat16) and model.embed.weight.device.type == "cpu"
-    return model.float() if halved else model
 
 
 def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:

@@ -6,18 +6,22 @@ its heads: a choice, not a measured one. Told in docs/translation.md, "Alignment
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.generate.step import at_rest
-from qkv.model.explained import explained
+from qkv.model.attention import ExplainedCore
+from qkv.model.explained import put
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 
 # A word of an alphabet with its hyphens and apostrophes; of other scripts, and of punctuation, each character.
 _WORD = re.compile(r"[^\W\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+(?:['’-]\w+)*|\S")
+
+Part = TypeVar("Part", bound=nn.Module)
 
 
 class Link(NamedTuple):
@@ -52,12 +56,23 @@ def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence
     assert model.decoder is not None
     path = f"decoder.layers.{max(0, len(model.decoder.layers) - 2)}.cross.branch.core"
     device, kept = model.embed.weight.device, list[Tensor]()
-    with at_rest(model), explained(model, [path]):
-        shown = model.get_submodule(f"{path}.weights")
-        shown.register_forward_hook(lambda module, given, output: kept.append(output))
-        memory = model.encode(torch.tensor([source_ids], device=device))
-        model.decode(torch.tensor([begun], device=device), memory)
+    with at_rest(model):
+        core, ours = ExplainedCore().eval(), apart(model, path)
+        put(ours, path, core)
+        core.weights.register_forward_hook(lambda module, given, output: kept.append(output))
+        memory = ours.encode(torch.tensor([source_ids], device=device))
+        ours.decode(torch.tensor([begun], device=device), memory)
     return kept[0][0].mean(dim=0)                                                           # over heads
+
+
+def apart(module: Part, path: str) -> Part:
+    """The same module with the same weights, but on the way to `path` its own parts: other threads go on with the old ones."""
+    twin = copy(module)
+    twin._modules = dict(module._modules)
+    name, _, rest = path.partition(".")
+    if name:
+        setattr(twin, name, apart(module.get_submodule(name), rest))
+    return twin
 
 
 def source_units(tokenizer: Tokenizer, text: str) -> list[Unit]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
-from qkv.generate.fast_parts import ROOM, Make, head_product, open_norm, product, stacked
+from qkv.generate.fast_parts import ROOM, Make, head_product, open_norm, product, stacked, version_of
 from qkv.generate.fast_stack import FastStack
 from qkv.generate.int8 import can_be_int8, int8_product
 from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native, native_product
@@ -46,10 +46,7 @@ class FastModel:
         if self.crosses:
             self.memory = product(*self.memory_weights())
         self.parameters = list(model.parameters())
-        self.version = self.current_version()
-
-    def current_version(self) -> list[tuple[int, int]]:
-        return [(one.data_ptr(), one._version) for one in self.parameters]
+        self.version = version_of(self.parameters)
 
     @staticmethod
     def of(model: Transformer, int8: bool = False) -> "FastModel":
@@ -57,7 +54,7 @@ class FastModel:
         make = NATIVE[int8] if can_be_native(model.embed.weight) else int8_product if int8 else product
         known = _kept.setdefault(model, {})
         kept = known.get(make)
-        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
+        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
             kept = known[make] = FastModel(model, make)
         return kept
 
@@ -87,7 +84,7 @@ class FastModel:
     @cached_property
     def alone(self) -> tuple[FastStack, NativeStep] | None:
         """The encoder as the native library reads a single sentence, if it can: what the decoder looks at is made by its head."""
-        if self.native is None or self.encoder is None:
+        if self.native is None or self.encoder is None or self.encoder.sees != "all":
             return None
         stack, memory = FastStack(*self.source_stack, native_product), native_product(*self.memory_weights())
         assert isinstance(memory, NativeProduct)

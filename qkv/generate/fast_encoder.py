@@ -6,14 +6,14 @@ model's own (proven in tests/generate/test_fast_encoder.py). Told in docs/embedd
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.fast_parts import Map, activated_product, joined
+from qkv.generate.fast_parts import Map, activated_product, joined, version_of
 from qkv.model import spec as s
 from qkv.model.attention import FusedCore, GroupedAttention
 from qkv.model.block import Block
@@ -104,43 +104,42 @@ class FastEncoder:
         self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
         self.parameters = list(model.parameters())
-        self.version = self.current_version()
-        self._plan(ROOM)
-
-    def current_version(self) -> list[tuple[int, int]]:
-        return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in self.parameters]
+        self.version = version_of(self.parameters)
+        self.plan = self._work_out(ROOM)
 
     @staticmethod
     def of(model: Transformer) -> "FastEncoder":
         """The joined weights of a model, kept as long as the model's own stay the same."""
         kept = _kept.get(model)
-        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != kept.current_version():
+        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
             kept = _kept[model] = FastEncoder(model)
         return kept
 
-    def _plan(self, places: int) -> None:
-        """What each place adds to an embedding, and how it turns queries and keys, for all places up to a number."""
+    def _work_out(self, places: int) -> "Plan":
+        """The plan for all places up to a number."""
         positions, limit = self.encoder.positions, self.encoder.limit
         all_places = torch.arange(min(places, limit or places), device=self.table.device)[None]
         nothing = self.table.new_zeros(1, all_places.shape[1], self.table.shape[1])
-        self.added = positions(nothing, all_places)[0]                               # (places, d_model)
-        if self.type is not None:
-            self.added = self.added + self.type
-        self.adds = self.type is not None or isinstance(positions, LearnedPositions | SinusoidalPositions)
-        self.turn = positions.turn(all_places, self.table.dtype)
+        added = positions(nothing, all_places)[0]                                    # (places, d_model)
+        adds = self.type is not None or isinstance(positions, LearnedPositions | SinusoidalPositions)
+        return Plan(added if self.type is None else added + self.type, adds, positions.turn(all_places, self.table.dtype))
+
+    def _plan_for(self, longest: int) -> "Plan":
+        """Read and put in place as one: other threads encode with it too."""
+        plan = self.plan
+        if longest > len(plan.added):
+            plan = self.plan = self._work_out(max(longest, 2 * len(plan.added)))
+        assert longest <= len(plan.added), "a sentence is longer than the model counts"
+        return plan
 
     def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
-        longest = max(length for _, length in groups)
-        if longest > len(self.added):
-            self._plan(max(longest, 2 * len(self.added)))
-        assert longest <= len(self.added), "a sentence is longer than the model counts"
-        places = places_in(groups, ids.device)
+        plan, places = self._plan_for(max(length for _, length in groups)), places_in(groups, ids.device)
         x = self._look_up(ids)                                                       # (tokens, d_model)
-        if self.adds:
-            x = torch.add(self.added[places], x, alpha=self.scale)
+        if plan.adds:
+            x = torch.add(plan.added[places], x, alpha=self.scale)
         elif self.scale != 1.0:
             x = x * self.scale
-        x, turn = self.encoder.embed_norm(x), self._turn_at(places)
+        x, turn = self.encoder.embed_norm(x), plan.turn_at(places)
         for layer in self.layers:
             x = layer(x, groups, turn)
         return self.encoder.norm(x)
@@ -151,7 +150,15 @@ class FastEncoder:
         except IndexError:
             raise out_of_range("ids", ids, len(self.table)) from None
 
-    def _turn_at(self, places: Tensor) -> Turn:
+
+class Plan(NamedTuple):
+    """What each place adds to an embedding, and how it turns queries and keys."""
+
+    added: Tensor  # (places, d_model)
+    adds: bool     # False: what is added is zeros
+    turn: Turn     # of all places
+
+    def turn_at(self, places: Tensor) -> Turn:
         if isinstance(self.turn, NoTurn):
             return self.turn
         return type(self.turn)(self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None])

@@ -29,6 +29,11 @@ Map = Callable[[Tensor], Tensor]
 Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias become a function
 
 
+def version_of(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Another one when a weight has changed or moved; what is made in inference mode does not count its changes."""
+    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
+
+
 # ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def product(weight: Tensor, bias: Tensor | None) -> Map:
     """x W^T + b for (rows, width); W is kept the other way round, which is up to twice as fast for a few rows."""
@@ -160,11 +165,13 @@ class Places:
 
     def _chunk(self, place: int) -> "Chunk":
         first = place // ROOM * ROOM
-        if first not in self.kept:
-            if len(self.kept) == MANY:
+        chunk = self.kept.get(first)  # asked once: another thread may clear it
+        if chunk is None:
+            if len(self.kept) >= MANY:
                 self.kept.clear()
-            self.kept[first] = self._work_out(torch.arange(first, min(first + ROOM, self.limit or first + ROOM), device=self.table.device))
-        return self.kept[first]
+            chunk = self._work_out(torch.arange(first, min(first + ROOM, self.limit or first + ROOM), device=self.table.device))
+            self.kept[first] = chunk
+        return chunk
 
     def _work_out(self, places: Tensor) -> "Chunk":
         added = self.positions(self.table.new_zeros(1, len(places), self.table.shape[1]), places[None])[0]

@@ -13,6 +13,7 @@ from qkv.generate.fast import FastModel, as_hidden, is_common
 from qkv.generate.fast_cache import KeyValues, whole
 from qkv.generate.int8 import can_be_int8
 from qkv.generate.padding import left_padded
+from qkv.generate.step import at_rest
 from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
 
@@ -69,7 +70,7 @@ def can_prompt_fast(model: Transformer, int8: bool = False) -> bool:
 
 def int8_loss(model: Transformer, ids: Tensor) -> tuple[float, float]:
     """Nats per token of (rows, length) ids, by the model as it is and with int8 matrices; perplexity is exp of it."""
-    with torch.inference_mode():
+    with at_rest(model):
         return nats(FastModel.of(model), ids), nats(FastModel.of(model, int8=True), ids)
 
 

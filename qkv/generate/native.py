@@ -67,13 +67,13 @@ class NativeProduct:
         self.run, self.bias, self.scales = lib.qkv_product, bias, scales
         self.panels, self.filled = panels_of(weight, width), [None if one is None else panels_of(one[:, None], width) for one in (scales, bias)]
         self.matrix = Matrix(address(self.panels), *map(address, self.filled), *weight.shape)  # points into these
-        self.size = weight.numel()
+        self.size, self.dtype = weight.numel(), (weight if scales is None else scales).dtype
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(x) >= MANY:
             return F.linear(x, self.weight(), self.bias)
         x, out = x.contiguous(), x.new_empty(len(x), self.matrix.outputs)
-        self.run(c.byref(self.matrix), address(x), len(x), threads_for(len(x) * self.size, MUCH), address(out))
+        self.run(c.byref(self.matrix), address(x, self.dtype), len(x), threads_for(len(x) * self.size, MUCH), address(out, self.dtype))
         return out
 
     def weight(self) -> Tensor:
@@ -118,6 +118,7 @@ class NativeStep:
         lib = library(like.dtype)
         assert lib is not None
         self.run: Callable[..., None] = lib.qkv_step
+        self.dtype = like.dtype
         self.tensors: list[Tensor] = []  # what the structures point to
         made = (self.layer_type * len(layers))(*map(self._layer, layers))
         matrices = [one for layer in layers for one in matrices_of(layer)] + [head]
@@ -131,10 +132,11 @@ class NativeStep:
         rows, beams = len(x), len(x) // cells.all.shape[2]
         cells.take(beams)
         logits = x.new_empty(rows, self.vocab)
-        there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4]))
+        there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4], self.dtype))
         by_row = 0 if turn is None or turn.dim() == 2 else turn.stride(0)
-        self.run(c.byref(self.model), address(x), address(turn), by_row, c.byref(as_cells(cells, cells.used)), there,
-                 rows, beams, threads_for(rows * self.size, MUCH), address(logits))
+        self.run(c.byref(self.model), address(x, self.dtype), address(turn, self.dtype), by_row,
+                 c.byref(as_cells(cells, cells.used, self.dtype)), there,
+                 rows, beams, threads_for(rows * self.size, MUCH), address(logits, self.dtype))
         return logits
 
     def _layer(self, layer: FastLayer) -> c.Structure:
@@ -160,13 +162,13 @@ class NativeStep:
         gain = norm.gain if norm.gain is None or row is None else norm.gain[row]
         gain, bias = (None if one is None else one.contiguous() for one in (gain, norm.bias))
         self.tensors += [one for one in (gain, bias) if one is not None]
-        return self.norm_type(address(gain), address(bias), norm.small, KINDS.index(norm.kind))
+        return self.norm_type(address(gain, self.dtype), address(bias, self.dtype), norm.small, KINDS.index(norm.kind))
 
 
-def as_cells(kv: KeyValues, end: int) -> Cells:
+def as_cells(kv: KeyValues, end: int, dtype: torch.dtype) -> Cells:
     hidden = kv.hidden
     by_sentence, by_beam = (hidden.stride(n) if hidden.shape[n] > 1 else 0 for n in (0, 1))
-    assert kv.all.is_contiguous() and hidden.stride(2) == 1
+    assert kv.all.is_contiguous() and hidden.stride(2) == 1 and kv.all.dtype == hidden.dtype == dtype
     keys = kv.all.data_ptr()
     return Cells(keys, keys + kv.all.numel() // 2 * kv.all.element_size(), hidden.data_ptr(), by_sentence, by_beam, kv.all.shape[4], end)
 

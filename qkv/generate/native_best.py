@@ -24,7 +24,7 @@ def native_best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Ten
     assert lib is not None and n <= live * vocab
     best, place = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
     threads = threads_for(scores.numel(), MUCH)
-    lib.qkv_best(address(scores), address(shift.contiguous()), sentences, live, vocab, n, threads, address(best), address(place))
+    lib.qkv_best(address(scores), address(shift.contiguous(), scores.dtype), sentences, live, vocab, n, threads, address(best), address(place))
     return place // vocab, place % vocab, best
 
 

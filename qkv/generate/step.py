@@ -61,12 +61,12 @@ def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None, in
 
 @contextmanager
 def at_rest(model: Transformer) -> Iterator[None]:
-    """While it lasts nothing is dropped out and no gradient is kept; then a model in training trains on."""
+    """While it lasts nothing is dropped out, no gradient is kept and no number is shortened; then a model in training trains on."""
     training = model.training
     if training:  # going through all modules costs more than a step of a small model
         model.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):  # the native library reads float32
             yield
     finally:
         if training:

@@ -49,9 +49,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise QkvError(name, say(f"{value} is too small", f"{value} 太小"), say("use 1 or more", "请用 1 或更大的数"))
-        if not 0 <= self.length_penalty < float("inf"):
+        if not 0 <= self.length_penalty <= 20:  # a text of a thousand tokens to the power of some hundred is no number any more
             wrong = say(f"{self.length_penalty} is no penalty", f"{self.length_penalty} 不能作为惩罚")
-            raise QkvError("length_penalty", wrong, say("use 0 or more; the paper has 0.6", "请用不小于 0 的数；论文用 0.6"))
+            raise QkvError("length_penalty", wrong, say("use 0 to 20; the paper has 0.6", "请用 0 到 20 之间的数；论文用 0.6"))
         if self.n_best > self.beam_size:
             wrong = say(f"{self.n_best} of a beam of {self.beam_size}", f"束宽为 {self.beam_size}，却要 {self.n_best} 个")
             raise QkvError("n_best", wrong, say("raise beam_size or lower n_best", "请增大 beam_size 或减小 n_best"))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.text.lines import refuse_folder
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ def attention_picture(weights: Tensor | np.ndarray, rows: Sequence[str], columns
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the PNG whole or not at all."""
     path = Path(path)
+    refuse_folder(path)
     half = path.with_name(f"{path.name}.part")
     try:
         figure.savefig(half, format="png", dpi=150)

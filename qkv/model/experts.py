@@ -25,6 +25,7 @@ class Router(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens, d_model) -> the chosen experts, their weights (tokens, active), all scores (tokens, experts)."""
         logits = x @ self.weight.T                                            # (tokens, experts)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bf16 has too few digits to rank and share by
         scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
         chosen = self.choose(scores)                                          # (tokens, active)
         weights = scores.gather(1, chosen)
@@ -96,7 +97,8 @@ class ExpertFeedForward(nn.Module):
         home = order // n_active
         asked = tokens.new_zeros(n_experts * seats, tokens.shape[1]).index_copy(0, place, tokens[home])
         answers = self.experts(asked.view(n_experts, seats, -1)).flatten(0, 1)[place]
-        return torch.zeros_like(tokens).index_add(0, home, answers * weights.flatten()[order, None])
+        answers = (answers * weights.flatten()[order, None]).to(tokens.dtype)  # autocast answers in bf16, the stream is float32
+        return torch.zeros_like(tokens).index_add(0, home, answers)
 
 
 def balance_loss(chosen: Tensor, scores: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class _Rms(torch.autograd.Function):
         both = grad * unit                                                      # (..., d)
         mean = (both @ gain).div_(len(gain)).unsqueeze(-1)                      # (..., 1)
         grad_x = (grad * gain).addcmul_(unit, mean, value=-1).mul_(shrink)
-        return grad_x, both.flatten(0, -2).sum(dim=0), None
+        return grad_x, both.reshape(-1, len(gain)).sum(dim=0), None
 
 
 def turned_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class LmHead(nn.Module):
         if not torch.is_grad_enabled():  # an evaluation: without this, gradients would be worked out all the same
             weight, bias = weight.detach(), None if bias is None else bias.detach()
         x = self.prepared(x)
-        if len(weight) < FEW or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")  # chunks are summed in this type
+        if len(weight) < FEW or x.device.type != "cpu" or not exact:
             return plain_loss(F.linear(x, weight, bias), targets, smoothing, agreement)
         if agreement:
             return AgreeingLoss.apply(x, weight, bias, targets, smoothing, agreement)

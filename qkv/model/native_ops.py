@@ -35,11 +35,11 @@ def lib_of(x: Tensor) -> Any:
 
 def as_heads(x: Tensor) -> Tensor:
     """Any (..., width) as (batch, heads, length, width), numbers of a row side by side."""
-    if x.dim() == 4:
-        return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-    rows = x.numel() // x.shape[-1]
-    length = next(n for n in range(ROWS, 0, -1) if rows % n == 0)
-    return x.reshape(-1, 1, length, x.shape[-1])
+    if x.dim() != 4:
+        rows = x.numel() // x.shape[-1]
+        length = next(n for n in range(ROWS, 0, -1) if rows % n == 0)
+        x = x.reshape(-1, 1, length, x.shape[-1])
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()  # the gradient of a sum is one number, seen everywhere
 
 
 def laid_out(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The native library: the C++ files of this folder, compiled for exactly this processor, once per machine.
 
 In: these and a compiler (CXX, c++, g++ or clang++). Out: the library, kept in the user's cache; None where there is
-no compiler or it does not do, and then torch does all of it. Told in docs/performance.md, "The native library".
+no compiler, it does not do or the cache takes no file, and then torch does all of it. Told in docs/performance.md, "The native library".
 """
 
 import ctypes
@@ -50,9 +50,17 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     more = ("-DIN_DOUBLE",) if dtype == torch.float64 else ()
     for flags in ((*FLAGS, *THREADED, *more), (*FLAGS, *more)):
         path = place_of(compiler, flags)
-        if path is not None and (path.exists() or build(compiler, flags, path)):
+        if path is not None and is_there(compiler, flags, path):
             return opened(path, ctypes.c_double if dtype == torch.float64 else ctypes.c_float)
     return None
+
+
+def is_there(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
+    """Whether the library stands here, made now if need be."""
+    try:
+        return path.exists() or build(compiler, flags, path)
+    except OSError:  # a cache that is full or cannot be written
+        return False
 
 
 def find_compiler() -> str | None:

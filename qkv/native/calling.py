@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Where the numbers stand, without gaps; None is the null pointer."""
-    assert tensor is None or tensor.is_contiguous()
+def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | None:
+    """Where the numbers stand, without gaps, of the type that is read there; None is the null pointer."""
+    assert tensor is None or (tensor.is_contiguous() and dtype in (None, tensor.dtype))
     return None if tensor is None else tensor.data_ptr()
 
 

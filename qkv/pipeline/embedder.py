@@ -26,7 +26,7 @@ from qkv.generate.step import at_rest
 from qkv.language import say
 from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer
-from qkv.pipeline.opening import open_folder
+from qkv.pipeline.opening import HALVES, open_folder
 from qkv.text.frame import frame_of
 from qkv.text.tokenizer import Tokenizer
 
@@ -77,9 +77,7 @@ class Embedder:
     """embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model)."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, pooling: Mapping[str, Any] | None = None):
-        halved = model.embed.weight.dtype in (torch.float16, torch.bfloat16) and model.embed.weight.device.type == "cpu"
-        self.model = (model.float() if halved else model).eval()  # a CPU computes in float32
-        self.tokenizer, self.frame = tokenizer, frame_of(tokenizer)
+        self.model, self.tokenizer, self.frame = model.eval(), tokenizer, frame_of(tokenizer)
         told = pooling or {}
         self.pooling, self.normalize = str(told.get("pooling") or "mean"), bool(told.get("normalised"))
         self.limit = min(told.get("max_len") or model.spec.max_len, model.spec.max_len)  # tokens, [CLS] and [SEP] too
@@ -117,7 +115,8 @@ class Embedder:
         whole = hashlib.sha256(self.tokenizer.fingerprint.encode())
         for name, weight in sorted(self.model.state_dict().items()):
             whole.update(name.encode())
-            whole.update(weight.detach().cpu().contiguous().numpy().data)
+            weight = weight.detach().float() if weight.dtype in HALVES else weight.detach()  # as a CPU computes with it
+            whole.update(weight.cpu().contiguous().numpy().data)
         return whole.hexdigest()
 
     def __call__(

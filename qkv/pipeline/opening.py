@@ -15,14 +15,24 @@ from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.door import from_json
 from qkv.model.spec import Spec
+from qkv.model.transformer import Transformer
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def open_folder(folder: str | Path, device: str = "cpu") -> LoadedModel:
     """The model of a folder; `facts` hold how it generates and how it pools, where the folder says so."""
     check_device(device)
-    if is_huggingface(folder):
-        return load_huggingface(folder, device)
-    return with_extras(load_model(folder, device), Path(folder))
+    theirs = is_huggingface(folder)
+    loaded = load_huggingface(folder, device) if theirs else with_extras(load_model(folder, device), Path(folder))
+    computable(loaded.model)
+    return loaded
+
+
+def computable(model: Transformer) -> Transformer:
+    """The model itself; on a CPU half precision becomes float32, for there it is slow and coarse, or ends the process."""
+    halved = any(one.dtype in HALVES and one.device.type == "cpu" for one in model.parameters())
+    return model.float() if halved else model
 
 
 def spec_of(folder: str | Path) -> Spec:

@@ -4,12 +4,15 @@ In: a model folder, then texts. Out: translations, in the order of the texts, ea
 Told in docs/translation.md.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.convert import GENERATION
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, source_units, target_units
@@ -21,14 +24,19 @@ from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
+from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
 
 
 class Translator(TextTranslator):
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
-    def __init__(self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False):
+    def __init__(
+        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: dict[str, Any] | None = None
+    ):
+        """`marks` are the ids that begin and end texts, as an imported folder tells them; only start_id matters here."""
         self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
+        self.marks = marks or {}
         if int8 and not can_be_fast(model, int8):
             raise no_int8()
         eos = [source.eos_id, target.eos_id]
@@ -36,8 +44,9 @@ class Translator(TextTranslator):
             raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
                            say("a translator needs both", "翻译模型两者都需要"))
         self.source_eos, self.eos, self.pad = int(eos[0] or 0), int(eos[1] or 0), target.pad_id
-        self.bos = self.pad if target.bos_id is None else target.bos_id  # Marian's translations begin with <pad>
-        self.limit = model.spec.max_len - 1                              # <eos> needs a place too
+        start = start_mark(target, self.marks)
+        self.bos = self.pad if start is None else start
+        self.limit = model.spec.max_len - 1  # <eos> needs a place too
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
@@ -54,13 +63,14 @@ class Translator(TextTranslator):
         if not ("tokenizer" in names or {"source", "target"} <= names.keys()):
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
         both = names.get("tokenizer")
-        return cls(loaded.model, both or names["source"], both or names["target"], int8)
+        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.facts.get("generation"))
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
         shared = self.source.fingerprint == self.target.fingerprint
+        marks = {GENERATION: (json.dumps(self.marks, indent=2) + "\n").encode()} if self.marks else {}
         save_model(folder, self.model, {"tokenizer": self.target} if shared
-                   else {"source": self.source, "target": self.target})
+                   else {"source": self.source, "target": self.target}, marks)
 
     def encode_source(self, text: str) -> list[int]:
         """The ids the encoder reads: the text and <eos>."""
@@ -93,4 +103,4 @@ class Translator(TextTranslator):
     def links(self, text: str, ids: Sequence[int]) -> list[Link]:
         """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
-        return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids]), *words)
+        return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]]), *words)  # row i says token i

@@ -23,6 +23,7 @@ from qkv.text.pipeline import CONTINUED, END, Choices, decoder, normalizer, pre_
 from qkv.text.tokenizer import Tokenizer
 
 KINDS = ("word", "char", "bpe", "bytes", "wordpiece")
+MOST = 2**31 - 1  # what ids are counted with
 PASSES = {"word": 1, "char": 1, "bpe": 2, "bytes": 1, "wordpiece": 2}  # how often the texts are gone through
 
 _OURS = ("<pad>", "<unk>", "<bos>", "<eos>")
@@ -57,6 +58,9 @@ def special_tokens(kind: str, choices: Choices) -> list[str]:
     """The special tokens of a kind, their ids counting from 0, and then those the person adds."""
     if kind not in KINDS:
         raise QkvError("--kind", say(f"no kind of tokenizer '{kind}'", f"没有 '{kind}' 这种分词器"), near_miss(kind, KINDS))
+    if not 0 <= choices.min_count <= MOST:
+        raise QkvError("--min-count", say(f"{choices.min_count} is no count", f"{choices.min_count} 不能作为次数"), say(
+            "use 1 or more", "请用 1 或更大的数"))
     for token in choices.special_tokens:
         if not _IN_BRACKETS.fullmatch(token):  # then no kind can make it out of plain text
             raise QkvError("--special", say(f"'{token}' could be a word of the text", f"'{token}' 可能是正文里的词"),
@@ -114,6 +118,8 @@ def _check_room(vocab_size: int, symbols: list[str], specials: list[str]) -> Non
                 f"{vocab_size} 小于字母表（{len(symbols)} 个符号和 {len(specials)} 个特殊词元）"),
             say(f"use at least {least}", f"至少用 {least}"),
         )
+    if vocab_size > MOST:
+        raise QkvError("--vocab-size", say(f"{vocab_size:,} is too large", f"{vocab_size:,} 太大"), say(f"use at most {MOST:,}", f"至多用 {MOST:,}"))
 
 
 def _train(kind: str, texts: Iterable[str], choices: Choices, vocab_size: int, first_tokens: list[str]) -> dict[str, Any]:

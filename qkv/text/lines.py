@@ -22,17 +22,18 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_BYTES = re.compile(b"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
-def read_lines(path: str | Path, errors: str = "strict") -> Iterator[str]:
+def read_lines(path: str | Path, errors: str | None = None) -> Iterator[str]:
     """The lines of a text file, without their ends; what is wrong with the file is said before the first line.
 
-    `errors="replace"` turns bytes that are not UTF-8 into U+FFFD instead of stopping at them.
+    `errors="replace"` turns bytes that are not UTF-8 into U+FFFD instead of stopping at them; "strict" stops, and so does
+    None, for those who cannot choose and are not told to.
     """
     return lines_of(_open(Path(path)), str(path), errors)
 
 
-def lines_of(reader: io.BufferedReader, name: str, errors: str = "strict") -> Iterator[str]:
+def lines_of(reader: io.BufferedReader, name: str, errors: str | None = None) -> Iterator[str]:
     """The lines of an open binary stream, such as standard input; `name` is what messages call it."""
-    assert errors in ("strict", "replace"), errors
+    assert errors in (None, "strict", "replace"), errors
     lines = _decoded(reader, name, errors)
     next(lines)  # from here on the file is closed whenever the lines are let go, read or not
     return lines
@@ -58,7 +59,7 @@ def _open(path: Path) -> io.BufferedReader:
         raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"),
                        say("name the files in it", "请写出其中的文件名")) from None
     except OSError as error:
-        raise QkvError(path, say("cannot be read", "无法读取"), str(error.strerror)) from None
+        raise _unreadable(path, error) from None
     return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
@@ -68,6 +69,8 @@ def _peek(reader: io.BufferedReader, name: str) -> bytes:
         return reader.peek(8192)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise _damaged_gzip(name) from None
+    except OSError as error:
+        raise _unreadable(name, error) from None
 
 
 def _check_start(start: bytes, name: str) -> None:
@@ -79,7 +82,7 @@ def _check_start(start: bytes, name: str) -> None:
                        say("give plain text in UTF-8", "请给出 UTF-8 纯文本"))
 
 
-def _decoded(reader: io.BufferedReader, name: str, errors: str) -> Iterator[str]:
+def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterator[str]:
     """Only "\\n" ends a line: other separators (U+2028, form feed) are characters of the text. First comes a word for nobody."""
     with reader:
         _check_start(_peek(reader, name), name)
@@ -94,18 +97,24 @@ def _decoded(reader: io.BufferedReader, name: str, errors: str) -> Iterator[str]
                     yield _mended(raw, f"{name}, {say('line', '第')} {number}", errors)[bool(skipped):]
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise _damaged_gzip(name) from None
+        except OSError as error:
+            raise _unreadable(name, error) from None
 
 
-def _mended(raw: bytes, where: str, errors: str) -> str:
+def _mended(raw: bytes, where: str, errors: str | None) -> str:
     """The line with surrogates as U+FFFD; other foreign bytes as well, or an error that names the first."""
     try:
-        return _SURROGATE_BYTES.sub("\ufffd".encode(), raw).decode(errors=errors)
+        return _SURROGATE_BYTES.sub("\ufffd".encode(), raw).decode(errors=errors or "strict")
     except UnicodeDecodeError as error:
         raise QkvError(
             say(f"{where}, byte {error.start + 1}", f"{where} 行第 {error.start + 1} 字节"),
             say(f"0x{raw[error.start]:02x} is not UTF-8", f"0x{raw[error.start]:02x} 不是 UTF-8"),
-            say("convert the file to UTF-8 or use --errors replace", "请把文件转成 UTF-8，或使用 --errors replace"),
+            say("convert the file to UTF-8", "请把文件转成 UTF-8") + (say(" or use --errors replace", "，或使用 --errors replace") if errors else ""),
         ) from None
+
+
+def _unreadable(name: str | Path, error: OSError) -> QkvError:
+    return QkvError(name, say("cannot be read", "无法读取"), error.strerror or str(error))
 
 
 def _damaged_gzip(name: str) -> QkvError:
@@ -113,9 +122,24 @@ def _damaged_gzip(name: str) -> QkvError:
                     say("is the download complete?", "下载完整吗？"))
 
 
+def refuse_folder(path: Path) -> None:
+    """A file cannot be written where a folder stands."""
+    if path.is_dir():
+        raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"), say("name a file", "请写出文件名"))
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Before long work whose result is to stand there; folders on the way to it are made when it is written."""
+    refuse_folder(path)
+    above = next(one for one in path.resolve().parents if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise QkvError(path, say("cannot be written", "无法写入"), say("choose another place", "请另选位置"))
+
+
 def write_text(path: str | Path, text: str) -> None:
     """A whole new file or none: written beside its place, then renamed."""
     path = Path(path)
+    refuse_folder(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,12 @@ def marks_of(tokenizer: Tokenizer, told: Mapping[str, Any]) -> Marks:
     return Marks(begin_marks(tokenizer, told.get("start_id"), ends), first, ends)
 
 
+def start_mark(tokenizer: Tokenizer, told: Mapping[str, Any]) -> int | None:
+    """What a translation begins with: what its folder tells (BART: </s>), else <bos>, else <pad>, which Marian's begin with."""
+    known = (told.get("start_id"), tokenizer.bos_id, tokenizer.pad_id)
+    return next((id for id in known if id is not None), None)
+
+
 def begin_marks(tokenizer: Tokenizer, start_id: int | None, ends: tuple[int, ...]) -> tuple[int, ...]:
     """What stands before every text: what the tokenizer's own template says, else a start mark that is no end as well.
 

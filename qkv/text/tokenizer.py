@@ -20,6 +20,7 @@ from qkv.language import say
 from qkv.text.blocks import BLOCK, blocks, may_cut
 from qkv.text.lines import mend_surrogates, read_lines, write_text
 from qkv.text.people import BYTE_OF_SIGN, readable
+from qkv.text.rules import completed
 
 # What a special token is for, and the names it goes by: ours first, then those of other people's vocabularies.
 SPECIAL_TOKENS = {
@@ -118,8 +119,8 @@ class Tokenizer:
 
     @cached_property
     def rules(self) -> dict[str, Any]:
-        """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens."""
-        return json.loads(self._json)
+        """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens; no field is missing."""
+        return completed(json.loads(self._json), type(self.core.model).__name__)
 
     @cached_property
     def _may_cut(self) -> bool:

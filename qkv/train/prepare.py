@@ -13,6 +13,7 @@ from qkv.data.corpus import Pairs, refuse_unreadable
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
+from qkv.generate.texts import Settings
 from qkv.language import say
 from qkv.measure.scores import bleu_by
 from qkv.model.door import check
@@ -52,6 +53,7 @@ def refuse_impossible(recipe: TranslateRecipe) -> None:
     if recipe.bpe_dropout and recipe.tokenizer not in MERGING:
         wrong = say(f"'{recipe.tokenizer}' has no merges to leave out", f"'{recipe.tokenizer}' 没有可跳过的合并")
         raise QkvError("bpe_dropout", wrong, say("use 0, or tokenizer bpe or bytes", "请用 0，或用分词器 bpe 或 bytes"))
+    Settings(beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)  # of the final score
     if recipe.bleu_tokenize:
         bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
 

@@ -1,5 +1,6 @@
 """Models of ours, written as Hugging Face folders: transformers computes the same, or one line says what it lacks."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ import torch
 import transformers
 from their_models import assert_close, stir
 
-from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint import disk
+from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.checkpoint.huggingface import load_huggingface
 from qkv.checkpoint.huggingface_export import save_huggingface
 from qkv.checkpoint.parity import _auto_class, compare, our_answer, peer, their_answer
+from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
 from qkv.model.presets import PRESETS, preset, reader, translator, writer
@@ -138,6 +141,34 @@ def test_a_folder_that_is_there_is_not_overwritten(tmp_path):
         save_huggingface(tmp_path / "out", loaded(writer(61, 32, 1, HEADS, GATED)))
     assert str(error.value) == f"{tmp_path}/out: is there already; choose another --out"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("format, file", [("huggingface", "config.json"), ("ctranslate2", "model.bin")])
+def test_the_empty_folder_one_stands_in_takes_the_model_and_stays_itself(format, file, tmp_path, monkeypatch):
+    tokenizer = learn("char", ["abcdefgh"], 20)
+    save_model(tmp_path / "ours", loaded(translator(tokenizer.vocab_size, 32, 1, 4, 40)).model, {"tokenizer": tokenizer})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    before = (tmp_path / "here").stat().st_ino
+    assert run(["export", "../ours", "--to", format, "--out", ".", "--inputs", "2"]) == 0
+    assert (tmp_path / "here" / file).exists() and (tmp_path / "here").stat().st_ino == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "ours"]
+
+
+def test_a_move_that_fails_leaves_the_folder_one_stands_in_empty(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    rename = disk.rename
+
+    def until_config(old, new):
+        if new.name == "config.json":
+            raise OSError(errno.ENOSPC, "")
+        rename(old, new)
+    monkeypatch.setattr(disk, "rename", until_config)
+    with pytest.raises(QkvError) as error:
+        save_huggingface(".", loaded(writer(61, 32, 1, HEADS, GATED)))
+    assert str(error.value) == ".: not saved, the disk is full; free some space and try again, what was saved before is whole"
+    assert not list((tmp_path / "here").iterdir()) and [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
 def test_half_precision_is_written_as_it_is(tmp_path):

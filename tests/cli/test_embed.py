@@ -122,3 +122,14 @@ def test_a_file_thirty_times_as_long_needs_no_more_memory(tmp_path):
         peaks.append(int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout))
         assert np.load(tmp_path / "v.npy", mmap_mode="r").shape == (n, 256)
     assert peaks[1] < peaks[0] + 15
+
+
+def test_a_line_without_text_is_told_before_the_work(folder, tmp_path, monkeypatch):
+    from qkv.pipeline.embedder import Embedder
+
+    monkeypatch.setattr(Embedder, "embed_lines", lambda *given: pytest.fail("the work was begun"))
+    file = tmp_path / "lines.txt"
+    file.write_text("a dog\n" * 50 + "\n")
+    with pytest.raises(QkvError) as error:
+        run(["embed", str(folder), str(file), "--out", str(tmp_path / "v.npy")])
+    assert str(error.value) == f"{file}, line 51: no text in it; an empty sentence has no vector; take the line out"

@@ -79,3 +79,23 @@ def test_bad_input_is_one_line(digits, files, tmp_path, arguments, line):
     with pytest.raises(QkvError) as error:
         run(["evaluate", *map(filled, arguments)])
     assert str(error.value) == filled(line)
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_work(digits, files, tmp_path, monkeypatch):
+    from qkv.pipeline import Translator
+
+    monkeypatch.setattr(Translator, "translate", lambda *given, **named: pytest.fail("the work was begun"))
+    (tmp_path / "file").write_text("x")
+    for output, wrong in ((tmp_path, "a folder, not a file; name a file"), (Path(), "a folder, not a file; name a file"),
+                          (tmp_path / "file" / "deeper", "cannot be written; choose another place")):
+        with pytest.raises(QkvError) as error:
+            run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--output", str(output)])
+        assert str(error.value) == f"{output}: {wrong}"
+
+
+@pytest.mark.parametrize("option", [["--output", "x"], ["--against", "x"], ["--language", "zh"], ["--tokenize", "13a"]], ids=" ".join)
+@pytest.mark.parametrize("kind", ["--text", "--pairs"])
+def test_options_of_a_translator_are_refused_where_they_would_do_nothing(digits, files, option, kind):
+    with pytest.raises(QkvError) as error:
+        run(["evaluate", str(digits), kind, files[0], *option])
+    assert str(error.value) == f"{option[0]}: only for a translator's --source and --target; leave it out"

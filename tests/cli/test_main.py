@@ -46,6 +46,12 @@ def test_a_mistaken_command_or_option_is_one_line_and_exit_2():
     assert done.stderr.startswith("qkv tokenizer learn: ") and "'--vocab-size'" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_no_command_at_all_shows_the_help_and_says_so():
+    for arguments, name in (((), "qkv"), (("train",), "qkv train")):
+        done = run(*arguments)
+        assert "Usage" in done.stdout and (done.returncode, done.stderr) == (2, f"{name}: nothing to do; see --help\n")
+
+
 def test_messages_come_in_the_language_asked_for():
     english, chinese = "none.json: no such file; check the path\n", "none.json: 没有这个文件; 请检查路径\n"
     command = ("tokenizer", "encode", "none.json", "x")

@@ -87,9 +87,16 @@ def test_vectors_of_another_model_are_one_clear_line(folder, file, tmp_path, cap
 @pytest.mark.parametrize("arguments, line", [
     (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
     (["{file}", "  "], "line 1: no text in it; an empty sentence has no vector; take the line out"),
-    (["{file}", "cow", "-k", "0"], "k: 0 is too small; use 1 or more"),
+    (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
 ])
 def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):
     with pytest.raises(QkvError) as error:
         run(["search", str(folder), *[one.format(tmp=tmp_path, file=file) for one in arguments]])
     assert str(error.value) == line.format(tmp=tmp_path)
+
+
+def test_a_blank_line_among_questions_asks_nothing(folder, file):
+    command = [sys.executable, "-m", "qkv", "search", str(folder), str(file), "-k", "1"]
+    done = subprocess.run(command, input=b"the cat\n\nthe dog\n", capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(done.stdout.splitlines()) == 2

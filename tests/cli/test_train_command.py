@@ -160,6 +160,7 @@ def test_a_folder_that_holds_another_run(train, complaint, files):
 
 def test_a_score_that_cannot_be_made_is_noticed_before_training(complaint, files):
     assert complaint("--out", "run", settings=["bleu_tokenize=13b"]) == "bleu_tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
+    assert complaint("--out", "run", settings=["length_penalty=99"]) == "length_penalty: 99.0 is no penalty; use 0 to 20; the paper has 0.6"
     assert not saved_steps(files / "run")
 
 

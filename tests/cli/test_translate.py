@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(digits):
     (["{tmp}", "三"], "{tmp}: no model.json; is this a model folder?"),
     (["{digits}", "三", "--file", "x"], "qkv translate: both a text and --file; give one of them"),
     (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
-    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 or more; the paper has 0.6"),
+    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 to 20; the paper has 0.6"),
     (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
     (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
@@ -105,8 +105,42 @@ def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
 
 @pytest.mark.parametrize("given, line", [
     (b"", "standard input: empty file; give a text file with at least one line"),
-    (b"\xff\xfe\n", "standard input, line 1, byte 1: 0xff is not UTF-8; convert the file to UTF-8 or use --errors replace"),
+    (b"\xff\xfe\n", "standard input, line 1, byte 1: 0xff is not UTF-8; convert the file to UTF-8"),
 ])
 def test_standard_input_that_is_no_text_is_one_line(digits, given, line):
     done = subprocess.run(qkv("translate", digits), input=given, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr.decode()) == (2, f"{line}\n")
+
+
+def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
+    """As `nohup` leaves it: open, but not for reading."""
+    closed = os.open(os.devnull, os.O_WRONLY)
+    try:
+        done = subprocess.run(qkv("translate", digits), stdin=closed, capture_output=True, timeout=60)
+    finally:
+        os.close(closed)
+    assert done.returncode == 2 and done.stderr.decode() == "standard input: cannot be read; Bad file descriptor\n"
+
+
+def test_a_text_in_another_encoding_is_mended_not_a_traceback(digits):
+    done = subprocess.run([*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["source"] == "三\ufffd"
+
+
+def test_half_a_character_typed_is_no_end_of_the_session(digits):
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(qkv("translate", digits), stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(leader, b"\xe4\xb8\n" + "三一。\n".encode() + b"\x04")
+    out, error = process.communicate(timeout=60)
+    os.close(leader)
+    os.close(follower)
+    assert process.returncode == 0, error.decode()
+    assert out.decode().splitlines()[-1] == "three one."
+
+
+def test_n_best_has_its_columns_on_every_line(digits, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("三\n\n四\n", encoding="utf-8")
+    run(["translate", str(digits), "--file", str(tmp_path / "in.txt"), "--n-best", "2"])
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert all(len(row) == 3 for row in rows) and [row[0] for row in rows] == ["1", "1", "2", "3", "3"]

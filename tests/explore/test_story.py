@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_explorers import TEXT, build, explorer_of, small, specs, tokenizer
+from small_explorers import TEXT, explorer_of, small, specs, tokenizer
 
 from qkv.explore.record import record
 from qkv.model import spec as s
@@ -224,15 +224,6 @@ def test_a_masked_encoder_says_what_stands_at_each_place():
     theirs = model.logits(model.encode(ids).states)[0].detach()
     assert story["positions"] == ids.shape[1]
     torch.testing.assert_close(explorer.answer(f"pass/{story['id']}/logits/2"), theirs[2], rtol=0, atol=1e-10)
-
-
-def test_weights_stored_in_halves_are_computed_in_float32():
-    tokens = tokenizer()
-    model = build(specs(tokens.vocab_size)["generator"]).half()
-    from qkv.checkpoint.folder import LoadedModel
-    from qkv.explore.subject import Subject
-
-    assert Subject(LoadedModel(model, {"tokenizer": tokens}, {}), "half").model.embed.weight.dtype == torch.float32
 
 
 def test_no_example_is_shown_twice_with_other_capitals():

@@ -1,10 +1,15 @@
 """Word pairs: weights as the model has them, pieces put together as people see them."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
 
 from qkv.explore.record import record
 from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, units
+from qkv.generate.fast import FastStepper
+from qkv.generate.step import make_stepper
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
@@ -23,6 +28,29 @@ def test_the_weights_are_those_of_the_last_but_one_layer_averaged_over_heads(lay
     recorded = steps[f"decoder.layers.{chosen}.cross.branch.core.weights"][0].mean(dim=0)
     torch.testing.assert_close(ours, recorded, rtol=0, atol=1e-12)
     assert ours.shape == (3, 4) and torch.allclose(ours.sum(dim=1), torch.ones(3, dtype=torch.float64))
+
+
+def test_threads_that_look_at_the_weights_of_one_model_leave_each_other_and_its_translations_alone():
+    torch.manual_seed(3)
+    model = Transformer(translator(20, 16, 3, n_heads=2, d_ff=16)).eval()
+    asked, core = [([5, 6, 7, 2], [1, 9, 8]), ([9, 2], [1, 4])], model.decoder.layers[1].cross.branch.core
+    expected = [cross_weights(model, *one) for one in asked]
+    meeting = Barrier(3)                                        # both passes stand at the decoder's door, and a translation begins
+
+    def at_the_door(module, given):
+        meeting.wait(5)
+        meeting.wait(5)
+    door = model.decoder.layers[0].register_forward_pre_hook(at_the_door)
+    with ThreadPoolExecutor(2) as threads:
+        begun = [threads.submit(cross_weights, model, *one) for one in asked]
+        meeting.wait(5)
+        stepper, meanwhile = make_stepper(model, torch.tensor([[5, 6, 2]]), None), model.decoder.layers[1].cross.branch.core
+        meeting.wait(5)
+        found = [one.result(timeout=5) for one in begun]
+    door.remove()
+    assert isinstance(stepper, FastStepper) and meanwhile is core and model.decoder.layers[1].cross.branch.core is core
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_a_target_word_is_linked_to_the_source_word_its_pieces_look_at_most():

@@ -109,6 +109,45 @@ def test_joined_weights_follow_the_model_when_it_learns():
     torch.testing.assert_close(new, old + 1)
 
 
+def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
+    source, ids = torch.randint(4, 50, (2, 6)), torch.tensor([2, 2])
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        model = Transformer(translator(60, 32, 1, 4, 48)).double().eval()
+        assert model.embed.weight.is_inference()
+        plain, fast = CachedStepper(model, source, None), FastStepper(model, source, None)
+        torch.testing.assert_close(fast.step(ids), plain.step(ids), rtol=0, atol=1e-10)
+        assert FastModel.of(model) is fast.fast
+
+
+@pytest.mark.parametrize("length", [2, SHORT])
+def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_company(length, steps_by):
+    torch.manual_seed(0)
+    spec = SPECS["today's"]
+    model = Transformer(replace(spec, encoder=replace(spec.encoder, sees="past"))).double().eval()
+    source, ids = torch.randint(4, 50, (2, length)), torch.tensor([2])
+    with torch.inference_mode():
+        alone, plain, company = FastStepper(model, source[:1], None), CachedStepper(model, source[:1], None), FastStepper(model, source, None)
+        expected = plain.step(ids)
+        torch.testing.assert_close(alone.step(ids), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(company.step(ids.repeat(2))[:1], expected, rtol=0, atol=1e-10)
+
+
+def test_places_forgotten_by_another_thread_are_worked_out_again():
+    class Forgetful(dict):
+        """Another thread clears it at the worst moment: after every question."""
+
+        def __contains__(self, key):
+            there = super().__contains__(key)
+            self.clear()
+            return there
+    places = FastModel(Transformer(translator(60, 32, 1, 4, 48)).eval()).decoder.places
+    expected = [places.added(place) for place in (3, 70)]
+    places.kept = Forgetful(places.kept)
+    for place, added in zip((3, 70), expected, strict=True):
+        assert places.added(place).equal(added)
+
+
 def test_other_kinds_of_decoders_take_the_plain_way():
     spec = translator(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]

@@ -1,6 +1,8 @@
 """The fast encoder gives what the model's own gives, for every encoder it takes on, and leaves the others alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 
 import pytest
 import torch
@@ -136,3 +138,26 @@ def test_ids_of_another_vocabulary_are_one_clear_line():
     with pytest.raises(QkvError) as error:
         encode(Transformer(reader(60, 32, 1, 4, 48)).eval(), torch.tensor([[5, 60]]))
     assert str(error.value) == "ids: 60 is out of range; this vocabulary ends at 59; is the tokenizer the model's own?"
+
+
+@pytest.mark.parametrize("name", ["today's", "the paper's"])
+def test_a_longer_sentence_in_one_thread_does_not_disturb_another(name, monkeypatch):
+    model, long, other = stirred(SPECS[name]), torch.randint(4, 50, (1, 90)), torch.randint(4, 50, (1, 80))
+    expected = [encode(model, ids).states for ids in (long, other)]
+    positions, begun, done = model.encoder.positions, Event(), Event()
+
+    def slow_turn(places, dtype, turn=type(positions).turn):  # the plan for 128 places stands half made
+        begun.set()
+        done.wait(5)
+        return turn(positions, places, dtype)
+    encoder = FastEncoder(model)
+    monkeypatch.setattr(positions, "turn", slow_turn)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(encoder, long[0], [(1, 90)])
+        assert begun.wait(5)
+        monkeypatch.undo()
+        second = encoder(other[0], [(1, 80)])
+        done.set()
+        found = first.result(timeout=5), second
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours[None], theirs, rtol=0, atol=0)

@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from qkv.generate import native
-from qkv.generate.fast_prompt import FastPromptStepper
+from qkv.generate.beam import BeamRules, beam_search
+from qkv.generate.decode import forced_log_probs, greedy
+from qkv.generate.fast import FastModel
+from qkv.generate.fast_prompt import FastPromptStepper, int8_loss
 from qkv.generate.native import native_int8_product, native_product
-from qkv.model.presets import writer
+from qkv.generate.prompt import make_prompt_stepper
+from qkv.generate.settings import Writing
+from qkv.generate.step import at_rest
+from qkv.generate.write import Bounds, write
+from qkv.model.presets import translator, writer
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
@@ -54,6 +61,34 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
             logits += [stepper.step(torch.tensor([n, n + 1])) for n in range(20)]
         said.append(torch.stack(logits))
     assert said[1].equal(said[0]) and said[2].equal(said[0])
+
+
+def test_what_is_said_under_autocast_is_what_is_said_without():
+    torch.manual_seed(0)
+    pairs, texts = Transformer(translator(60, 32, 2, 4, 48)).eval(), Transformer(writer(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval()
+    assert FastModel.of(pairs).native is not None
+    source, real = torch.randint(4, 50, (3, 7)), torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
+
+    def said():
+        for int8 in (False, True):
+            yield greedy(pairs, source, real, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8)
+            yield greedy(pairs, source[:1], None, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8)  # read by the library too
+            yield beam_search(pairs, source, real, BeamRules(2, 3, 0, 4, 0.6), 12, int8)
+            with at_rest(texts):
+                yield write(make_prompt_stepper(texts, int8), [[1, 2, 3], [4]], Writing(max_new_tokens=12, temperature=0, seed=1), Bounds(40))
+        yield int8_loss(texts, source)
+        yield forced_log_probs(pairs, source, real, [[5, 6], [7], [8, 9, 10]], 2)
+    expected = list(said())
+    with torch.autocast("cpu", torch.float16):
+        assert list(said()) == expected
+        assert torch.is_autocast_enabled("cpu")
+
+
+def test_the_library_is_never_given_other_numbers_than_it_reads():
+    run, x = native_product(made_of(8, 4), None), made_of(2, 4)
+    for other in (x.half(), x.bfloat16(), x.double()):
+        with pytest.raises(AssertionError):
+            run(other)
 
 
 def test_other_numbers_and_devices_are_left_to_torch():

@@ -55,6 +55,26 @@ def test_rms_norm_of_heads_that_are_a_view_equals_torch_s():
                         lambda x: theirs(x.unflatten(-1, (3, 4)).transpose(1, 2)), drawn(2, 5, 12))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 5, 8), (2, 3, 5, 8)])
+def test_rms_norm_of_a_sum_whose_gradient_is_one_number_seen_everywhere_equals_torch_s(shape, dtype, monkeypatch):
+    monkeypatch.setattr(native_ops, "NUMBERS", {torch.float32, torch.float64})  # torch's way is not at stake: its strides are its own
+    assert native_ops.is_native(torch.zeros(1, dtype=dtype))
+    x, gain, found = drawn(*shape).detach().to(dtype), drawn(8).detach().to(dtype), []
+    for norm in (RMSNorm(8, 1e-5).to(dtype), nn.RMSNorm(8, 1e-5).to(dtype)):
+        given = x.clone().requires_grad_()
+        with torch.no_grad():
+            norm.weight.copy_(gain)
+        norm(given).sum().backward()
+        found.append((given.grad, norm.weight.grad))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_rms_norm_of_a_transposed_batch_of_one_equals_torch_s():
+    norm, theirs = RMSNorm(8, 1e-5).double(), nn.RMSNorm(8, 1e-5).double()
+    same_with_gradients(lambda x: norm(x.transpose(1, 2)), lambda x: theirs(x.transpose(1, 2)), drawn(1, 8, 5))
+
+
 @pytest.mark.parametrize("batches", [(1, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("width", [4, 6, 10])
 def test_a_turn_and_its_gradient_equal_the_formula(width, batches):

@@ -24,6 +24,17 @@ def always_in_chunks(monkeypatch):
     monkeypatch.setattr(heads, "FEW", 0)
 
 
+@pytest.mark.parametrize("agreement", [0.0, 0.5])
+@pytest.mark.parametrize("dtype, in_chunks", [
+    (torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)])  # fmt: skip
+def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype, in_chunks, agreement):
+    for name, answer in {"ChunkedLoss.apply": True, "AgreeingLoss.apply": True, "plain_loss": False}.items():
+        monkeypatch.setattr(f"qkv.model.head.{name}", lambda *given, answer=answer: torch.tensor(answer))
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some processors cannot multiply halves at all
+    model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
+    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, agreement=agreement)) == in_chunks
+
+
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):

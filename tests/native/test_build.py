@@ -1,5 +1,6 @@
 """The native library is made once, for its user alone; where it cannot be made, torch does all of it."""
 
+import errno
 import os
 
 import pytest
@@ -43,6 +44,16 @@ def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
     monkeypatch.setattr(build, "build", None)  # a second making would fail
     assert build.library(torch.float32) is not None
     assert list(empty_cache.iterdir()) == [made]
+
+
+@pytest.mark.parametrize("where, call", [(build.tempfile, "TemporaryDirectory"), (build.Path, "replace"), (build.Path, "exists")])
+def test_in_a_cache_that_is_full_or_cannot_be_written_torch_steps(empty_cache, monkeypatch, where, call):
+    def refuse(*args, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(build, "processor", lambda: "any")
+    monkeypatch.setattr(build, "runs", lambda command: True)
+    monkeypatch.setattr(where, call, refuse)
+    assert build.library(torch.float32) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have owners on POSIX systems only")

@@ -17,7 +17,7 @@ def written(tmp_path, content: bytes, name: str = "corpus.txt"):
     return path
 
 
-def message_of(path, errors: str = "strict") -> str:
+def message_of(path, errors: str | None = "strict") -> str:
     with pytest.raises(QkvError) as caught:
         list(read_lines(path, errors))
     return str(caught.value).replace(f"{path}", path.name)
@@ -52,8 +52,9 @@ def test_each_unreadable_file_is_refused_in_one_line(tmp_path):
 
 def test_foreign_bytes_are_named_by_line_and_byte_or_replaced(tmp_path):
     path = written(tmp_path, b"good\n\xe5\xa5\xbd caf\xe9 \xff\n")
-    assert message_of(path) == (
-        "corpus.txt, line 2, byte 8: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace")
+    line = "corpus.txt, line 2, byte 8: 0xe9 is not UTF-8; convert the file to UTF-8"
+    assert message_of(path) == f"{line} or use --errors replace"
+    assert message_of(path, errors=None) == line  # where there is no such option
     assert list(read_lines(path, errors="replace")) == ["good", "好 caf\ufffd \ufffd"]
 
 

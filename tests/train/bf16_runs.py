@@ -11,10 +11,13 @@ from pathlib import Path
 import torch
 
 from qkv.data.builtin import builtin_pairs
+from qkv.model.door import to_json
+from qkv.model.spec import Experts, Gated, Spec, Stack
 from qkv.train.loop import Trainer
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import Shape, TranslateRecipe
 from qkv.train.report import Reporter
+from qkv.train.shape import translator_spec
 
 STEPS = 4
 TODAY = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, norm="rms", activation="relu2", bias=False, qk_norm=True, dropout=0.2)
@@ -26,6 +29,15 @@ RUNS = {
     "agreeing": {"model": TODAY, "r_drop": 5.0},
     "characters": {"model": TODAY, "tokenizer": "char"},
 }
+
+
+def with_experts() -> Spec:
+    """Today's shape, in which two of four experts and a shared one answer each token."""
+    spec, part = translator_spec(TODAY, 560, None), Experts(4, 2, Gated(32), shared=Gated(32))
+
+    def asked(stack: Stack | None) -> Stack | None:
+        return stack and replace(stack, layers=tuple(replace(layer, feed_forward=part) for layer in stack.layers))
+    return replace(spec, encoder=asked(spec.encoder), decoder=asked(spec.decoder))
 
 
 def losses(folder: Path, recipe: TranslateRecipe) -> list[float]:
@@ -44,8 +56,9 @@ if __name__ == "__main__":
     pairs = builtin_pairs()[0][:400]
     for side in ("source", "target"):
         (root / side).write_text("".join(f"{getattr(pair, side)}\n" for pair in pairs), encoding="utf-8")
+    (root / "experts.json").write_text(to_json(with_experts()), encoding="utf-8")
     rows: dict[str, list[list[float]]] = {}
-    for name, settings in RUNS.items():
+    for name, settings in (RUNS | {"experts": {"model": str(root / "experts.json")}}).items():
         for dtype in ("float32", "bf16"):
             folder = root / f"{name}-{dtype}"
             folder.mkdir()

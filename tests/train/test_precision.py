@@ -30,6 +30,6 @@ def test_the_losses_of_bf16_are_those_of_float32_within_its_digits(tmp_path):
     done = subprocess.run([sys.executable, script, tmp_path], env=here, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert rows.keys() == {"today", "paper", "gated", "agreeing", "characters"}
+    assert rows.keys() == {"today", "paper", "gated", "agreeing", "characters", "experts"}
     for name, (plain, half) in rows.items():
         assert half != plain and half == pytest.approx(plain, rel=1e-3), name
