@@ -19,6 +19,7 @@ from torch import Tensor
 from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.model.experts import ExpertFeedForward
 from qkv.train.average import Ema, mean_of
 from qkv.train.luck import luck_at
 from qkv.train.optim import make_optimizers, set_share
@@ -59,6 +60,7 @@ class Trainer:
         self.task, self.recipe, self.folder = task, recipe, folder
         torch.manual_seed(recipe.seed)
         self.model = task.begin().to(recipe.device)
+        self.has_experts = any(isinstance(module, ExpertFeedForward) for module in self.model.modules())
         self.optimizers = make_optimizers(self.model, recipe)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress(goal=task.goal)
@@ -131,8 +133,10 @@ class Trainer:
         for batch in batches:
             with self.autocast():
                 part = self.task.loss(self.model, batch) / predicted
-            part.backward()
             loss += float(part.detach())
+            if self.has_experts:  # no part of the loss that is told: validations have none
+                part = part + self.recipe.balance / len(batches) * self.model.balance_loss()
+            part.backward()
         return loss
 
     def clipped(self) -> bool:

@@ -65,6 +65,7 @@ class Recipe:
     warmup: int = option(200, "steps of rising learning rate", "预热步数")
     decay_share: float = option(0.6, "with wsd: the last share of the steps, in which it falls", "wsd 中下降段所占比例")
     clip: float = option(1.0, "largest norm of the gradient; 0: no limit", "梯度范数上限；0 为不限")
+    balance: float = option(0.01, "weight of the loss that keeps all experts of a model busy", "让模型各专家忙闲均匀的损失的权重")
     average: int = option(0, "last checkpoints averaged at the end; 0: none", "结束时平均的检查点数；0 为不平均")
     ema: float = option(0.0, "decay of a running average of the weights, such as 0.999; 0: none", "权重滑动平均衰减，如 0.999；0 为不用")
 

@@ -22,7 +22,7 @@ COUNT, AMOUNT, SHARE = (1, inf), (0, inf), (0, 0.999999)
 LIMITS = {
     **dict.fromkeys(("layers", "d_model", "n_heads", "d_ff", "max_len", "vocab_size", "bpe_variants", "steps", "batch_tokens",
                      "accumulate", "save_every", "validate_every", "beam_size", "context", "chunk"), COUNT),
-    **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "r_drop", "average", "patience",
+    **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "balance", "r_drop", "average", "patience",
                      "length_penalty", "masked_steps", "convolution"), AMOUNT),
     **dict.fromkeys(("dropout", "bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"), SHARE),
     **dict.fromkeys(("batch_pairs", "views"), (2, inf)),  # a single one has nothing to be told apart from
