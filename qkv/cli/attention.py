@@ -38,7 +38,7 @@ def attention(
 
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:
-    """The cross-attention of the layer that aligns best, its heads averaged, as a PNG."""
+    """The cross-attention of the last layer but one, its heads averaged, as a PNG."""
     from qkv.generate.alignment import cross_weights
     from qkv.measure.pictures import attention_picture
 

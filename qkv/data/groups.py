@@ -141,7 +141,7 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
     sentences = tuple(map(mend_surrogates, found))
     negative = record.get("negative")
     if not negative:
-        return _columns(sentences, hard_negatives)
+        return Group(sentences)
     if not isinstance(negative, str):
         raise QkvError(where, say("'negative' is not text", "'negative' 不是文本"), say("write one sentence", "请写一个句子"))
     if not hard_negatives:  # the opposite of what it says must not be learned from it, nor should it be lost unnoticed

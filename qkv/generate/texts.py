@@ -1,6 +1,6 @@
 """From texts to translated texts, whoever searches: settings, parts, batches, and joining what was found.
 
-In: texts. Out: translations, in the order of the texts. It knows no torch: the torch model (pipeline.py) and CTranslate2
+In: texts. Out: translations, in the order of the texts. It knows no torch: the torch model (pipeline/translator.py) and CTranslate2
 (generate/engine.py) each bring their own search. Told in docs/translation.md.
 """
 

@@ -88,7 +88,8 @@ def memory(spec: s.Spec, load: Load, dtype: str = "float32") -> Memory:
     wide = 4 if dtype == "int8" else BYTES[dtype]
     pieces = pieces_of(spec)
     total = sum(piece.numbers for piece in pieces)
-    matrices = sum(p.numbers for p in pieces if p.part in HIDDEN and len(getattr(p, "shape", ())) > 1)
+    plain = (p for p in pieces if p.part in HIDDEN and len(getattr(p, "shape", ())) == 2 and p.copies == 1)  # no experts, no convolutions
+    matrices = sum(p.numbers for p in plain)
     return Memory(
         weights=total * BYTES[dtype],
         gradients=total * wide,

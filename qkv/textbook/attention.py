@@ -1,7 +1,7 @@
 """Attention: queries, keys and values in, mixtures of values out.
 
 From one head to many, self and cross, as in section 3.2 of "Attention is all you need" (2017).
-The story is told in docs, "attention"; the fast form is qkv/model/attention.py.
+Told in docs/model.md, "Attention"; the fast form is qkv/model/attention.py.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Beam search for one sentence: the next token's log-probabilities in, the best whole sentences out, best first.
 
 Section 6.1 of the paper: beam 4, length penalty 0.6. Here without cache or batch; qkv/generate/beam.py must give the
-same hypotheses. The story is told in docs, "generation".
+same hypotheses. Told in docs/translation.md, "Beam search".
 """
 
 import math

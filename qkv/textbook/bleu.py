@@ -1,7 +1,7 @@
 """BLEU: translations and their references in, as lists of tokens; a score from 0 to 100 out.
 
 Clipped n-gram precisions, their geometric mean, and a penalty for brevity, over a whole corpus (Papineni et al., 2002).
-Equal to sacrebleu on text that is already tokenised. The story is told in docs, "measuring".
+Equal to sacrebleu on text that is already tokenised. Told in docs/translation.md, "Scores".
 """
 
 import math

@@ -1,7 +1,7 @@
 """The decoder-only model of today, whole: ids in, logits of the next token at every place out.
 
 RMSNorm before each sublayer, rotary positions, grouped attention, SwiGLU, and no bias anywhere: the Llama family.
-The story is told in docs, "decoder-only"; the same weights run in qkv/model/transformer.py.
+Told in docs/model.md, "The whole"; the same weights run in qkv/model/transformer.py.
 """
 
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
 """Feed-forward: each token by itself goes up to a wider space, through a bend, and down again.
 
 Dense as in 2017, gated as today, or a mixture of experts of which a few answer each token.
-The story is told in docs, "feed-forward".
+Told in docs/model.md, "Feed-forward".
 """
 
 import math

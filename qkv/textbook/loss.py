@@ -1,7 +1,7 @@
 """Losses: what the model said and what was right in, one number to make smaller out.
 
 Cross-entropy with label smoothing for tokens (section 5.4 of the paper), contrast for sentence vectors, in nats.
-The story is told in docs, "training".
+Told in docs/model.md, "The head and the loss".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Masks: which key each query may look at.
 
 Token ids or lengths in, boolean tables out; True = may look, everywhere in qkv.
-Rows are queries, columns are keys; `&` joins two masks. The story is told in docs, "masks".
+Rows are queries, columns are keys; `&` joins two masks. Told in docs/model.md, "The view".
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Norms: vectors of any size in, vectors of a steady size out, with a learned scale.
 
 Layer and RMS norm look at one token by itself; batch norm looks at one component over all tokens.
-The story is told in docs, "norms".
+Told in docs/model.md, "Norms".
 """
 
 import torch

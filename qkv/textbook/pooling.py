@@ -1,7 +1,7 @@
 """Pooling: the vectors of a sentence's tokens in, one vector for the sentence out.
 
 `padding` is True for real tokens, the only ones that count; a sentence has at least one.
-The story is told in docs, "sentence vectors".
+Told in docs/embedding.md, "Training".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Positions: how a model that sees a set of tokens learns their order.
 
 Places (0, 1, 2, ...) in; out come waves to add (2017), a table to learn, or a rotation of queries and keys (today).
-The story is told in docs, "positions".
+Told in docs/model.md, "Positions".
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Sampling: the logits of one next token in, logits of the tokens that stay in the draw out (the others get -inf).
 
 Each rule is its definition and nothing else; p is always softmax(logits). `draw` then picks a token.
-The story is told in docs, "generation".
+Told in docs/generation.md, "Sampling".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Schedules: the number of a training step in (from 1), its learning rate out.
 
 All of them warm up in a straight line; they differ in how they come down again.
-The story is told in docs, "training".
+Told in docs/training.md, "The learning rate".
 """
 
 import math

@@ -1,7 +1,7 @@
 """The Transformer of 2017, whole: source and target ids in, logits of the next target token out.
 
 Section 3 of "Attention is all you need", line by line: encoder, decoder, and the tied projection to the vocabulary.
-The story is told in docs, "encoder-decoder"; the same weights run in qkv/model/transformer.py.
+Told in docs/model.md, "The whole"; the same weights run in qkv/model/transformer.py.
 """
 
 import math

@@ -141,7 +141,7 @@ class EmbedRecipe(Recipe):
                                "每行若干同义句：TSV、JSONL，或 'train.*.en' 这样的对齐文件")
     source: str | None = option(None, "instead of pairs: sentences, one a line", "代替 pairs：句子文件，每行一句")
     target: str | None = option(None, "what means the same, line by line, such as translations", "逐行同义的句子，例如译文")
-    valid_pairs: str | None = option(None, "held-out sentences of one meaning; none: 1 % of the lines", "验证用同义句；不给则取 1 %")
+    valid_pairs: str | None = option(None, "held-out sentences of one meaning; none: 1 % of the groups, 1,000 at most", "验证用同义句；不给则取 1 %")
     valid_source: str | None = option(None, "held-out sentences", "验证句子")
     valid_target: str | None = option(None, "what means the same", "与之同义的句子")
     hard_negatives: bool = option(False, "the third column looks alike and means something else", "第三列形似而义异")

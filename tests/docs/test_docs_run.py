@@ -68,3 +68,4 @@ def test_every_page_and_section_that_the_code_names_is_there():
         for page, section in re.findall(r'docs/([a-z0-9-]+\.md)(?:, "([^"]+)")?', text):
             assert page in titles, (module, page)
             assert not section or section in titles[page], (module, page, section)
+        assert not re.search(r'told in docs, "', text, re.I), module  # a section without its page cannot be found

@@ -130,6 +130,19 @@ def test_validation_translates_and_scores_if_asked(make_task):
     assert len(figures["samples"]) == 3
 
 
+def test_a_validation_compares_each_translation_with_its_own_reference(make_task, monkeypatch):
+    task = make_task(valid_bleu=True)
+    pairs = zip(task.valid.source_texts, task.valid.target_texts, strict=True)
+    right = {tuple(task.source.encode(source)): task.target.encode(target) for source, target in pairs}
+
+    def perfect(model, ids, real, **limits):
+        return [right[tuple(row[row != task.pad].tolist()[:-1])] for row in ids]
+
+    monkeypatch.setattr("qkv.train.translation.greedy", perfect)
+    figures = task.validate(built(task).eval())
+    assert figures["exact"] == 1.0 and figures["bleu"] == pytest.approx(100)
+
+
 def test_r_drop_adds_the_disagreement_of_two_passes(make_task):
     task = make_task(r_drop=5.0, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, dropout=0.2))
     model, batch = built(task).double().train(), task.batch(0)
