@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.measure.cost_pieces import PARTS, Load, Piece, pieces_of
+from qkv.measure.cost_pieces import PARTS, Load, Piece, Weight, pieces_of
 from qkv.model import spec as s
 
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -88,8 +88,7 @@ def memory(spec: s.Spec, load: Load, dtype: str = "float32") -> Memory:
     wide = 4 if dtype == "int8" else BYTES[dtype]
     pieces = pieces_of(spec)
     total = sum(piece.numbers for piece in pieces)
-    plain = (p for p in pieces if p.part in HIDDEN and len(getattr(p, "shape", ())) == 2 and p.copies == 1)  # no experts, no convolutions
-    matrices = sum(p.numbers for p in plain)
+    matrices = sum(p.numbers for p in pieces if p.part in HIDDEN and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1)
     return Memory(
         weights=total * BYTES[dtype],
         gradients=total * wide,
