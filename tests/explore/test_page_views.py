@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from browser import chromium, served, tab, until
+from browser import Tab, chromium, served, tab, until
 from small_explorers import explorer_of, small, specs, tokenizer
 
 from qkv.explore.app import make_app
@@ -38,6 +38,13 @@ def address(explorer):
 def page(browser, address):
     with tab(browser, address) as one:
         yield one
+
+
+def ask(page, text):
+    """Type a text and wait until the page shows it."""
+    page.fill("textarea", text)
+    page.click(".ask .main")
+    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def token_ids(page):
@@ -99,9 +106,7 @@ def test_every_head_has_its_small_picture(page, explorer):
 
 
 def test_words_gather_the_looks_of_their_pieces(page, explorer):
-    page.fill("textarea", "今天 lower 龘 today")
-    page.click(".ask .main")
-    until(page, "!document.querySelector('#view').classList.contains('busy')")
+    ask(page, "今天 lower 龘 today")
     words = explorer.open("今天 lower 龘 today")["sides"]["target"]["words"]
     weights = weights_of(explorer, token_ids(page))[1, 0]
     assert any(len(word["tokens"]) > 1 for word in words)
@@ -170,6 +175,44 @@ def test_a_swapped_token_gives_what_the_model_gives_for_it(page, explorer):
     until(page, "document.querySelector('.change .bar')")
     shown = {id: value for id, value in bars(page, ".change").items() if value}
     assert all(value == pytest.approx(chances[id].item(), abs=1e-5) for id, value in shown.items()) and len(shown) == 5
+
+
+def test_a_swapped_token_is_forgotten_with_its_text(page):
+    show(page, "tryout")
+    page.click("[data-swap='3']")
+    page.fill(".swap [name=token]", "m")
+    page.click(".swap form button")
+    until(page, "document.querySelector('.change .bar')")
+    ask(page, "m")  # has no token 3
+    until(page, "document.querySelectorAll('[data-swap]').length === 2 && document.querySelector('.switches')")
+    assert page.inner_text(".change") == "nothing is switched off"
+
+
+def test_a_refused_change_leaves_the_switches_standing(browser, address):
+    one = Tab(browser)  # the browser itself notes the refused request
+    page = one.open(address)
+    page.route("**/change?*", lambda route: route.fulfill(status=422, json={"error": {"en": "not this one", "zh": "这个不行"}}))
+    show(page, "tryout")
+    page.click("[data-edit='head:decoder.1.attn.2']")
+    until(page, "!document.querySelector('#trouble').hidden")
+    page.click("[data-position='1']")  # makes the card anew
+    until(page, "document.querySelector('.switches')")
+    assert page.inner_text("#trouble") == "not this one"
+    one.close()
+
+
+def test_a_late_answer_does_not_cover_the_last_one(page):
+    held = []
+    page.route("**/change?*", lambda route: held.append(route))
+    show(page, "tryout")
+    for _ in range(2):
+        page.click("[data-edit='head:decoder.1.attn.2']")
+    until(page, "document.querySelector('.change').textContent === 'nothing is switched off'")
+    with page.expect_response("**/change?*") as late:
+        held[0].continue_()
+    late.value.finished()
+    page.wait_for_timeout(100)
+    assert page.inner_text(".change") == "nothing is switched off"
 
 
 def test_the_last_line_of_the_lens_is_what_the_model_says(page, explorer):
@@ -246,9 +289,7 @@ def test_sentences_are_ranked_by_the_cosine_of_their_pooled_vectors(browser):
     tokens, model = explorer.subject.tokenizers["source"], explorer.subject.model
     texts = ["今天天气真好", "i love machine learning", "the weather is lower today"]
     with served(make_app(explorer)) as address, tab(browser, address) as page:
-        page.fill("textarea", texts[0])
-        page.click(".ask .main")
-        until(page, "!document.querySelector('#view').classList.contains('busy')")
+        ask(page, texts[0])
         show(page, "tryout")
         until(page, "document.querySelector('[data-card=nearest] textarea')")
         page.fill("[data-card=nearest] textarea", "\n".join(texts))

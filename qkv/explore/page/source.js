@@ -22,6 +22,16 @@ export function named(path, query = {}) {
   return pairs.length ? `${path}?${pairs.map(([key, value]) => `${key}=${value}`).join("&")}` : path;
 }
 
+// last(question) gives the answer to the question asked last; an earlier one that comes late gives null.
+export function lastOf() {
+  let asked;
+  return async (question) => {
+    const mine = asked = {};
+    const answer = await question;
+    return mine === asked ? answer : null;
+  };
+}
+
 class Server {
   offline = false;
   kept = new Map();

@@ -7,16 +7,19 @@ import { button, note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars } from "./bars.js";
-import { named } from "./source.js";
+import { named, lastOf } from "./source.js";
 import { positionName } from "./sides.js";
 import { swapper } from "./swap.js";
 
 export function switchesCard(app) {
-  const result = make("div", { class: "change card-content" });
-  const show = async () => fill(result, ...await changed(app));
+  const result = make("div", { class: "change card-content" }), last = lastOf();
+  const show = async () => {
+    const change = await last(changed(app));
+    if (change) fill(result, ...change);
+  };
   const again = () => app.guard(show());
   const whole = async () => {
-    await show();
+    await again();  // what cannot be changed is told at the top; the switches stay, to change it back
     const more = app.source.offline ? note(t("onlyOne"), { "data-note": "only-one" }) : swapper(app, again);
     return [board(app, again), more, result];
   };
