@@ -174,6 +174,15 @@ def test_the_film_tells_what_comes_after_the_chosen_token(generator, explorers):
         assert chip.get_attribute("data-token") in caption and caption.endswith(f"{100 * chances[place]:.1f}%.")
 
 
+def test_the_film_of_a_very_large_language_model_ends_in_chances(browser, monkeypatch):
+    monkeypatch.setattr("qkv.explore.story.PREDICT_COST", 0)  # then what comes next is told only when asked
+    with served(make_app(small("generator"))) as address, tab(browser, address) as page:
+        until(page, "document.querySelector('.film').dataset.frame")
+        last = page.get_attribute("[data-position][aria-pressed=true]", "data-position")
+        token = page.locator(".film-token").nth(int(last)).get_attribute("data-token")
+        assert page.inner_text(".film-caption") == f"The vector of “{token}” becomes a chance for every token."
+
+
 def test_every_group_of_steps_has_a_name_of_its_own(translator):
     names = translator.locator(".steps summary").all_inner_texts()
     assert len(names) == len(set(names)) == 8

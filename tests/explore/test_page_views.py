@@ -148,6 +148,12 @@ def test_temperature_top_k_and_top_p_change_the_chances_as_the_formulas_say(page
     assert sum(value > 0 for value in shown.values()) == min(len(kept), len(shown))
 
 
+def test_at_temperature_0_the_best_of_a_large_vocabulary_is_sure(page):
+    best = """import('/page/sampling.js').then(({ distribution }) =>
+        distribution(new Float32Array(250_000).with(7, 1), { temperature: 0 }).indexOf(1))"""
+    assert page.evaluate(best) == 7
+
+
 def test_a_head_switched_off_is_that_heads_columns_of_o_proj_at_zero(page, explorer):
     ids = token_ids(page)
     cut = copy.deepcopy(explorer.subject.model)

@@ -73,6 +73,7 @@ const WORDS = {
     "第 {0} 个词：“{1}”最有可能，{2}。它最多看向“{3}”，{4}（所有层与头平均）。"],
   filmNext: ["The vector of “{0}” becomes a chance for every token; “{1}” is the likeliest next, {2}.",
     "“{0}”的向量变成每个词元的概率；下一个最有可能是“{1}”，{2}。"],
+  filmChances: ["The vector of “{0}” becomes a chance for every token.", "“{0}”的向量变成每个词元的概率。"],
   filmPool: ["The token vectors are pooled into one vector for the sentence.", "词元向量汇聚成整个句子的一个向量。"],
 
   pieces: ["Pieces", "词元"],
