@@ -169,6 +169,31 @@ def test_a_head_switched_off_is_that_heads_columns_of_o_proj_at_zero(page, explo
     assert all(value == pytest.approx(chances[id].item(), abs=1e-5) for id, value in shown.items())
 
 
+def test_a_token_beyond_the_five_likeliest_has_no_number_of_its_own(page, explorer):
+    change = explorer.answer(f"pass/{explorer.open(SENTENCE)['id']}/change", {"edits": "layer:decoder.0"})
+    before, after = ({one["id"]: one["p"] for one in change[when]["positions"][-1]["top"]} for when in ("before", "after"))
+    show(page, "tryout")
+    page.click("[data-edit='layer:decoder.0']")
+    until(page, "document.querySelector('.change .bar')")
+    beyond = [id for id, value in bars(page, ".change").items() if not value]
+    assert len(beyond) > 0 and set(beyond) == set(before) - set(after)
+    labels = page.locator(".change .bar.out > span:last-child").all_inner_texts()
+    assert set(labels) == {f"≤ {100 * min(after.values()):.1f}%"}
+    assert page.locator(".change .before").count() == 5  # so many chances before are known
+
+
+def test_a_change_beyond_the_first_64_places_says_where_it_is_compared(browser):
+    with served(make_app(small("generator", max_len=128))) as address, tab(browser, address) as page:
+        ask(page, "今天" * 40)
+        show(page, "tryout")
+        page.click("[data-edit='layer:decoder.1']")
+        until(page, "document.querySelector('[data-note=first-places]')")
+        assert page.inner_text("[data-note=first-places]") == "chances are compared at the first 64 positions; choose one of them"
+        page.click("[data-position='63']")
+        until(page, "document.querySelector('.change .bar')")
+        assert page.locator("[data-note=first-places]").count() == 0
+
+
 def test_a_swapped_token_gives_what_the_model_gives_for_it(page, explorer):
     ids, model = token_ids(page), explorer.subject.model
     ids[0, 2] = explorer.tokens_of("m", "target")["tokens"][0]["id"]
