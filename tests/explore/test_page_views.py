@@ -327,6 +327,14 @@ def test_sentences_are_ranked_by_the_cosine_of_their_pooled_vectors(browser):
         page.click("[data-card=nearest] button")
         until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 3")
         shown = [[name, value] for _, name, value in page.evaluate(BARS.format("[data-card=nearest]"))]
+        ask(page, texts[1])
+        until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 3")
+        page.fill("[data-card=nearest] textarea", texts[2])
+        page.click("[data-card=nearest] button")
+        until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 1")
+        ask(page, texts[0])  # the sentences are those of every text
+        until(page, "document.querySelector('[data-card=nearest] .bar')")
+        assert page.locator("[data-card=nearest] .bar").count() == 1
     with torch.no_grad():
         vectors = torch.stack([model.encode(torch.tensor([explorer.subject.read(text, "source")])).states[0].mean(dim=0) for text in texts])
     cosines = torch.cosine_similarity(vectors[0], vectors, dim=-1).tolist()

@@ -52,8 +52,9 @@ class Server {
     if (this.kept.size > 60) this.kept.delete(this.kept.keys().next().value);
   }
 
-  forget(name) {
-    this.kept.delete(name);
+  // What every pass was told of this may no longer be true: forget("/nearest").
+  forget(ending) {
+    for (const name of this.kept.keys()) if (name.endsWith(ending)) this.kept.delete(name);
   }
 
   open(request) {
