@@ -241,6 +241,23 @@ def test_the_chances_of_the_next_token_are_the_models(generator, explorers):
     assert [p for _, p in shown] == pytest.approx(chances.topk(10).values.tolist(), abs=1e-6)
 
 
+def test_a_row_of_a_long_text_is_called_by_its_place_in_the_text(generator):
+    ask(generator, "xyz" * 8)  # only some rows of the logits are drawn
+    last = generator.locator("[data-position]").count() - 1
+    go(generator, "logits")
+    until(generator, "document.querySelector('.numbers')")
+    assert last > 20 and generator.inner_text(".numbers figcaption").startswith(f"row {last} · ")
+    assert f"({last}) · " in generator.inner_text(".step .readout")
+
+
+def test_logits_and_the_next_token_come_after_the_same_token(translator):
+    ask(translator, "机器学习")
+    go(translator, "logits")  # of the first word, which is not the mark it comes after
+    after = translator.inner_text(".step-numbers .small")
+    go(translator, "next")
+    assert after.endswith(translator.inner_text(".step-numbers .small"))
+
+
 def test_pieces_of_characters_are_shown_as_such_and_no_replacement_sign_appears(generator):
     ask(generator, "今天 🦜 龘")
     shown = generator.evaluate(TOKENS)
