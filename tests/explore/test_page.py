@@ -202,6 +202,26 @@ def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers
     assert shown == pytest.approx(weights[3, 2].tolist(), abs=1e-6)
 
 
+def test_arrow_keys_walk_along_the_heads_and_stay_at_the_step(generator):
+    go(generator, "decoder.1.attn.softmax")
+    generator.locator(".heads [aria-checked=true]").focus()
+    for head in ("1", "2"):
+        generator.keyboard.press("ArrowRight")
+        until(generator, f"document.querySelector('.step-numbers').dataset.head === '{head}'")
+    assert generator.get_attribute(".step-numbers", "data-step") == "decoder.1.attn.softmax"
+    generator.locator(".book pre").focus()
+    generator.keyboard.press("ArrowRight")  # scrolls the code
+    assert generator.get_attribute("[aria-current=step]", "data-step") == "decoder.1.attn.softmax"
+
+
+def test_what_is_typed_and_not_yet_run_stays_in_another_language(generator):
+    generator.fill("textarea", "机器")
+    generator.click("[data-choice=zh]")
+    assert generator.input_value("textarea") == "机器"
+    generator.click(".examples button >> nth=0")
+    until(generator, f"document.querySelector('textarea').value === '{SENTENCE}'")
+
+
 def test_deeper_colours_are_larger_shares(generator):
     ask(generator, SENTENCE)
     go(generator, "decoder.0.attn.softmax")

@@ -13,7 +13,7 @@ import { showAttention } from "./attention.js";
 import { showTryout } from "./tryout.js";
 
 const VIEWS = { walk: showWalk, attention: showAttention, tryout: showTryout };
-const app = { tab: "walk", text: "", step: 0, position: 0, pass: null, edits: new Set(),
+const app = { tab: "walk", text: "", step: 0, position: 0, pass: null, edits: new Set(), draft: null,
   guard, open, tell, refresh, redraw };
 
 async function start() {
@@ -29,6 +29,7 @@ async function start() {
 
 // One text through the model; the views then show this pass.
 async function open(request) {
+  const { draft } = app;
   tell(null);
   byId("view").classList.add("busy");
   const pass = await guard(app.source.open(request));
@@ -36,6 +37,7 @@ async function open(request) {
   if (!pass) return;
   keepPlace(app.pass, pass);
   keepEdits(app.pass, pass);
+  if (app.draft === draft) app.draft = null;  // what was typed while the model ran stays
   Object.assign(app, { pass, text: pass.text });
   redraw();
 }

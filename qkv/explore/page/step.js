@@ -45,8 +45,17 @@ export class StepNumbers {
   }
 
   put(...children) {
+    const group = this.focusedGroup();
     fill(this.element, ...children);
     Object.assign(this.element.dataset, { step: this.step.key, head: this.head });
+    const chosen = group && this.element.querySelector(`[aria-label="${group}"] [aria-checked=true]`);
+    chosen?.focus({ preventScroll: true });
+  }
+
+  // The name of the choices that have the focus: their buttons are made anew, and the next arrow key is still theirs.
+  focusedGroup() {
+    const { activeElement: focused } = document;
+    return this.element.contains(focused) ? focused.closest("[role=radiogroup]")?.getAttribute("aria-label") : null;
   }
 
   everySide() {
