@@ -174,6 +174,15 @@ def test_the_film_tells_what_comes_after_the_chosen_token(generator, explorers):
         assert chip.get_attribute("data-token") in caption and caption.endswith(f"{100 * chances[place]:.1f}%.")
 
 
+def test_the_film_of_a_very_large_language_model_ends_in_chances(browser, monkeypatch):
+    monkeypatch.setattr("qkv.explore.story.PREDICT_COST", 0)  # then what comes next is told only when asked
+    with served(make_app(small("generator"))) as address, tab(browser, address) as page:
+        until(page, "document.querySelector('.film').dataset.frame")
+        last = page.get_attribute("[data-position][aria-pressed=true]", "data-position")
+        token = page.locator(".film-token").nth(int(last)).get_attribute("data-token")
+        assert page.inner_text(".film-caption") == f"The vector of “{token}” becomes a chance for every token."
+
+
 def test_every_group_of_steps_has_a_name_of_its_own(translator):
     names = translator.locator(".steps summary").all_inner_texts()
     assert len(names) == len(set(names)) == 8
@@ -191,6 +200,26 @@ def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers
     until(generator, "document.querySelector('.numbers')?.dataset.row === '2'")
     shown = generator.evaluate("[...document.querySelectorAll('.numbers li')].map((one) => +one.dataset.value)")
     assert shown == pytest.approx(weights[3, 2].tolist(), abs=1e-6)
+
+
+def test_arrow_keys_walk_along_the_heads_and_stay_at_the_step(generator):
+    go(generator, "decoder.1.attn.softmax")
+    generator.locator(".heads [aria-checked=true]").focus()
+    for head in ("1", "2"):
+        generator.keyboard.press("ArrowRight")
+        until(generator, f"document.querySelector('.step-numbers').dataset.head === '{head}'")
+    assert generator.get_attribute(".step-numbers", "data-step") == "decoder.1.attn.softmax"
+    generator.locator(".book pre").focus()
+    generator.keyboard.press("ArrowRight")  # scrolls the code
+    assert generator.get_attribute("[aria-current=step]", "data-step") == "decoder.1.attn.softmax"
+
+
+def test_what_is_typed_and_not_yet_run_stays_in_another_language(generator):
+    generator.fill("textarea", "机器")
+    generator.click("[data-choice=zh]")
+    assert generator.input_value("textarea") == "机器"
+    generator.click(".examples button >> nth=0")
+    until(generator, f"document.querySelector('textarea').value === '{SENTENCE}'")
 
 
 def test_deeper_colours_are_larger_shares(generator):
@@ -230,6 +259,23 @@ def test_the_chances_of_the_next_token_are_the_models(generator, explorers):
     shown = generator.evaluate("[...document.querySelectorAll('.step .bar')].map(({ dataset }) => [+dataset.id, +dataset.value])")
     assert [id for id, _ in shown] == chances.topk(10).indices.tolist()
     assert [p for _, p in shown] == pytest.approx(chances.topk(10).values.tolist(), abs=1e-6)
+
+
+def test_a_row_of_a_long_text_is_called_by_its_place_in_the_text(generator):
+    ask(generator, "xyz" * 8)  # only some rows of the logits are drawn
+    last = generator.locator("[data-position]").count() - 1
+    go(generator, "logits")
+    until(generator, "document.querySelector('.numbers')")
+    assert last > 20 and generator.inner_text(".numbers figcaption").startswith(f"row {last} · ")
+    assert f"({last}) · " in generator.inner_text(".step .readout")
+
+
+def test_logits_and_the_next_token_come_after_the_same_token(translator):
+    ask(translator, "机器学习")
+    go(translator, "logits")  # of the first word, which is not the mark it comes after
+    after = translator.inner_text(".step-numbers .small")
+    go(translator, "next")
+    assert after.endswith(translator.inner_text(".step-numbers .small"))
 
 
 def test_pieces_of_characters_are_shown_as_such_and_no_replacement_sign_appears(generator):

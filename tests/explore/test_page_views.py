@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from browser import chromium, served, tab, until
+from browser import Tab, chromium, served, tab, until
 from small_explorers import explorer_of, small, specs, tokenizer
 
 from qkv.explore.app import make_app
@@ -38,6 +38,13 @@ def address(explorer):
 def page(browser, address):
     with tab(browser, address) as one:
         yield one
+
+
+def ask(page, text):
+    """Type a text and wait until the page shows it."""
+    page.fill("textarea", text)
+    page.click(".ask .main")
+    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def token_ids(page):
@@ -99,9 +106,7 @@ def test_every_head_has_its_small_picture(page, explorer):
 
 
 def test_words_gather_the_looks_of_their_pieces(page, explorer):
-    page.fill("textarea", "今天 lower 龘 today")
-    page.click(".ask .main")
-    until(page, "!document.querySelector('#view').classList.contains('busy')")
+    ask(page, "今天 lower 龘 today")
     words = explorer.open("今天 lower 龘 today")["sides"]["target"]["words"]
     weights = weights_of(explorer, token_ids(page))[1, 0]
     assert any(len(word["tokens"]) > 1 for word in words)
@@ -143,6 +148,12 @@ def test_temperature_top_k_and_top_p_change_the_chances_as_the_formulas_say(page
     assert sum(value > 0 for value in shown.values()) == min(len(kept), len(shown))
 
 
+def test_at_temperature_0_the_best_of_a_large_vocabulary_is_sure(page):
+    best = """import('/page/sampling.js').then(({ distribution }) =>
+        distribution(new Float32Array(250_000).with(7, 1), { temperature: 0 }).indexOf(1))"""
+    assert page.evaluate(best) == 7
+
+
 def test_a_head_switched_off_is_that_heads_columns_of_o_proj_at_zero(page, explorer):
     ids = token_ids(page)
     cut = copy.deepcopy(explorer.subject.model)
@@ -158,6 +169,31 @@ def test_a_head_switched_off_is_that_heads_columns_of_o_proj_at_zero(page, explo
     assert all(value == pytest.approx(chances[id].item(), abs=1e-5) for id, value in shown.items())
 
 
+def test_a_token_beyond_the_five_likeliest_has_no_number_of_its_own(page, explorer):
+    change = explorer.answer(f"pass/{explorer.open(SENTENCE)['id']}/change", {"edits": "layer:decoder.0"})
+    before, after = ({one["id"]: one["p"] for one in change[when]["positions"][-1]["top"]} for when in ("before", "after"))
+    show(page, "tryout")
+    page.click("[data-edit='layer:decoder.0']")
+    until(page, "document.querySelector('.change .bar')")
+    beyond = [id for id, value in bars(page, ".change").items() if not value]
+    assert len(beyond) > 0 and set(beyond) == set(before) - set(after)
+    labels = page.locator(".change .bar.out > span:last-child").all_inner_texts()
+    assert set(labels) == {f"≤ {100 * min(after.values()):.1f}%"}
+    assert page.locator(".change .before").count() == 5  # so many chances before are known
+
+
+def test_a_change_beyond_the_first_64_places_says_where_it_is_compared(browser):
+    with served(make_app(small("generator", max_len=128))) as address, tab(browser, address) as page:
+        ask(page, "今天" * 40)
+        show(page, "tryout")
+        page.click("[data-edit='layer:decoder.1']")
+        until(page, "document.querySelector('[data-note=first-places]')")
+        assert page.inner_text("[data-note=first-places]") == "chances are compared at the first 64 positions; choose one of them"
+        page.click("[data-position='63']")
+        until(page, "document.querySelector('.change .bar')")
+        assert page.locator("[data-note=first-places]").count() == 0
+
+
 def test_a_swapped_token_gives_what_the_model_gives_for_it(page, explorer):
     ids, model = token_ids(page), explorer.subject.model
     ids[0, 2] = explorer.tokens_of("m", "target")["tokens"][0]["id"]
@@ -170,6 +206,44 @@ def test_a_swapped_token_gives_what_the_model_gives_for_it(page, explorer):
     until(page, "document.querySelector('.change .bar')")
     shown = {id: value for id, value in bars(page, ".change").items() if value}
     assert all(value == pytest.approx(chances[id].item(), abs=1e-5) for id, value in shown.items()) and len(shown) == 5
+
+
+def test_a_swapped_token_is_forgotten_with_its_text(page):
+    show(page, "tryout")
+    page.click("[data-swap='3']")
+    page.fill(".swap [name=token]", "m")
+    page.click(".swap form button")
+    until(page, "document.querySelector('.change .bar')")
+    ask(page, "m")  # has no token 3
+    until(page, "document.querySelectorAll('[data-swap]').length === 2 && document.querySelector('.switches')")
+    assert page.inner_text(".change") == "nothing is switched off"
+
+
+def test_a_refused_change_leaves_the_switches_standing(browser, address):
+    one = Tab(browser)  # the browser itself notes the refused request
+    page = one.open(address)
+    page.route("**/change?*", lambda route: route.fulfill(status=422, json={"error": {"en": "not this one", "zh": "这个不行"}}))
+    show(page, "tryout")
+    page.click("[data-edit='head:decoder.1.attn.2']")
+    until(page, "!document.querySelector('#trouble').hidden")
+    page.click("[data-position='1']")  # makes the card anew
+    until(page, "document.querySelector('.switches')")
+    assert page.inner_text("#trouble") == "not this one"
+    one.close()
+
+
+def test_a_late_answer_does_not_cover_the_last_one(page):
+    held = []
+    page.route("**/change?*", lambda route: held.append(route))
+    show(page, "tryout")
+    for _ in range(2):
+        page.click("[data-edit='head:decoder.1.attn.2']")
+    until(page, "document.querySelector('.change').textContent === 'nothing is switched off'")
+    with page.expect_response("**/change?*") as late:
+        held[0].continue_()
+    late.value.finished()
+    page.wait_for_timeout(100)
+    assert page.inner_text(".change") == "nothing is switched off"
 
 
 def test_the_last_line_of_the_lens_is_what_the_model_says(page, explorer):
@@ -246,15 +320,21 @@ def test_sentences_are_ranked_by_the_cosine_of_their_pooled_vectors(browser):
     tokens, model = explorer.subject.tokenizers["source"], explorer.subject.model
     texts = ["今天天气真好", "i love machine learning", "the weather is lower today"]
     with served(make_app(explorer)) as address, tab(browser, address) as page:
-        page.fill("textarea", texts[0])
-        page.click(".ask .main")
-        until(page, "!document.querySelector('#view').classList.contains('busy')")
+        ask(page, texts[0])
         show(page, "tryout")
         until(page, "document.querySelector('[data-card=nearest] textarea')")
         page.fill("[data-card=nearest] textarea", "\n".join(texts))
         page.click("[data-card=nearest] button")
         until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 3")
         shown = [[name, value] for _, name, value in page.evaluate(BARS.format("[data-card=nearest]"))]
+        ask(page, texts[1])
+        until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 3")
+        page.fill("[data-card=nearest] textarea", texts[2])
+        page.click("[data-card=nearest] button")
+        until(page, "document.querySelectorAll('[data-card=nearest] .bar').length === 1")
+        ask(page, texts[0])  # the sentences are those of every text
+        until(page, "document.querySelector('[data-card=nearest] .bar')")
+        assert page.locator("[data-card=nearest] .bar").count() == 1
     with torch.no_grad():
         vectors = torch.stack([model.encode(torch.tensor([explorer.subject.read(text, "source")])).states[0].mean(dim=0) for text in texts])
     cosines = torch.cosine_similarity(vectors[0], vectors, dim=-1).tolist()

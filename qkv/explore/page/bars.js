@@ -9,6 +9,12 @@ export function percent(share) {
   return `${(100 * share).toFixed(1)}%`;
 }
 
+// Of what is not among the likeliest, only this is known: it is no likelier than the last of them.
+export function atMost(share) {
+  const told = percent(share);
+  return told.startsWith("<") ? told : `≤ ${told}`;
+}
+
 export function bars(rows, longest = longestOf(rows), kind = "bars") {
   return make("div", { class: kind, role: "list" }, ...rows.map((row) => bar(row, longest || 1)));
 }

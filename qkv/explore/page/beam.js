@@ -6,7 +6,7 @@ import { make, draw, fill, digits } from "./dom.js";
 import { slider } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
-import { named } from "./source.js";
+import { named, lastOf } from "./source.js";
 import { shorten } from "./heat.js";
 
 const ACROSS = 138, DOWN = 28, BOX = 118, TALL = 24;
@@ -14,8 +14,11 @@ const USUAL = { alpha: 0.6, size: 4 };
 
 export function beamCard(app) {
   app.beams ??= { ...USUAL };
-  const place = make("div", { class: "card-content" });
-  const show = async () => fill(place, ...content(await app.source.json(nameOf(app))));
+  const place = make("div", { class: "card-content" }), last = lastOf();
+  const show = async () => {
+    const search = await last(app.source.json(nameOf(app)));
+    if (search) fill(place, ...content(search));
+  };
   const whole = async () => {
     await show();
     return app.source.offline ? place : [controls(app, show), place];

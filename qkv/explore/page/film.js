@@ -95,7 +95,8 @@ class Film {
   // A single row of tokens ends in what comes after one of them, the last unless another is chosen; or in a pool.
   ending(position = -1) {
     const { tokens, predicted, predicted_p: chances } = this.pass.sides.target ?? {};
-    if (!predicted) return { caption: t("filmPool") };
+    if (!tokens || !this.app.model.can.logits) return { caption: t("filmPool") };
+    if (!predicted) return { caption: t("filmChances", tokens.at(position)) };  // a very large model tells when asked
     return { caption: t("filmNext", tokens.at(position), predicted.at(position), percent(chances.at(position))) };
   }
 

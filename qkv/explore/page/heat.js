@@ -11,7 +11,7 @@ const WRITTEN = 40;                         // a cell so wide also says its numb
 const TALLEST = 620;                        // CSS pixels of a whole map
 const LETTERS = 12;
 
-// grid: { values, rows, columns, rowNames, columnNames, kind, range, about }
+// grid: { values, rows, columns, rowNames, columnNames, kind, range, about, from }; row 0 is the tensor's row `from`
 export class HeatMap {
   constructor(onrow) {
     this.onrow = onrow;
@@ -199,8 +199,8 @@ export class HeatMap {
   }
 
   nameOf(axis, at) {
-    const names = axis === "row" ? this.grid.rowNames : this.grid.columnNames;
-    return names ? `${shorten(names[at])} (${at})` : `${t(axis)} ${at}`;
+    const [names, from] = axis === "row" ? [this.grid.rowNames, this.grid.from ?? 0] : [this.grid.columnNames, 0];
+    return names ? `${shorten(names[at])} (${from + at})` : `${t(axis)} ${from + at}`;
   }
 
   choose(cell) {
@@ -242,13 +242,13 @@ export function shorten(name, most = 14) {
 }
 
 // A row of the map as readable numbers; of a very wide one, the beginning.
-export function numbers({ values, columns, rowNames, columnNames }, row) {
+export function numbers({ values, columns, rowNames, columnNames, from = 0 }, row) {
   const shown = values.subarray(row * columns, row * columns + Math.min(columns, 1024));
   const name = (column) => make("span", { class: "soft" }, columnNames ? shorten(columnNames[column]) : String(column));
   const items = Array.from(shown, (value, column) =>
     make("li", { "data-column": column, "data-value": value }, name(column), digits(value)));
   return make("figure", { class: "numbers", "data-row": row },
-    make("figcaption", {}, [`${t("row")} ${row}`, rowNames?.[row]].filter(Boolean).join(" · ")),
+    make("figcaption", {}, [`${t("row")} ${from + row}`, rowNames?.[row]].filter(Boolean).join(" · ")),
     make("ol", {}, ...items));
 }
 

@@ -13,7 +13,8 @@ import { showAttention } from "./attention.js";
 import { showTryout } from "./tryout.js";
 
 const VIEWS = { walk: showWalk, attention: showAttention, tryout: showTryout };
-const app = { tab: "walk", text: "", step: 0, position: 0, pass: null, guard, open, tell, refresh, redraw };
+const app = { tab: "walk", text: "", step: 0, position: 0, pass: null, edits: new Set(), draft: null,
+  guard, open, tell, refresh, redraw };
 
 async function start() {
   app.source = findSource();
@@ -28,12 +29,15 @@ async function start() {
 
 // One text through the model; the views then show this pass.
 async function open(request) {
+  const { draft } = app;
   tell(null);
   byId("view").classList.add("busy");
   const pass = await guard(app.source.open(request));
   byId("view").classList.remove("busy");
   if (!pass) return;
   keepPlace(app.pass, pass);
+  keepEdits(app.pass, pass);
+  if (app.draft === draft) app.draft = null;  // what was typed while the model ran stays
   Object.assign(app, { pass, text: pass.text });
   redraw();
 }
@@ -43,6 +47,12 @@ function keepPlace(old, pass) {
   if (old?.steps.length !== pass.steps.length) app.step = 0;
   if (old?.text !== pass.text) app.position = pass.family === "generator" ? Infinity : 0;
   app.position = Math.max(0, Math.min(app.position, pass.positions - 1));
+}
+
+// A part stays switched off in the next text; a swapped token was a token of the old one.
+function keepEdits(old, pass) {
+  if (old?.text === pass.text) return;
+  for (const one of app.edits) if (one.startsWith("swap:")) app.edits.delete(one);
 }
 
 // Everything anew: another pass, another language.

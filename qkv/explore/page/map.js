@@ -8,6 +8,7 @@ import { t } from "./words.js";
 import { card } from "./card.js";
 import { bars, cosineBar, percent } from "./bars.js";
 import { shorten } from "./heat.js";
+import { lastOf } from "./source.js";
 
 const WIDE = 640, HIGH = 400, EDGE = 24;
 const LETTERS = { here: 13, other: 11 };  // CSS pixels
@@ -18,10 +19,11 @@ export function mapCard(app) {
 
 async function content(app, side) {
   const { points, explained } = await app.source.json(`pass/${app.pass.id}/map/${side}`);
-  const list = make("div", { class: "neighbours" });
+  const list = make("div", { class: "neighbours" }), last = lastOf();
   const choose = async ({ id, token }) => {
-    const { neighbours } = await app.source.json(`neighbours/${side}/${id}`);
-    const rows = neighbours.map((near) => cosineBar({ ...near, name: near.token }));
+    const near = await last(app.source.json(`neighbours/${side}/${id}`));
+    if (!near) return;
+    const rows = near.neighbours.map((one) => cosineBar({ ...one, name: one.token }));
     fill(list, make("h3", {}, t("neighbours", token)), bars(rows, 1));
   };
   const { ids, special } = app.pass.sides[side];

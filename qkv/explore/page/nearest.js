@@ -31,7 +31,7 @@ function typed(app, show) {
     app.sentences = field.value;
     const sentences = field.value.split("\n").map((line) => line.trim()).filter(Boolean);
     await app.source.send("sentences", { sentences });
-    app.source.forget(`pass/${app.pass.id}/nearest`);
+    app.source.forget("/nearest");
     await show();
   };
   return make("div", { class: "typed" }, field, button(t("measure"), () => app.guard(send())));

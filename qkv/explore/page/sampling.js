@@ -24,7 +24,8 @@ export function distribution(logits, { temperature, topK, topP }) {
 
 function onlyBest(logits) {
   const result = new Float64Array(logits.length);
-  result[logits.indexOf(Math.max(...logits))] = 1;
+  const highest = logits.reduce((a, b) => Math.max(a, b));  // a whole vocabulary is too many arguments for one call
+  result[logits.indexOf(highest)] = 1;
   return result;
 }
 

@@ -22,6 +22,16 @@ export function named(path, query = {}) {
   return pairs.length ? `${path}?${pairs.map(([key, value]) => `${key}=${value}`).join("&")}` : path;
 }
 
+// last(question) gives the answer to the question asked last; an earlier one that comes late gives null.
+export function lastOf() {
+  let asked;
+  return async (question) => {
+    const mine = asked = {};
+    const answer = await question;
+    return mine === asked ? answer : null;
+  };
+}
+
 class Server {
   offline = false;
   kept = new Map();
@@ -42,8 +52,9 @@ class Server {
     if (this.kept.size > 60) this.kept.delete(this.kept.keys().next().value);
   }
 
-  forget(name) {
-    this.kept.delete(name);
+  // What every pass was told of this may no longer be true: forget("/nearest").
+  forget(ending) {
+    for (const name of this.kept.keys()) if (name.endsWith(ending)) this.kept.delete(name);
   }
 
   open(request) {

@@ -8,7 +8,7 @@ import { t, say } from "./words.js";
 import { HeatMap, numbers, wholeNumbers } from "./heat.js";
 import { named } from "./source.js";
 import { bars, largest } from "./bars.js";
-import { tokensOf, tokenRow, positionName, writtenTokens } from "./sides.js";
+import { tokensOf, tokenRow, writtenTokens } from "./sides.js";
 
 const MOST = 1_000_000;  // numbers fetched for one picture
 const BEST = 30;         // logits shown, of a whole vocabulary
@@ -45,8 +45,17 @@ export class StepNumbers {
   }
 
   put(...children) {
+    const group = this.focusedGroup();
     fill(this.element, ...children);
     Object.assign(this.element.dataset, { step: this.step.key, head: this.head });
+    const chosen = group && this.element.querySelector(`[aria-label="${group}"] [aria-checked=true]`);
+    chosen?.focus({ preventScroll: true });
+  }
+
+  // The name of the choices that have the focus: their buttons are made anew, and the next arrow key is still theirs.
+  focusedGroup() {
+    const { activeElement: focused } = document;
+    return this.element.contains(focused) ? focused.closest("[role=radiogroup]")?.getAttribute("aria-label") : null;
   }
 
   everySide() {
@@ -163,7 +172,7 @@ export class StepNumbers {
     const ids = top.tokens.map(({ id }) => id), columnNames = top.tokens.map(({ token }) => token);
     const values = Float32Array.from({ length: (to - from) * ids.length }, (_, i) =>
       part.data[Math.floor(i / ids.length) * vocabulary + ids[i % ids.length]]);
-    this.put(this.shapeLine(tensor), note(t("bestOf", ids.length, vocabulary, positionName(pass, position))));
+    this.put(this.shapeLine(tensor), note(t("bestOf", ids.length, vocabulary, top.after)));
     this.showGrid({ values, rows: to - from, columns: ids.length, from, kind: "signed", columnNames,
       rowNames: tokensOf(pass, tensor.labels.token ?? "target")?.slice(from, to), rowSide: "target" });
   }

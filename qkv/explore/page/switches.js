@@ -6,17 +6,20 @@ import { make, fill, digits } from "./dom.js";
 import { button, note } from "./controls.js";
 import { t } from "./words.js";
 import { card } from "./card.js";
-import { bars } from "./bars.js";
-import { named } from "./source.js";
+import { bars, atMost } from "./bars.js";
+import { named, lastOf } from "./source.js";
 import { positionName } from "./sides.js";
 import { swapper } from "./swap.js";
 
 export function switchesCard(app) {
-  const result = make("div", { class: "change card-content" });
-  const show = async () => fill(result, ...await changed(app));
+  const result = make("div", { class: "change card-content" }), last = lastOf();
+  const show = async () => {
+    const change = await last(changed(app));
+    if (change) fill(result, ...change);
+  };
   const again = () => app.guard(show());
   const whole = async () => {
-    await show();
+    await again();  // what cannot be changed is told at the top; the switches stay, to change it back
     const more = app.source.offline ? note(t("onlyOne"), { "data-note": "only-one" }) : swapper(app, again);
     return [board(app, again), more, result];
   };
@@ -100,11 +103,18 @@ function likeness({ cosine }) {
 
 // The five likeliest tokens after the change, and those before, at the chosen position.
 function topTokens(app, before, after) {
-  const top = ({ positions }) => positions.find(({ position }) => position === app.position)?.top ?? [];
-  const chances = (tokens) => new Map(tokens.map(({ id, p }) => [id, p]));
-  const then = chances(top(before)), now = chances(top(after));
-  const names = new Map([...top(after), ...top(before)].map(({ id, token }) => [id, token]));
-  const rows = [...names].map(([id, name]) => ({ id, name, share: now.get(id) ?? 0, before: then.get(id) ?? 0 }));
+  const top = ({ positions }) => positions.find(({ position }) => position === app.position)?.top;
+  if (!before.positions.length) return [];  // the model ends in vectors
+  if (!top(before)) return [note(t("firstPlaces", before.positions.length), { "data-note": "first-places" })];
   const title = t(app.pass.family === "translator" ? "chanceWhere" : "chanceOf", positionName(app.pass, app.position));
-  return rows.length ? [make("h3", {}, title), bars(rows, 1)] : [];
+  return [make("h3", {}, title), bars(compared(top(before), top(after)), 1)];
+}
+
+// Only five chances are known on each side: a token that is now beyond them has no bar, one that was has no mark.
+function compared(before, after) {
+  const chances = (tokens) => new Map(tokens.map(({ id, p }) => [id, p]));
+  const then = chances(before), now = chances(after), beyond = { share: 0, label: atMost(after.at(-1).p) };
+  const names = new Map([...after, ...before].map(({ id, token }) => [id, token]));
+  return [...names].map(([id, name]) =>
+    ({ id, name, before: then.get(id), ...(now.has(id) ? { share: now.get(id) } : beyond) }));
 }

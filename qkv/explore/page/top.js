@@ -42,11 +42,13 @@ function drawAsk(app) {
   fill(form, ...field, make("div", { class: "below" }, app.pass ? answer(app) : make("span"), texts(app)));
 }
 
-function typedText({ model, text }) {
-  const label = t({ translator: "askTranslator", generator: "askGenerator", embedder: "askEmbedder" }[model.family]);
+// What is typed and not yet run is app.draft, so that another language does not lose it.
+function typedText(app) {
+  const families = { translator: "askTranslator", generator: "askGenerator", embedder: "askEmbedder" };
+  const label = t(families[app.model.family]), oninput = () => { app.draft = field.value; };
   const field = make("textarea", {
-    name: "text", rows: 1, "aria-label": label, placeholder: label, spellcheck: "false", onkeydown: enter });
-  field.value = text;
+    name: "text", rows: 1, "aria-label": label, placeholder: label, spellcheck: "false", onkeydown: enter, oninput });
+  field.value = app.draft ?? app.text;
   return [field, make("button", { class: "main" }, t("run"))];
 }
 

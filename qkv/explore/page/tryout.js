@@ -14,7 +14,6 @@ import { nearestCard } from "./nearest.js";
 
 export function showTryout(app) {
   const { can } = app.model;
-  app.edits ??= new Set();
   const here = make("div", { class: "try" });
   const words = () => make("div", { class: "column" }, chancesCard(app), can.lens ? lensCard(app) : null);
   const renew = () => fill(here, can.logits ? words() : null, switchesCard(app));

@@ -10,7 +10,7 @@ import { film } from "./film.js";
 import { StepNumbers } from "./step.js";
 import { positionChips, revealPressed } from "./sides.js";
 
-const OWN_ARROWS = "input, textarea, select, canvas, [role=radiogroup], [role=tablist]";
+const OWN_ARROWS = "input, textarea, select, canvas, pre, [role=radiogroup], [role=tablist]";
 
 export function showWalk(app) {
   const walk = new Walk(app);

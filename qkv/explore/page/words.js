@@ -73,6 +73,7 @@ const WORDS = {
     "第 {0} 个词：“{1}”最有可能，{2}。它最多看向“{3}”，{4}（所有层与头平均）。"],
   filmNext: ["The vector of “{0}” becomes a chance for every token; “{1}” is the likeliest next, {2}.",
     "“{0}”的向量变成每个词元的概率；下一个最有可能是“{1}”，{2}。"],
+  filmChances: ["The vector of “{0}” becomes a chance for every token.", "“{0}”的向量变成每个词元的概率。"],
   filmPool: ["The token vectors are pooled into one vector for the sentence.", "词元向量汇聚成整个句子的一个向量。"],
 
   pieces: ["Pieces", "词元"],
@@ -124,6 +125,7 @@ const WORDS = {
   onlyOne: ["This file has recorded each part off alone: one at a time. `qkv explore` switches off several.",
     "此文件记录的是单独关掉每个部件：一次关一个。`qkv explore` 可同时关掉多个。"],
   nothingOff: ["nothing is switched off", "没有关掉任何部件"],
+  firstPlaces: ["chances are compared at the first {0} positions; choose one of them", "只比较前 {0} 个位置的概率；请选择其中之一"],
   similarity: ["similarity to before (cosine)", "与原来的相似度（余弦）"],
   swap: ["Swap a token", "替换一个词元"],
   swapAbout: ["Click a token, type another one in its place.", "点击一个词元，在原处输入另一个。"],
