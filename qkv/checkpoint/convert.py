@@ -5,6 +5,7 @@ Told in docs/convert.md.
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +28,7 @@ def import_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> tup
     refuse_occupied(out)
     loaded = load_huggingface(folder, dtype=None)
     facts = loaded.facts
-    kept = {GENERATION: facts["generation"], POOLING: facts["pooling"]}
-    extra = {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in kept.items() if content}
-    save_model(out, loaded.model, loaded.tokenizers, extra)
+    save_model(out, loaded.model, loaded.tokenizers, extras(facts["generation"], facts["pooling"]))
     del loaded
     return facts, check_parity(out, folder, n_inputs, out)
 
@@ -42,6 +41,12 @@ def export_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> tup
     facts = loaded.facts | {"family": family}
     del loaded
     return facts, check_parity(folder, out, n_inputs, out)
+
+
+def extras(generation: Mapping[str, Any] | None = None, pooling: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """What is kept beside a model, as files; what is empty has none."""
+    kept = {GENERATION: generation, POOLING: pooling}
+    return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in kept.items() if content}
 
 
 def with_extras(loaded: LoadedModel, folder: Path) -> LoadedModel:

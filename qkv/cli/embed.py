@@ -13,7 +13,6 @@ import typer
 
 from qkv.cli.meter import Meter
 from qkv.cli.translate import Device, Folder
-from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -69,13 +68,12 @@ def lines_of_file(file: Path, name: str) -> Iterator[str]:
 
 def count_lines(file: Path) -> int:
     """How many there are; one without text is told of now, not when its turn comes after an hour."""
-    from qkv.text.lines import read_lines
+    from qkv.text.lines import no_text, read_lines
 
     count = 0
     for count, line in enumerate(read_lines(file), start=1):
         if not line.strip():
-            raise QkvError(say(f"{file}, line {count}", f"{file} 第 {count} 行"), say("no text in it", "没有文字"),
-                           say("an empty sentence has no vector; take the line out", "空句子没有向量；请去掉这一行"))
+            raise no_text(say(f"{file}, line {count}", f"{file} 第 {count} 行"))
     return count
 
 

@@ -33,21 +33,21 @@ def evaluate(
 ) -> None:
     """One kind of files, one kind of score."""
     _refuse_mixtures(source, target, text, pairs)
-    for_translations = {"--language": language, "--tokenize": tokenize, "--against": against, "--output": output}
-    if text or pairs or _is_embedder(folder):
-        _refuse_idle(for_translations)
+    of_vectors = bool(pairs) or (not text and _is_embedder(folder))
+    if text or of_vectors:
+        _refuse_idle({"--language": language, "--tokenize": tokenize, "--against": against, "--output": output})
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
         return evaluate_text(folder, text, device, as_json, int8)
-    if int8 and (pairs or _is_embedder(folder)):
+    if int8 and of_vectors:
         raise QkvError("--int8", say("vectors are made in float32", "句向量用 float32 计算"), say("leave it out", "请去掉"))
     if pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
         return evaluate_pairs(folder, pairs, device, as_json)
     assert source and target
-    if _is_embedder(folder):
+    if of_vectors:
         from qkv.cli.evaluate_pairs import evaluate_retrieval
 
         return evaluate_retrieval(folder, source, target, device, as_json)

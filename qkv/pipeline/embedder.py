@@ -5,7 +5,6 @@ Told in docs/embedding.md, "Use".
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.convert import POOLING
+from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError, near_miss
 from qkv.generate.fast_encoder import Groups, groups_of, make_encoder
@@ -28,6 +27,7 @@ from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import HALVES, open_folder
 from qkv.text.frame import frame_of
+from qkv.text.lines import no_text
 from qkv.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Embedder:
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
         told = {"pooling": self.pooling, "normalised": self.normalize, "max_len": self.limit}
-        save_model(folder, self.model, {"tokenizer": self.tokenizer}, {POOLING: (json.dumps(told, indent=2) + "\n").encode()})
+        save_model(folder, self.model, {"tokenizer": self.tokenizer}, extras(pooling=told))
 
     @property
     def d_model(self) -> int:
@@ -160,8 +160,7 @@ class Embedder:
         room, rows, owners, too_long = self.limit - self.frame.size, [], [], []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts)):
             if not ids or not texts[number].strip():
-                raise QkvError(place.of(number), say("no text in it", "没有文字"),
-                               say("an empty sentence has no vector; take the line out", "空句子没有向量；请去掉这一行"))
+                raise no_text(place.of(number))
             if len(ids) > room:
                 too_long.append((number, len(ids)))
             for start in range(0, len(ids) if long == "split" else 1, room):

@@ -4,12 +4,11 @@ In: a model folder, then prompts. Out: texts, in the order of the prompts, each 
 Told in docs/generation.md.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint.convert import GENERATION
+from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError
 from qkv.generate.prompt import make_prompt_stepper
@@ -54,8 +53,7 @@ class Generator(TextGenerator):
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
-        marks = {GENERATION: (json.dumps(self.marks, indent=2) + "\n").encode()} if self.marks else {}
-        save_model(folder, self.model, {"tokenizer": self.tokenizer}, marks)
+        save_model(folder, self.model, {"tokenizer": self.tokenizer}, extras(self.marks))
 
     def write_batch(self, prompts: list[list[int]], settings: Writing, ends: tuple[int, ...]) -> list[Draft]:
         streams = [self.text_stream(prompt, settings) for prompt in prompts for _ in range(settings.n)]

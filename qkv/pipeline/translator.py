@@ -4,7 +4,6 @@ In: a model folder, then texts. Out: translations, in the order of the texts, ea
 Told in docs/translation.md.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.convert import GENERATION
+from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, source_units, target_units
@@ -68,9 +67,8 @@ class Translator(TextTranslator):
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
         shared = self.source.fingerprint == self.target.fingerprint
-        marks = {GENERATION: (json.dumps(self.marks, indent=2) + "\n").encode()} if self.marks else {}
         save_model(folder, self.model, {"tokenizer": self.target} if shared
-                   else {"source": self.source, "target": self.target}, marks)
+                   else {"source": self.source, "target": self.target}, extras(self.marks))
 
     def encode_source(self, text: str) -> list[int]:
         """The ids the encoder reads: the text and <eos>."""

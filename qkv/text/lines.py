@@ -122,6 +122,11 @@ def _damaged_gzip(name: str) -> QkvError:
                     say("is the download complete?", "下载完整吗？"))
 
 
+def no_text(where: str) -> QkvError:
+    return QkvError(where, say("no text in it", "没有文字"),
+                    say("an empty sentence has no vector; take the line out", "空句子没有向量；请去掉这一行"))
+
+
 def refuse_folder(path: Path) -> None:
     """A file cannot be written where a folder stands."""
     if path.is_dir():

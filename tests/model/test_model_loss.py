@@ -44,6 +44,15 @@ def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
     assert_close(model.loss(x, targets, None, smoothing), chunked)
 
 
+def assert_same_with_gradients(ours, theirs, parameters):
+    assert_close(ours, theirs)
+    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
+    for one, other in zip(got, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_close(one, other)
+
+
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
@@ -53,18 +62,12 @@ def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smooth
     model, targets = build(spec), random_ids(spec, 3, 7)
     x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
     real = torch.rand(3, 7) > 0.3 if padding else None
-    parameters = [x, *model.parameters()]
 
     ours = model.loss(x, targets, real, smoothing)
     plain = targets if real is None else targets.masked_fill(~real, -100)
     logits = model.logits(x).flatten(0, 1)
     theirs = F.cross_entropy(logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100)
-    assert_close(ours, theirs)
-    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
-    for one, other in zip(got, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert_close(one, other)
+    assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
@@ -75,17 +78,11 @@ def test_agreeing_loss_and_gradients_equal_the_textbooks(monkeypatch, spec, smoo
     model, targets = build(spec), random_ids(spec, 3, 7).repeat(2, 1)
     x = torch.randn(6, 7, 16, dtype=torch.float64, requires_grad=True)
     real = (torch.rand(3, 7) > 0.3).repeat(2, 1)
-    parameters = [x, *model.parameters()]
 
     ours = model.loss(x, targets, real, smoothing, agreement=5.0)
     first, second = model.logits(x)[real].chunk(2)
     theirs = agreeing(first, second, targets[real].chunk(2)[0], 5.0, smoothing) * 2 * len(first)
-    assert_close(ours, theirs)
-    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
-    for one, other in zip(got, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert_close(one, other)
+    assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
 
 def test_the_loss_of_padding_alone_is_zero_with_zero_gradients():
