@@ -13,7 +13,7 @@ from tokenizers import models, normalizers
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.text import spm
-from qkv.text.lines import read_lines, write_text
+from qkv.text.lines import read_lines, read_text, write_text
 from qkv.text.people import BYTE_OF_SIGN
 from qkv.text.pipeline import END, Choices, decoder, pre_tokenizer
 from qkv.text.ranks import read_ranks
@@ -110,7 +110,7 @@ def write_vocabulary(tokenizer: Tokenizer, folder: str | Path) -> list[Path]:
 
 def _read_vocab_json(path: Path) -> dict[str, int]:
     try:
-        ids = json.loads("\n".join(read_lines(path)))
+        ids = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise QkvError(path, say(f"damaged JSON (line {error.lineno}, column {error.colno})",
                                  f"JSON 已损坏（第 {error.lineno} 行第 {error.colno} 列）"),

@@ -31,6 +31,11 @@ def read_lines(path: str | Path, errors: str | None = None) -> Iterator[str]:
     return lines_of(_open(Path(path)), str(path), errors)
 
 
+def read_text(path: str | Path) -> str:
+    """A small file whole, such as a recipe; what is wrong with it is told as of a large one."""
+    return "\n".join(read_lines(path))
+
+
 def lines_of(reader: io.BufferedReader, name: str, errors: str | None = None) -> Iterator[str]:
     """The lines of an open binary stream, such as standard input; `name` is what messages call it."""
     assert errors in (None, "strict", "replace"), errors

@@ -18,7 +18,7 @@ from tokenizers import models
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.text.blocks import BLOCK, blocks, may_cut
-from qkv.text.lines import mend_surrogates, read_lines, write_text
+from qkv.text.lines import mend_surrogates, read_text, write_text
 from qkv.text.people import BYTE_OF_SIGN, readable
 from qkv.text.rules import completed
 
@@ -98,7 +98,7 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a tokenizer.json, or the one in a folder."""
         path = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        description = "\n".join(read_lines(path))
+        description = read_text(path)
         try:
             return cls.from_json(description)
         except Exception as error:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
+from qkv.text.lines import read_text
 from qkv.train.recipe import Recipe, Shape
 
 Kind = TypeVar("Kind", bound=Recipe)
@@ -62,22 +63,10 @@ def _default(one: "Field[Any]") -> str:
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise QkvError(path, say("no such recipe", "没有这个配方"), say("see recipes/", "见 recipes/"))
-    tree = _yaml(read_whole(path), str(path))
+    tree = _yaml(read_text(path), str(path))
     if not isinstance(tree, dict):
         raise QkvError(path, say("is no list of options", "不是选项列表"), say("write key: value", "请写 key: value"))
     return tree
-
-
-def read_whole(path: Path) -> str:
-    """A small file that a person wrote, recipe or model.json; a byte that is not UTF-8 is named with its line."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise QkvError(path, say("cannot be read", "无法读取"), str(error.strerror)) from None
-    except UnicodeDecodeError as error:
-        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
-        raise QkvError(say(f"{path}, line {line}", f"{path} 第 {line} 行"), say(f"0x{byte:02x} is not UTF-8", f"0x{byte:02x} 不是 UTF-8"),
-                       say("convert the file to UTF-8", "请把文件转成 UTF-8")) from None
 
 
 def _yaml(text: str, where: str) -> Any:

@@ -28,8 +28,8 @@ from qkv.model.spec import (
     Spec,
     Stack,
 )
+from qkv.text.lines import read_text
 from qkv.train.recipe import Shape
-from qkv.train.recipe_reader import read_whole
 
 
 def translator_spec(model: str | Shape, vocab_size: int, source_vocab_size: int | None) -> Spec:
@@ -74,7 +74,7 @@ def _from_name(name: str) -> Spec:
     path = Path(name)
     if not path.is_file():
         raise QkvError(path, say("no such file", "没有这个文件"), say("give a model.json or a preset", "请给 model.json 或预设名"))
-    return from_json(read_whole(path), str(path))
+    return from_json(read_text(path), str(path))
 
 
 def _from_shape(shape: Shape) -> Spec:

@@ -103,15 +103,15 @@ def test_complaints_name_the_file(tmp_path):
     assert complaint(path=written(tmp_path, "lrr: 1")) == f"{tmp_path}/train.yaml: no option 'lrr'; did you mean 'lr'?"
 
 
-def test_a_file_that_is_not_utf8_is_named_with_the_line(tmp_path):
+def test_a_file_that_is_not_utf8_is_named_with_the_place(tmp_path):
     (tmp_path / "a.yaml").write_bytes("steps: 7\n# une recette réussie\n".encode("latin-1"))
-    assert complaint(path=tmp_path / "a.yaml") == f"{tmp_path}/a.yaml, line 2: 0xe9 is not UTF-8; convert the file to UTF-8"
+    assert complaint(path=tmp_path / "a.yaml") == f"{tmp_path}/a.yaml, line 2, byte 16: 0xe9 is not UTF-8; convert the file to UTF-8"
     (tmp_path / "b.yaml").write_bytes("steps: 7\n".encode("utf-16"))  # as Windows PowerShell writes it
-    assert complaint(path=tmp_path / "b.yaml") == f"{tmp_path}/b.yaml, line 1: 0xff is not UTF-8; convert the file to UTF-8"
+    assert complaint(path=tmp_path / "b.yaml") == f"{tmp_path}/b.yaml: a binary file, not text; give plain text in UTF-8"
     (tmp_path / "model.json").write_bytes(b'{"vocab_size": 3,\n\n "\xb0": 1}')
     with pytest.raises(QkvError) as error:
         translator_spec(str(tmp_path / "model.json"), 10, None)
-    assert str(error.value) == f"{tmp_path}/model.json, line 3: 0xb0 is not UTF-8; convert the file to UTF-8"
+    assert str(error.value) == f"{tmp_path}/model.json, line 3, byte 3: 0xb0 is not UTF-8; convert the file to UTF-8"
 
 
 def test_complaints_are_made_in_chinese_too(chinese):
