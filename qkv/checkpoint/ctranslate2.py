@@ -88,9 +88,7 @@ def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     start = start_mark(target, told) if spec.encoder else target.bos_id
     facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
              "kind": "translator" if spec.encoder else "generator", "bos": pad if start is None else start, "eos": target.eos_id, "pad": pad}
-    if spec.encoder:
-        return facts | {"source_eos": source.eos_id}
-    return facts | asdict(marks_of(target, told))
+    return facts if spec.encoder else facts | asdict(marks_of(target, told))
 
 
 def names_of(tokenizer: Tokenizer, size: int) -> list[str]:

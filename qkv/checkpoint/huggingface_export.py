@@ -27,7 +27,7 @@ from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.spec import Sinusoidal, Spec
 from qkv.model.transformer import Transformer
-from qkv.text.frame import Frame, frame_of
+from qkv.text.frame import Frame, frame_of, pair_frame
 from qkv.text.marks import marks_of
 from qkv.text.tokenizer import Tokenizer
 
@@ -179,7 +179,7 @@ def frame_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Frame:
         return frame_of(tokenizer)
     if spec.encoder is None:
         return Frame(marks_of(tokenizer, loaded.facts.get("generation") or {}).begin)
-    return Frame((), () if tokenizer.eos_id is None else (tokenizer.eos_id,))
+    return pair_frame(tokenizer)
 
 
 def with_frame(tokenizer: Tokenizer, frame: Frame) -> Tokenizer:

@@ -45,7 +45,6 @@ def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Pat
     source = translator.encode_source(text)
     target = translator.encode_target(translator(text))                 # <bos> y <eos>
     weights = cross_weights(translator.model, source, target[:-1])      # (target, source)
-    rows = [*translator.target.tokens_for_people(target[1:-1]), "<eos>"]
-    columns = [*translator.source.tokens_for_people(source[:-1]), "<eos>"]
+    rows, columns = translator.target.tokens_for_people(target[1:]), translator.source.tokens_for_people(source)
     attention_picture(weights, rows, columns, path, text)
     return path

@@ -13,7 +13,7 @@ from qkv.checkpoint.folder import LoadedModel
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
-from qkv.text.frame import Frame, frame_of
+from qkv.text.frame import Frame, frame_of, pair_frame
 from qkv.text.lines import mend_surrogates
 from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
@@ -63,18 +63,15 @@ class Subject:
 
     def around(self, side: str) -> tuple[list[int], list[int]]:
         """The special tokens before and after a text on this side."""
-        one = self.tokenizers[side]
         if side == "target":
             begin = self.begin if self.family == "generator" else None
             return present(self.bos_id) if begin is None else list(begin), []
-        if self.family == "translator":
-            return [], present(one.eos_id)
         return list(self.frame.before), list(self.frame.after)
 
     @cached_property
     def frame(self) -> Frame:
-        """What stands around a sentence that an encoder alone reads."""
-        return frame_of(self.tokenizers["source"])
+        """What stands around a sentence that an encoder reads."""
+        return (pair_frame if self.family == "translator" else frame_of)(self.tokenizers["source"])
 
     def shown(self, ids: Sequence[int], side: str) -> list[str]:
         """A readable string for each id of a text; a vocabulary larger than its tokenizer has nameless ids."""

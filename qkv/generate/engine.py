@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import QkvError
 from qkv.generate.texts import Hypothesis, Progress, Settings, TextTranslator, Translation
 from qkv.language import say
+from qkv.text.frame import pair_frame
 from qkv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ CLOSE = 0.02        # scores: see _scored
 MORE_STEPS = 4      # beyond the usual length: by then most searches are settled, others begin again with twice as many
 
 
-NEEDED = {"all": {"kind", "dtype", "max_len"}, "translator": {"bos", "eos", "pad", "source_eos"},
+NEEDED = {"all": {"kind", "dtype", "max_len"}, "translator": {"bos", "eos", "pad"},
           "generator": {"begin", "first", "ends"}}  # of qkv.json
 WRONG_KIND = {
     "translator": (("not a translator", "不是翻译模型"), ("a translator has an encoder", "翻译模型要有编码器")),
@@ -44,7 +45,8 @@ class CTranslate2Translator(TextTranslator):
         self.source, self.target = read_tokenizers(folder)
         self.source_names, self.names = read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
-        self.source_eos, self.eos, self.limit = facts["source_eos"], facts["eos"], facts["max_len"] - 1
+        self.frame, self.eos, self.max_len = pair_frame(self.source), facts["eos"], facts["max_len"]
+        self.limit = self.max_len - self.frame.size
         self.never_said = [[self.names[id]] for id in {facts["bos"], facts["pad"]} - {self.eos}]
         self.pace = 1.0  # tokens said for each that was read, in the last batch: a guess that costs or saves time only
         self.core = open_core("Translator", folder, device, facts["dtype"])
@@ -62,7 +64,7 @@ class CTranslate2Translator(TextTranslator):
 
     def search_batch(self, rows: list[list[int]], settings: Settings) -> list[list[Hypothesis]]:
         """Searches of too few steps begin again with twice as many; what is settled is what an endless one would find."""
-        limits = [settings.longest(len(row), self.limit + 1) for row in rows]
+        limits = [settings.longest(len(row), self.max_len) for row in rows]
         found: dict[int, list[Hypothesis]] = {}
         steps = max(limits) if settings.beam_size == 1 else round(self.pace * max(map(len, rows))) + MORE_STEPS
         while waiting := [n for n in range(len(rows)) if n not in found]:

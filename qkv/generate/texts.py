@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.text.frame import Frame
 from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
 from qkv.text.tokenizer import Tokenizer
 
@@ -80,9 +81,9 @@ class TextTranslator(ABC):
 
     source: Tokenizer
     target: Tokenizer
-    source_eos: int
+    frame: Frame  # around each source
     eos: int
-    limit: int  # source tokens that the model reads beside <eos>
+    limit: int    # source tokens that the model reads beside the frame
 
     @overload
     def __call__(self, texts: str, **settings: Any) -> str: ...
@@ -121,7 +122,7 @@ class TextTranslator(ABC):
 
     @abstractmethod
     def search_batch(self, rows: list[list[int]], settings: Settings) -> list[list[Hypothesis]]:
-        """The hypotheses of each source, given as its ids with <eos>; best first."""
+        """The hypotheses of each source, given as the ids the encoder reads; best first."""
 
     @abstractmethod
     def links(self, text: str, ids: Sequence[int]) -> "list[Link]":
@@ -132,7 +133,7 @@ class TextTranslator(ABC):
 
     def _search(self, parts: list[str], settings: Settings, progress: Progress | None) -> list[list[Hypothesis]]:
         """The hypotheses of each part; parts of about one length are searched together."""
-        ids = [[*one, self.source_eos] for one in self.source.encode_batch(parts)]
+        ids = [self.frame.around(one) for one in self.source.encode_batch(parts)]
         order = sorted(range(len(ids)), key=lambda n: -len(ids[n]))
         found: dict[int, list[Hypothesis]] = {}
         for start in range(0, len(order), settings.batch_size):

@@ -23,6 +23,7 @@ from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
+from qkv.text.frame import pair_frame
 from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
 
@@ -38,14 +39,14 @@ class Translator(TextTranslator):
         self.marks = marks or {}
         if int8 and not can_be_fast(model, int8):
             raise no_int8()
-        eos = [source.eos_id, target.eos_id]
-        if None in eos or target.pad_id is None:
+        if source.eos_id is None or target.eos_id is None or target.pad_id is None:
             raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
                            say("a translator needs both", "翻译模型两者都需要"))
-        self.source_eos, self.eos, self.pad = int(eos[0] or 0), int(eos[1] or 0), target.pad_id
+        self.frame, self.target_frame = pair_frame(source), pair_frame(target)
+        self.eos, self.pad = target.eos_id, target.pad_id
         start = start_mark(target, self.marks)
         self.bos = self.pad if start is None else start
-        self.limit = model.spec.max_len - 1  # <eos> needs a place too
+        self.limit = model.spec.max_len - self.frame.size  # <eos> needs a place too
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
@@ -71,16 +72,16 @@ class Translator(TextTranslator):
                    else {"source": self.source, "target": self.target}, extras(self.marks))
 
     def encode_source(self, text: str) -> list[int]:
-        """The ids the encoder reads: the text and <eos>."""
-        return [*self.source.encode(text), self.source_eos]
+        """The ids the encoder reads: the text and <eos>, or what else its tokenizer puts around it."""
+        return self.frame.around(self.source.encode(text))
 
     def encode_target(self, text: str) -> list[int]:
         """The ids of a right translation: <bos>, the text, <eos>."""
-        return [self.bos, *self.target.encode(text), self.eos]
+        return [self.bos, *self.target_frame.around(self.target.encode(text))]
 
     def search_batch(self, rows: list[list[int]], settings: Settings) -> list[list[Hypothesis]]:
         source, real = self._side_by_side(rows)
-        limits = torch.tensor([settings.longest(len(row), self.limit + 1) for row in rows], device=source.device)
+        limits = torch.tensor([settings.longest(len(row), self.model.spec.max_len) for row in rows], device=source.device)
         rules = BeamRules(self.bos, self.eos, self.pad, settings.beam_size, settings.length_penalty)
         if settings.beam_size > 1:
             return beam_search(self.model, source, real, rules, limits, self.int8)
@@ -101,4 +102,5 @@ class Translator(TextTranslator):
     def links(self, text: str, ids: Sequence[int]) -> list[Link]:
         """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
-        return align(cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]]), *words)  # row i says token i
+        weights = cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]])  # row i says token i
+        return align(weights[:, len(self.frame.before) :], *words)

@@ -1,4 +1,4 @@
-"""The special tokens around a sentence: [CLS] sentence [SEP].
+"""The special tokens around a sentence: [CLS] sentence [SEP], or sentence <eos>.
 
 In: a tokenizer. Out: the ids that stand before and after every sentence an encoder reads, as its tokenizer.json says.
 Told in docs/embedding.md, "Use".
@@ -36,6 +36,12 @@ def frame_of(tokenizer: Tokenizer) -> Frame:
         if before is not None and after is not None:
             return Frame((before,), (after,))
     return Frame()
+
+
+def pair_frame(tokenizer: Tokenizer) -> Frame:
+    """Around a sentence and around its translation: what tokenizer.json adds (BART: <s> and </s>), else <eos> at the end."""
+    added = _added(tokenizer)
+    return added if added.size or tokenizer.eos_id is None else Frame((), (tokenizer.eos_id,))
 
 
 def _added(tokenizer: Tokenizer) -> Frame:

@@ -1,11 +1,19 @@
-"""A translation begins with the token its folder tells, in everything of ours that translates, as in transformers."""
+"""A translation begins with the token its folder tells, and stands between those its tokenizer puts around a text, in everything
+of ours that translates, as in transformers."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+)
 
 from qkv.checkpoint.convert import export_folder, import_folder
 from qkv.checkpoint.ctranslate2 import export_ctranslate2
@@ -14,8 +22,10 @@ from qkv.checkpoint.huggingface import load_huggingface
 from qkv.checkpoint.huggingface_export import save_huggingface
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
+from qkv.generate.alignment import cross_weights
 from qkv.generate.engine import CTranslate2Translator
 from qkv.generate.texts import Settings, TextTranslator
+from qkv.measure.perplexity import translation_perplexity
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
@@ -103,3 +113,59 @@ def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_p
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert (tokenizer.bos_id, theirs.generation_config.decoder_start_token_id, theirs.config.decoder_start_token_id) == (None, 0, 0)
     assert said_by_theirs(theirs) == said_by(Translator(model, tokenizer, tokenizer))
+
+
+# ── A tokenizer that frames its texts ────────────────────────────────────────────────────────────────────────────
+FRAMED = Tokenizer.from_json(json.dumps(LETTERS.rules | {
+    "post_processor": {"type": "RobertaProcessing", "cls": ["<bos>", 2], "sep": ["<eos>", 3], "trim_offsets": True, "add_prefix_space": False}}))
+
+
+@pytest.fixture
+def framed(tmp_path) -> tuple[Path, torch.nn.Module, PreTrainedTokenizerFast]:
+    """BART as it is: <s> and </s> around what the encoder reads and around what the decoder is taught to say."""
+    model = lively("bart", tmp_path / "theirs")
+    FRAMED.save(tmp_path / "theirs" / "tokenizer.json")
+    return tmp_path / "theirs", model, PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "theirs" / "tokenizer.json"))
+
+
+def texts_of_theirs(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    asked = [torch.tensor([tokenizer(text).input_ids]) for text in TEXTS]
+    said = [model.generate(row, do_sample=False, num_beams=1, max_new_tokens=STEPS, suppress_tokens=[0])[0] for row in asked]
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in said]
+
+
+def test_what_the_tokenizer_puts_around_a_text_the_encoder_reads(framed, tmp_path):
+    folder, model, tokenizer = framed
+    ours, theirs = Translator.load(folder), texts_of_theirs(model, tokenizer)
+    assert ours.encode_source("abc") == tokenizer("abc").input_ids == [2, *LETTERS.encode("abc"), 3]
+    assert ours(TEXTS, beam_size=1, max_length=STEPS) == theirs and len(set(theirs)) > 1
+    assert theirs != Translator(ours.model, LETTERS, LETTERS, marks=ours.marks)(TEXTS, beam_size=1, max_length=STEPS)
+    explorer = Explorer(Subject(load_huggingface(folder), "theirs"))
+    assert explorer.open("abc")["sides"]["source"]["ids"] == tokenizer("abc").input_ids
+    import_folder(folder, tmp_path / "ours", 0)
+    export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 0)
+    assert CTranslate2Translator(tmp_path / "ct2")(TEXTS, beam_size=1, max_length=STEPS) == theirs
+
+
+def test_a_framed_source_fills_the_model_to_its_last_place(framed):
+    ours = Translator.load(framed[0])
+    ours("a" * (64 - 2), beam_size=1, max_length=2)
+    assert ours.limit == 62 and ours.parts("a" * 62) == ["a" * 62] and len(ours.parts("a" * 63)) == 2
+
+
+def test_perplexity_of_a_framed_pair_is_theirs(framed):
+    folder, model, tokenizer = framed
+    ours = Translator.load(folder)
+    asked, right = (torch.tensor([tokenizer(text).input_ids]) for text in ("abc", "ponm"))
+    with torch.no_grad():
+        theirs = model(input_ids=asked, labels=right).loss.item()
+    found = translation_perplexity(ours.model, [ours.encode_source("abc")], [ours.encode_target("ponm")])
+    assert found.tokens == right.numel() and found.nats / found.tokens == pytest.approx(theirs, rel=1e-5)
+
+
+def test_alignment_counts_from_the_text_not_from_its_frame(framed):
+    ours = Translator.load(framed[0])
+    ids = LETTERS.encode("po")
+    weights = cross_weights(ours.model, [2, *LETTERS.encode("abc"), 3], [ours.bos, ids[0]])
+    word, = ours.links("abc", ids)
+    assert word.source == "abc" and word.weight == pytest.approx(weights[:, 1:4].sum(dim=1).mean().item(), abs=1e-4)
