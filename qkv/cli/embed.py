@@ -35,7 +35,7 @@ def embed(
     embedder, wishes = open_embedder(folder, device, pooling=pooling, normalize=normalize, dimensions=dimensions,
                                      long=long, batch_size=batch_size)
     name = say("standard input", "标准输入") if str(file) == "-" else str(file)
-    tell = Meter(None if str(file) == "-" else count_lines(file)) if out else None
+    tell = Meter(None if str(file) == "-" or file.is_fifo() else count_lines(file)) if out else None
     blocks = embedder.embed_lines(lines_of_file(file, name), name, wishes, tell)
     if out:
         return _write(out, wishes.dimensions or embedder.d_model, blocks)
@@ -68,8 +68,10 @@ def lines_of_file(file: Path, name: str) -> Iterator[str]:
 
 def count_lines(file: Path) -> int:
     """How many there are; one without text is told of now, not when its turn comes after an hour."""
+    from qkv.data.corpus import refuse_pipe
     from qkv.text.lines import no_text, read_lines
 
+    refuse_pipe(file)
     count = 0
     for count, line in enumerate(read_lines(file), start=1):
         if not line.strip():

@@ -97,6 +97,7 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
+            refuse_pipe(path)
             files.append(path)
             continue
         below = sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS))
@@ -110,7 +111,14 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
 def refuse_unreadable(paths: Iterable[str | Path]) -> None:
     """Each file is opened once, so that nobody learns after an hour with the first that the last one is missing."""
     for path in paths:
+        refuse_pipe(path)
         read_lines(path)  # what is wrong is said before the first line
+
+
+def refuse_pipe(path: str | Path) -> None:
+    """For what is read more than once: the second time a pipe, such as <(head a.txt), has nothing more to say."""
+    if Path(path).is_fifo():
+        raise QkvError(path, say("a pipe, which can be read only once", "这是管道，只能读一次"), say("write it to a file first", "请先写入文件"))
 
 
 def fingerprint_of(paths: Iterable[str | Path]) -> str:

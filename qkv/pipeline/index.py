@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.data.corpus import fingerprint_of
+from qkv.data.corpus import fingerprint_of, refuse_pipe
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.measure.similarity import nearest
@@ -72,6 +72,7 @@ class Index:
 
 def about(embedder: Embedder, sentences: Path, wishes: Wishes) -> dict[str, Any]:
     """What the vectors depend on."""
+    refuse_pipe(sentences)
     if not sentences.is_file():
         raise QkvError(sentences, say("no such file", "没有这个文件"), say("check the path", "请检查路径"))
     return {"sentences": fingerprint_of([sentences]), "model": embedder.fingerprint, "long": wishes.long,

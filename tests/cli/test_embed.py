@@ -1,6 +1,7 @@
 """`qkv embed` as a person or a program uses it."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -50,6 +51,13 @@ def test_a_file_becomes_json_lines_with_the_very_same_numbers(folder, file, tmp_
     wanted = Embedder.load(folder)(TEXTS, pooling="max", dimensions=5, normalize=False)
     assert [row["text"] for row in rows] == TEXTS
     assert np.allclose([row["vector"] for row in rows], wanted, atol=1e-6)
+
+
+def test_a_pipe_is_read_once_as_standard_input_is(folder, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen([sys.executable, "-c", f"open({str(tmp_path / 'pipe')!r}, 'w').write({chr(10).join(TEXTS)!r})"]):
+        assert run(["embed", str(folder), str(tmp_path / "pipe"), "--out", str(tmp_path / "v.npy")]) == 0
+    assert np.allclose(np.load(tmp_path / "v.npy"), Embedder.load(folder)(TEXTS), atol=1e-6)
 
 
 def test_many_blocks_keep_their_order(folder, tmp_path):

@@ -86,10 +86,12 @@ def test_vectors_of_another_model_are_one_clear_line(folder, file, tmp_path, cap
 
 @pytest.mark.parametrize("arguments, line", [
     (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
+    (["{tmp}/pipe", "cow"], "{tmp}/pipe: a pipe, which can be read only once; write it to a file first"),
     (["{file}", "  "], "line 1: no text in it; an empty sentence has no vector; take the line out"),
     (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
 ])
 def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(QkvError) as error:
         run(["search", str(folder), *[one.format(tmp=tmp_path, file=file) for one in arguments]])
     assert str(error.value) == line.format(tmp=tmp_path)

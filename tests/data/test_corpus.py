@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.corpus import Pairs, document_files, fingerprint_of, read_documents, read_pieces
+from qkv.data.corpus import Pairs, document_files, fingerprint_of, read_documents, read_pieces, refuse_unreadable
 from qkv.errors import QkvError
 
 TWO = [("我爱机器学习", "I love machine learning"), ("今天天气真好", "the weather is fine today")]
@@ -158,6 +159,14 @@ def test_a_large_document_comes_in_pieces_that_join_to_the_whole(tmp_path):
     assert "".join(piece for piece, _ in pieces[:-1]) == text
     assert [ends for _, ends in pieces] == [False, False, True, True]
     assert max(len(piece) for piece, _ in pieces) < 1.1e6
+
+
+def test_a_pipe_is_refused_where_texts_are_read_more_than_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for door in (refuse_unreadable, document_files):
+        with pytest.raises(QkvError) as error:
+            door([tmp_path / "pipe"])
+        assert str(error.value) == f"{tmp_path}/pipe: a pipe, which can be read only once; write it to a file first"
 
 
 @settings(deadline=None, max_examples=40)
