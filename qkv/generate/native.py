@@ -20,7 +20,7 @@ from qkv.native.build import library
 from qkv.native.calling import address, threads_for
 
 MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
-MANY = 256      # rows: from here on torch's product is faster, though the matrix must be laid out for it
+MANY = 768      # rows: from here on torch's product is faster, though the matrix must be laid out for it
 KINDS = ("none", "layer", "unit")
 
 

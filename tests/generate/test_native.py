@@ -23,7 +23,7 @@ def made_of(*shape: int, dtype=torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 30, 300])
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 30, 300, 1_100])
 @pytest.mark.parametrize("outputs, inputs", [(1, 1), (7, 3), (32, 16), (33, 40), (100, 24), (257, 65)])
 def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
     weight, bias, x = made_of(outputs, inputs, dtype=torch.double), made_of(outputs, dtype=torch.double), made_of(rows, inputs, dtype=torch.double)
@@ -33,7 +33,7 @@ def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
     torch.testing.assert_close(native_product(weight, None)(x), expected - bias, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 17, 256])
+@pytest.mark.parametrize("rows", [1, 3, 17, 256, 1_024])
 def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
     weight, bias, x = made_of(70, 50), made_of(70), made_of(rows, 50)
     step = weight.abs().amax(dim=1, keepdim=True) / 127
