@@ -6,7 +6,7 @@ a sentence look at one store, and what is not a beam's own past is hidden. Told 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class KeyValues:
         self.all, self.hidden, self.used = all_, hidden, used
         self.store: Tensor | None = None
         self.seen: list[Seen] = []
+        self.handed: tuple[Tensor, Tensor, Any] | None = None  # how the native library is told of these tensors
 
     @staticmethod
     def empty(shape: Sequence[int], like: Tensor) -> "KeyValues":

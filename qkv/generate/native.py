@@ -130,7 +130,8 @@ class NativeStep:
     def __call__(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
         """The stream of each row's newest token, (rows, d_model), overwritten -> (rows, vocab); one turn, or each row's own."""
         rows, beams = len(x), len(x) // cells.all.shape[2]
-        cells.take(beams)
+        cells.reserve(beams)
+        cells.used += beams  # the library shows each beam its own new cell
         logits = x.new_empty(rows, self.vocab)
         there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4], self.dtype))
         by_row = 0 if turn is None or turn.dim() == 2 else turn.stride(0)
@@ -166,11 +167,16 @@ class NativeStep:
 
 
 def as_cells(kv: KeyValues, end: int, dtype: torch.dtype) -> Cells:
-    hidden = kv.hidden
-    by_sentence, by_beam = (hidden.stride(n) if hidden.shape[n] > 1 else 0 for n in (0, 1))
-    assert kv.all.is_contiguous() and hidden.stride(2) == 1 and kv.all.dtype == hidden.dtype == dtype
-    keys = kv.all.data_ptr()
-    return Cells(keys, keys + kv.all.numel() // 2 * kv.all.element_size(), hidden.data_ptr(), by_sentence, by_beam, kv.all.shape[4], end)
+    """What the library is handed of a cache up to `end`; made anew only when its tensors are others."""
+    if kv.handed is None or kv.handed[0] is not kv.all or kv.handed[1] is not kv.hidden:
+        hidden = kv.hidden
+        by_sentence, by_beam = (hidden.stride(n) if hidden.shape[n] > 1 else 0 for n in (0, 1))
+        assert kv.all.is_contiguous() and hidden.stride(2) == 1 and kv.all.dtype == hidden.dtype == dtype
+        keys = kv.all.data_ptr()
+        middle = keys + kv.all.numel() // 2 * kv.all.element_size()
+        kv.handed = kv.all, hidden, Cells(keys, middle, hidden.data_ptr(), by_sentence, by_beam, kv.all.shape[4])
+    kv.handed[2].end = end
+    return kv.handed[2]
 
 
 def matrix_of(map_: Map) -> Matrix:

@@ -18,6 +18,15 @@ def can_choose(scores: Tensor) -> bool:
     return can_be_native(scores) and scores.is_contiguous()
 
 
+def native_best_token(scores: Tensor) -> Tensor:
+    """The id of the best of each row, (rows,); of equals the lowest."""
+    (rows, vocab), lib = scores.shape, library(scores.dtype)
+    assert lib is not None
+    best, ids = scores.new_empty(rows), torch.empty(rows, dtype=torch.long)
+    lib.qkv_best(address(scores), None, rows, 1, vocab, 1, threads_for(scores.numel(), MUCH), address(best), address(ids))
+    return ids
+
+
 def native_best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """The n best sums of each sentence: the live row, the token, the sum; of equals the lower row, then the lower token."""
     (sentences, live), vocab, lib = shift.shape, scores.shape[1], library(scores.dtype)

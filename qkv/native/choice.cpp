@@ -47,7 +47,7 @@ number log_sum(const number *scores, int n) {
 }  // namespace
 
 extern "C" {
-// The n best sums of each sentence, the scores (sentences, live, vocab) shifted by `shift` (sentences, live): (sentences, n)
+// The n best sums of each sentence, the scores (sentences, live, vocab) shifted by `shift` (sentences, live), null: by nothing: (sentences, n)
 // sums, best first, and their places live row * vocab + token.
 void qkv_best(const number *scores, const number *shift, int sentences, int live, int vocab, int n, int threads, number *best, int64_t *place) {
 #pragma omp parallel num_threads(threads)
@@ -57,7 +57,7 @@ void qkv_best(const number *scores, const number *shift, int sentences, int live
         std::fill(place + (int64_t)begin * n, place + (int64_t)end * n, -1);
         for (int row = begin * live; row < end * live; row++) {
             int64_t to = (int64_t)(row / live) * n;
-            gather_best(scores + (int64_t)row * vocab, vocab, shift[row], (int64_t)(row % live) * vocab, n, best + to, place + to);
+            gather_best(scores + (int64_t)row * vocab, vocab, shift ? shift[row] : 0, (int64_t)(row % live) * vocab, n, best + to, place + to);
         }
     }
 }

@@ -26,7 +26,7 @@ struct Layer {
 };
 struct Cells {              // (layers, sentences, kv_heads, room, d_head)
     number *keys, *values;
-    const number *hidden;   // 0 where a beam may look
+    number *hidden;         // 0 where a beam may look
     int64_t by_sentence, by_beam;  // strides of hidden; 0: the same for all
     int32_t room, end;      // cells there are; cells in use, those of this step among them
 };
@@ -222,6 +222,8 @@ extern "C" {
 // x (rows, d_model), which is overwritten, to logits (rows, vocab); `turns` and `memory` may be null.
 void qkv_step(const Model *model, number *x, const number *turns, int64_t by_row, const Cells *cells, const Cells *memory, int rows, int beams,
               int threads, number *logits) {
+    for (int row = 0; row < rows; row++)  // each beam sees its own new cell
+        cells->hidden[row / beams * cells->by_sentence + row % beams * cells->by_beam + cells->end - beams + row % beams] = 0;
     Sight past = sight_of(*cells, rows, beams), source = memory ? sight_of(*memory, rows, beams) : Sight();
     static thread_local std::vector<number> kept;
     kept.resize((int64_t)rows * (model->d_model + 2 * model->widest));
