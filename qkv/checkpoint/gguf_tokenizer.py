@@ -157,7 +157,9 @@ def plain_faults(tokenizer: Tokenizer) -> Iterator[str]:
         return
     if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
         yield f"{model.get('end_of_word_suffix') or model.get('continuing_subword_prefix')}"
-    if "ByteLevel" in str(rules["decoder"]) and rules["normalizer"]:
+    if tokenizer.adds_prefix_space:
+        yield say("add_prefix_space (train with add_prefix_space: false)", "add_prefix_space（训练时请设 add_prefix_space: false）")
+    elif "ByteLevel" in str(rules["decoder"]) and rules["normalizer"]:
         yield f"normalizer {rules['normalizer']['type']}"
     plain = [token["content"] for token in rules["added_tokens"] if not token["special"]]
     if plain:

@@ -48,6 +48,8 @@ def learn(
     nfkc: Annotated[bool, typer.Option("--nfkc", help=say("unify look-alikes (Ａ -> A)", "统一等价字符（Ａ -> A）"))] = False,
     split_chinese: Annotated[bool, typer.Option("--split-chinese", help=say(
         "every Chinese character on its own", "每个汉字单独切开"))] = False,
+    add_prefix_space: Annotated[bool, typer.Option("--add-prefix-space", help=say(
+        "bytes: a word at the beginning of a text is tokenized as after a space", "bytes：文本开头的词与空格后的词切法相同"))] = False,
     min_count: Annotated[int, typer.Option(help=say("leave out what is rarer", "更少见的不收"))] = 1,
     special: Annotated[list[str], typer.Option(help=say("one more special token", "再加一个特殊词元"))] = [],  # noqa: B006
     errors: Errors = "strict",
@@ -56,7 +58,7 @@ def learn(
     from qkv.text.learn import PASSES, Choices, special_tokens
     from qkv.text.learn import learn as learn_tokenizer
 
-    choices = Choices(lowercase, nfkc, split_chinese, min_count, tuple(special))
+    choices = Choices(lowercase, nfkc, split_chinese, min_count, tuple(special), add_prefix_space)
     special_tokens(kind, choices)  # a mistake in the choices is told before the files are read
     if out.is_dir():
         raise QkvError(out, say("a folder", "这是文件夹"), say(f"write --out {out}/tokenizer.json", f"请写 --out {out}/tokenizer.json"))

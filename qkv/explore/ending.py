@@ -80,7 +80,8 @@ def say_on(one: Pass, n_tokens: int) -> dict[str, Any] | None:
             ids = continued(one, n_tokens)
         else:
             ids = one.greedy(subject.model.encode(one.row("source"))) if one.said is None else one.said
-    return {"text": subject.text_of(ids), "ids": ids, "tokens": subject.shown(ids, "target")}
+    before = one.ids["target"] if family == "generator" else ()
+    return {"text": subject.text_of(ids, before=before), "ids": ids, "tokens": subject.shown(ids, "target")}
 
 
 def continued(one: Pass, n_tokens: int) -> list[int]:

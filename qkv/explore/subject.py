@@ -78,9 +78,12 @@ class Subject:
         named = self.tokenizers[side].tokens_for_people(ids)
         return [text or f"<{id}>" for text, id in zip(named, ids, strict=True)]
 
-    def text_of(self, ids: Sequence[int], side: str = "target") -> str:
+    def text_of(self, ids: Sequence[int], side: str = "target", before: Sequence[int] = ()) -> str:
         """What these ids say; bytes that make no character are shown as the tokens are, never as the replacement sign."""
-        text = self.tokenizers[side].decode(ids)
+        tokenizer = self.tokenizers[side]
+        text = tokenizer.decode(ids)
+        if before and tokenizer.adds_prefix_space:  # a space that follows other tokens is no prefix space
+            text = tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :]
         if "\ufffd" not in text:
             return text
         special = set(self.tokenizers[side].special_ids.values())

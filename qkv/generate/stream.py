@@ -7,6 +7,7 @@ Told in docs/generation.md, "Streams".
 import codecs
 from collections.abc import Sequence
 
+from qkv.text.pipeline import remove_prefix_space
 from qkv.text.tokenizer import Tokenizer
 
 WINDOW = 8  # tokens that tell how the next one joins on: whether a space stands between
@@ -19,11 +20,27 @@ class Characters:
         self.tokenizer, self.specials = tokenizer, set(tokenizer.special_ids.values())
         self.last = [id for id in before if id not in self.specials][-WINDOW:]
         self.bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")  # keeps what is not yet a character
+        self.spaces: str | None = "" if tokenizer.adds_prefix_space and not self.last else None  # held at the beginning
 
     def add(self, id: int) -> str:
         """The characters that are whole with this token."""
-        if id in self.specials:
+        return "" if id in self.specials else self._begun(self._added(id))
+
+    def finish(self) -> str:
+        """The spaces held at the beginning, now that no word follows."""
+        return self.spaces or ""
+
+    def _begun(self, text: str) -> str:
+        """Where a text begins, its prefix space is removed, which can be told only once something else follows."""
+        if self.spaces is None:
+            return text
+        self.spaces += text
+        if not self.spaces.strip(" "):
             return ""
+        text, self.spaces = remove_prefix_space().decode([self.spaces]), None
+        return text
+
+    def _added(self, id: int) -> str:
         piece = self.tokenizer._bytes(self.tokenizer.tokens([id])[0])
         text = self.bytes.decode(piece) if isinstance(piece, bytes) else self.bytes.decode(b"", True) + self._joined(id)
         self.last = [*self.last, id][-WINDOW:]
@@ -49,7 +66,7 @@ class TextStream:
 
     def finish(self) -> str:
         """What was held back, now that nothing follows; bytes that never became a character are left off."""
-        return self._show("", last=True)
+        return self._show(self.characters.finish(), last=True)
 
     def _show(self, new: str, last: bool) -> str:
         if self.stopped:

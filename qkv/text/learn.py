@@ -61,6 +61,9 @@ def special_tokens(kind: str, choices: Choices) -> list[str]:
     if not 0 <= choices.min_count <= MOST:
         raise QkvError("--min-count", say(f"{choices.min_count} is no count", f"{choices.min_count} 不能作为次数"), say(
             "use 1 or more", "请用 1 或更大的数"))
+    if choices.add_prefix_space and kind != "bytes":
+        raise QkvError("--add-prefix-space", say(f"'{kind}' marks the words at the beginning of a text already",
+                                                 f"'{kind}' 已能标出文本开头的词"), say("only for bytes", "仅用于 bytes"))
     for token in choices.special_tokens:
         if not _IN_BRACKETS.fullmatch(token):  # then no kind can make it out of plain text
             raise QkvError("--special", say(f"'{token}' could be a word of the text", f"'{token}' 可能是正文里的词"),

@@ -20,6 +20,7 @@ from qkv.language import say
 from qkv.text.blocks import BLOCK, blocks, may_cut
 from qkv.text.lines import mend_surrogates, read_text, write_text
 from qkv.text.people import BYTE_OF_SIGN, readable
+from qkv.text.pipeline import adds_prefix_space
 from qkv.text.rules import completed
 
 # What a special token is for, and the names it goes by: ours first, then those of other people's vocabularies.
@@ -32,6 +33,8 @@ SPECIAL_TOKENS = {
     "sep": ("[SEP]", "<sep>"),
     "mask": ("[MASK]", "<mask>"),
 }
+
+_SPACE = next(sign for sign, byte in BYTE_OF_SIGN.items() if byte == 0x20)  # how byte-level vocabularies write a space
 
 
 class Tokenizer:
@@ -68,6 +71,8 @@ class Tokenizer:
         for block in blocks(mend_surrogates(text)) if self._may_cut else [mend_surrogates(text)]:
             found += [(start + a, start + b) for a, b in self.core.encode(block, add_special_tokens=False).offsets]
             start += len(block)
+        if self.adds_prefix_space and len(found) > 1 and found[1][0] == 0 and self.tokens(self.encode(text)[:1]) == [_SPACE]:
+            found[0] = (0, 0)  # the prefix space alone stands for no character; the library gives it the first one
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -121,6 +126,11 @@ class Tokenizer:
     def rules(self) -> dict[str, Any]:
         """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens; no field is missing."""
         return completed(json.loads(self._json), type(self.core.model).__name__)
+
+    @cached_property
+    def adds_prefix_space(self) -> bool:
+        """Whether a text that begins with a word is encoded with one space before it, which decoding removes."""
+        return adds_prefix_space(self.rules)
 
     @cached_property
     def _may_cut(self) -> bool:

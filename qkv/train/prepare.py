@@ -21,7 +21,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.shape import translator_spec
 from qkv.train.translation import PairData, Translation
-from qkv.train.vocabulary import kept_tokenizer
+from qkv.train.vocabulary import kept_tokenizer, run_choices
 
 Texts = tuple[TextStore, TextStore]
 MERGING = ("bpe", "bytes")  # tokenizers that have merges
@@ -102,7 +102,8 @@ def _tokenizers(recipe: TranslateRecipe, folder: Path, train: Texts, resume: boo
 
 def _kept(recipe: TranslateRecipe, path: Path, texts: tuple[TextStore, ...], resume: bool) -> Tokenizer:
     checksums = [one.rows.checksum for one in texts]
-    return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts), checksums, resume)
+    choices = run_choices(recipe.tokenizer, recipe.add_prefix_space)
+    return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts), checksums, resume, choices)
 
 
 def _encoded(folder: Path, texts: Texts, tokenizers: tuple[Tokenizer, Tokenizer], dropout: float, variants: int) -> PairData:

@@ -114,7 +114,8 @@ def _lines(paths: Iterable[str]) -> Iterator[str]:
 def _tokenizer(recipe: EmbedRecipe, folder: Path, texts: list[TextStore], resume: bool) -> Tokenizer:
     """One vocabulary for all languages, with [CLS], [SEP] and [MASK] under the name that its kind gives them."""
     special = () if recipe.tokenizer == "wordpiece" else ("<cls>", "<sep>", "<mask>")
-    choices = Choices(lowercase=recipe.lowercase, special_tokens=special)
+    choices = Choices(lowercase=recipe.lowercase, special_tokens=special,
+                      add_prefix_space=recipe.add_prefix_space and recipe.tokenizer == "bytes")
     checksums = [one.rows.checksum for one in texts]
     return kept_tokenizer(folder / "tokenizer.json", recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts),
                           checksums, resume, choices)

@@ -29,7 +29,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.generation import Generation, HeldOut, Start
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.shape import writer_spec
-from qkv.train.vocabulary import keep_given, kept_tokenizer
+from qkv.train.vocabulary import keep_given, kept_tokenizer, run_choices
 
 Texts = Documents | Part
 
@@ -88,7 +88,8 @@ def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool)
     path = folder / "tokenizer.json"
     if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
         parts = (block for text, _ in train for block in blocks(text))
-        return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, parts, list(train.fingerprint.values()), resume)
+        choices = run_choices(recipe.tokenizer, recipe.add_prefix_space)
+        return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, parts, list(train.fingerprint.values()), resume, choices)
     if resume and path.is_file():
         return read_tokenizer(path)
     tokenizer = read_tokenizer(recipe.tokenizer)

@@ -102,6 +102,8 @@ class TranslateRecipe(Recipe):
     bleu_tokenize: str | None = option(None, "sacrebleu's tokenizer, such as none for tokenised files", "sacrebleu 分词方式，已分词文件用 none")
     tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("bytes", "kind learned from the text", "从文本学习的分词器种类")
     vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    add_prefix_space: bool = option(True, "with bytes: a word at the beginning of a text is tokenized as after a space",
+                                    "bytes 时：文本开头的词与空格后的词切法相同")
     shared_vocab: bool = option(True, "one vocabulary for both sides", "两侧共用词表")
     bpe_dropout: float = option(0.0, "merges left out at random in training: rarer pieces get seen", "训练时随机跳过合并，让少见片段也被见到")
     bpe_variants: int = option(8, "encodings kept per sentence with bpe_dropout, one per epoch in turn", "bpe_dropout 时每句保留的编码数，逐轮轮换")
@@ -126,6 +128,8 @@ class GenerateRecipe(Recipe):
     tokenizer: str = option("bytes", "char, bytes, bpe, word or wordpiece, learned from the text; or the path of a tokenizer.json",
                             "从文本学习的 char、bytes、bpe、word、wordpiece，或 tokenizer.json 的路径")
     vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    add_prefix_space: bool = option(False, "with bytes: a word at the beginning of a text is tokenized as after a space",
+                                    "bytes 时：文本开头的词与空格后的词切法相同")
     context: int = option(256, "tokens of a window: how far back the model looks", "窗口的词元数：模型能回看多远")
     separate_documents: bool = option(False, "no window reaches from one document into the next", "窗口不跨文档")
     start_from: str | None = option(None, "a model folder to go on from: its weights and its tokenizer", "从某个模型文件夹继续：用其权重与分词器")
@@ -147,6 +151,8 @@ class EmbedRecipe(Recipe):
     hard_negatives: bool = option(False, "the third column looks alike and means something else", "第三列形似而义异")
     tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("wordpiece", "kind learned from the text", "从文本学习的分词器种类")
     vocab_size: int = option(8_000, "pieces, special tokens included", "词表大小（含特殊词元）")
+    add_prefix_space: bool = option(True, "with bytes: a word at the beginning of a text is tokenized as after a space",
+                                    "bytes 时：文本开头的词与空格后的词切法相同")
     lowercase: bool = option(False, "capitals are read as small letters", "大写按小写读")
     pooling: Literal["cls", "mean", "max"] = option("mean", "how token vectors become one", "词元向量如何合为一个")
     masked_steps: int = option(0, "the first steps learn masked tokens, the rest pairs", "前若干步学习掩码词元，其余学习同义句")

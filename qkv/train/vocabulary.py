@@ -6,6 +6,7 @@ Told in docs/training.md, "Your own files".
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -16,6 +17,7 @@ from qkv.text.pipeline import Choices
 from qkv.text.tokenizer import Tokenizer
 
 NOTE = ".from"  # tokenizer.from tells from what tokenizer.json was learned
+PREFIX_SPACE = "add_prefix_space"
 BEGIN_AND_END = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
 
 
@@ -24,14 +26,13 @@ def kept_tokenizer(
     choices: Choices = BEGIN_AND_END,
 ) -> Tokenizer:
     """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
-    wishes: dict[str, object] = {"kind": kind, "vocab_size": vocab_size}
-    if choices != BEGIN_AND_END:
+    wishes: dict[str, object] = {"kind": kind, "vocab_size": vocab_size, PREFIX_SPACE: choices.add_prefix_space}
+    if repr(choices) != repr(BEGIN_AND_END):
         wishes["choices"] = repr(choices)
     note, asked = path.with_suffix(NOTE), json.dumps({**wishes, "texts": list(checksums)})
     found = note.read_text(encoding="utf-8") if note.is_file() else None
-    if resume and found is not None and any(json.loads(found).get(name) != wish for name, wish in wishes.items()):
-        wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
-        raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
+    if resume and found is not None:
+        _refuse_other(json.loads(found), wishes)
     if path.is_file() and (resume or found == asked):
         return Tokenizer.load(path)
     note.unlink(missing_ok=True)
@@ -39,6 +40,19 @@ def kept_tokenizer(
     tokenizer.save(path)
     write_text(note, asked)  # after the tokenizer: it vouches for it
     return tokenizer
+
+
+def run_choices(kind: str, add_prefix_space: bool) -> Choices:
+    """The choices of a run; only bytes need the prefix space, the other kinds mark words by themselves."""
+    return replace(BEGIN_AND_END, add_prefix_space=add_prefix_space and kind == "bytes")
+
+
+def _refuse_other(noted: dict[str, object], wishes: dict[str, object]) -> None:
+    """A resumed run keeps its tokenizer, so the recipe must still ask for that one; old notes do not tell the prefix space."""
+    noted = {PREFIX_SPACE: wishes[PREFIX_SPACE], **noted}
+    if any(noted.get(name) != wish for name, wish in wishes.items()):
+        wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
+        raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
 
 
 def keep_given(path: Path, tokenizer: Tokenizer) -> None:
