@@ -10,7 +10,7 @@ import pytest
 import qkv
 
 ROOT = Path(qkv.__path__[0])
-BASE = {"errors", "language", "native"}
+BASE = {"errors", "language", "native", "threads"}
 FLOORS = [
     {"text", "model"},
     {"data", "generate", "measure", "checkpoint"},

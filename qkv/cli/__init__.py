@@ -8,12 +8,13 @@ import sys
 
 from qkv.errors import QkvError
 from qkv.language import LANGUAGES, set_language
+from qkv.threads import choose_threads
 
 
 def main() -> None:
     """Run one command; every mistake of the person ends as one line and exit code 2."""
     try:
-        arguments = _take_language(sys.argv[1:])
+        arguments = _take_common_options(sys.argv[1:])
         from qkv.cli.app import run  # after the language is known: the help texts are made at import
 
         code = run(arguments)
@@ -28,20 +29,24 @@ def main() -> None:
     sys.exit(code)
 
 
-def _take_language(arguments: list[str]) -> list[str]:
-    """`--lang zh` may stand anywhere; it is taken out here, so that no command needs to know it."""
-    rest, waiting = [], False
-    for argument in arguments:
-        if waiting or argument.startswith("--lang="):
-            language = argument.removeprefix("--lang=")
-            if language not in LANGUAGES:
-                raise QkvError("--lang", f"no language '{language}'", f"choose from {', '.join(LANGUAGES)}")
-            set_language(language)
-            waiting = False
-        elif argument == "--lang":
-            waiting = True
-        else:
+def _take_common_options(arguments: list[str]) -> list[str]:
+    """`--lang zh` and `--threads 2` may be given anywhere; they are taken out here, so that no command needs to know them."""
+    rest: list[str] = []
+    common = {"--lang": _use_language, "--threads": choose_threads}
+    given = iter(arguments)
+    for argument in given:
+        name, sign, value = argument.partition("=")
+        if argument == "--":  # what follows is text
+            rest += [argument, *given]
+        elif name not in common:
             rest.append(argument)
-    if waiting:
-        raise QkvError("--lang", "no language given", f"choose from {', '.join(LANGUAGES)}")
+        else:
+            common[name](value if sign else next(given, ""))
     return rest
+
+
+def _use_language(language: str) -> None:
+    if language not in LANGUAGES:
+        wrong = f"no language '{language}'" if language else "no language given"
+        raise QkvError("--lang", wrong, f"choose from {', '.join(LANGUAGES)}")
+    set_language(language)

@@ -1,6 +1,6 @@
 """All commands, by group; one file beside this one holds each group.
 
-In: arguments without `--lang`. Out: the exit code. Nothing heavy is imported here: a command imports what it needs.
+In: arguments without `--lang` and `--threads`. Out: the exit code. Nothing heavy is imported here: a command imports what it needs.
 """
 
 from typing import Any
@@ -33,8 +33,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=say(
-        "The Transformer, from raw text to output text. --lang en|zh chooses the language of the messages.",
-        "Transformer：从原始文本到输出文本。--lang en|zh 选择提示语言。",
+        "The Transformer, from raw text to output text. Every command takes --lang en|zh (language of the messages) and "
+        "--threads N (CPU threads; default: as many as other processes leave free).",
+        "Transformer：从原始文本到输出文本。每个命令都可加 --lang en|zh（提示语言）和 --threads N（CPU 线程数，默认按其他进程的占用自动决定）。",
     ),
 )
 app.command("demo", help=say("Train the built-in translator in three minutes and use it.", "三分钟训练内置翻译模型并使用。"))(demo.demo)

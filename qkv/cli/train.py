@@ -91,12 +91,14 @@ def run_training(
     keep_pages()  # before torch is imported
     from qkv.pipeline import check_device
     from qkv.text.lines import write_text
+    from qkv.threads import chosen_threads
     from qkv.train.lock import locked
     from qkv.train.loop import Trainer, state_to_resume
     from qkv.train.precision import check_bf16
     from qkv.train.recipe_reader import read_recipe
 
     kept = out / "train.yaml"
+    flags = {**flags, "threads": chosen_threads()}
     recipe = read_recipe(_kind(task), kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
     check_device(recipe.device)
     if recipe.dtype == "bf16":
@@ -108,7 +110,8 @@ def run_training(
         prepared = _prepared(recipe, out / "data", resume)
         trainer = Trainer(prepared, recipe, out, state)
         del state  # or every weight would stay in memory twice
-        write_text(kept, recipe.to_yaml())  # only now is it sure that this recipe fits the run
+        trainer.fix_threads()
+        write_text(kept, trainer.recipe.to_yaml())  # only now is it sure that this recipe fits the run
         return trainer.run() or _tell(out, prepared)
 
 

@@ -82,8 +82,8 @@ class FastModel:
         return stacked([one for cross in self.crosses for one in (cross.k_proj, cross.v_proj)])
 
     @cached_property
-    def alone(self) -> tuple[FastStack, NativeStep] | None:
-        """The encoder as the native library reads a single sentence, if it can: what the decoder looks at is made by its head."""
+    def native_encoder(self) -> tuple[FastStack, NativeStep] | None:
+        """The encoder as a native step, if there is one; its head computes the keys and values of the cross-attention."""
         if self.native is None or self.encoder is None or self.encoder.sees != "all":
             return None
         stack, memory = FastStack(*self.source_stack, native_product), native_product(*self.memory_weights())
@@ -94,8 +94,8 @@ class FastModel:
         """The sources (sentences, length) as keys and values of every layer of the decoder, filled up to whole vectors."""
         sentences, length = source_ids.shape
         more = whole(length) - length
-        if sentences == 1 and real is None and length <= SHORT and self.alone is not None:
-            made = pad(read_alone(*self.alone, source_ids[0]), (0, 0, 0, more))
+        if length <= SHORT and self.native_encoder is not None:
+            made = encode_native(*self.native_encoder, source_ids, real, more)
         else:
             states = model.encode(source_ids, real).states if self.encoder is None else self.encoder.normed(source_ids, real)
             made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))            # (sentences * cells, layers * 2 * kv_heads * d)
@@ -110,10 +110,28 @@ class FastModel:
         return kept
 
 
-def read_alone(stack: FastStack, step: NativeStep, ids: Tensor) -> Tensor:
-    """The (length,) tokens of a sentence, all of which see all -> (length, outputs of the step's head)."""
-    shape = 2, len(stack.layers), 1, stack.heads.n_kv_heads, len(ids), stack.heads.d_head
-    return step(*stack.enter_all(ids), KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, len(ids))), None)
+def encode_native(stack: FastStack, step: NativeStep, ids: Tensor, real: Tensor | None, more: int) -> Tensor:
+    """(sentences, length) tokens -> (sentences, length + more, outputs of the step's head), zeros where there is no token.
+
+    Sentences of one length go through the native step together, their tokens as beams that all attend to each other. A
+    row's result depends neither on the batch nor on the number of threads, so scores are batch-invariant.
+    """
+    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+    lengths = real.sum(dim=1)                                                       # (sentences,)
+    made = stack.table.new_zeros(*ids.shape, step.vocab)
+    for length in lengths.unique().tolist():
+        tokens = real & (lengths == length)[:, None]                                # those of all sentences of this length
+        if length:
+            made[tokens] = encode_group(stack, step, ids[tokens].view(-1, length))
+    return pad(made, (0, 0, 0, more))
+
+
+def encode_group(stack: FastStack, step: NativeStep, ids: Tensor) -> Tensor:
+    """(sentences, length) tokens without padding -> (sentences * length, outputs of the step's head)."""
+    sentences, length = ids.shape
+    shape = 2, len(stack.layers), sentences, stack.heads.n_kv_heads, length, stack.heads.d_head
+    cells = KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, length))
+    return step(*stack.enter_all(ids), cells, None)
 
 
 _kept: WeakKeyDictionary[Transformer, dict[Make, FastModel]] = WeakKeyDictionary()

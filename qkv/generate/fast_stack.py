@@ -51,9 +51,9 @@ class FastStack:
         return self.norm(self.read(ids, real)).view(*ids.shape, -1)
 
     def enter_all(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The (length,) tokens of a single row from its beginning: (length, d_model), and a turn for each."""
-        added, turns = self.places.first(len(ids))
-        return self.embed_norm(torch.add(added, torch.embedding(self.table, ids), alpha=self.scale)), turns
+        """(rows, length) tokens from the beginning: (rows * length, d_model), and a turn for each place, (length, d_head, d_head)."""
+        added, turns = self.places.first(ids.shape[1])
+        return self.embed_norm(torch.add(added, torch.embedding(self.table, ids), alpha=self.scale)).flatten(0, 1), turns
 
     def enter(self, ids: Tensor, place: int | Tensor, cells: KeyValues, cell: int) -> tuple[Tensor, Tensor | None]:
         """The newest token of each row, all at one place or each at its own: (rows, d_model), and the turn of queries and keys."""

@@ -17,7 +17,7 @@ from qkv.generate.fast_layer import FastCross, FastLayer
 from qkv.generate.fast_parts import FastNorm, Make, Map
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.native.build import library
-from qkv.native.calling import address, threads_for
+from qkv.native.calling import address, inference_threads_for
 
 MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
 MANY = 768      # rows: from here on torch's product is faster, though the matrix must be laid out for it
@@ -73,7 +73,7 @@ class NativeProduct:
         if len(x) >= MANY:
             return F.linear(x, self.weight(), self.bias)
         x, out = x.contiguous(), x.new_empty(len(x), self.matrix.outputs)
-        self.run(c.byref(self.matrix), address(x, self.dtype), len(x), threads_for(len(x) * self.size, MUCH), address(out, self.dtype))
+        self.run(c.byref(self.matrix), address(x, self.dtype), len(x), inference_threads_for(len(x) * self.size, MUCH), address(out, self.dtype))
         return out
 
     def weight(self) -> Tensor:
@@ -137,7 +137,7 @@ class NativeStep:
         by_row = 0 if turn is None or turn.dim() == 2 else turn.stride(0)
         self.run(c.byref(self.model), address(x, self.dtype), address(turn, self.dtype), by_row,
                  c.byref(as_cells(cells, cells.used, self.dtype)), there,
-                 rows, beams, threads_for(rows * self.size, MUCH), address(logits, self.dtype))
+                 rows, beams, inference_threads_for(rows * self.size, MUCH), address(logits, self.dtype))
         return logits
 
     def _layer(self, layer: FastLayer) -> c.Structure:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.generate.native import can_be_native
 from qkv.native.build import library
-from qkv.native.calling import address, threads_for
+from qkv.native.calling import address, inference_threads_for
 
 MUCH = 1 << 17  # scores that keep a second thread busy
 
@@ -23,7 +23,7 @@ def native_best_token(scores: Tensor) -> Tensor:
     (rows, vocab), lib = scores.shape, library(scores.dtype)
     assert lib is not None
     best, ids = scores.new_empty(rows), torch.empty(rows, dtype=torch.long)
-    lib.qkv_best(address(scores), None, rows, 1, vocab, 1, threads_for(scores.numel(), MUCH), address(best), address(ids))
+    lib.qkv_best(address(scores), None, rows, 1, vocab, 1, inference_threads_for(scores.numel(), MUCH), address(best), address(ids))
     return ids
 
 
@@ -32,7 +32,7 @@ def native_best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Ten
     (sentences, live), vocab, lib = shift.shape, scores.shape[1], library(scores.dtype)
     assert lib is not None and n <= live * vocab
     best, place = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
-    threads = threads_for(scores.numel(), MUCH)
+    threads = inference_threads_for(scores.numel(), MUCH)
     lib.qkv_best(address(scores), address(shift.contiguous(), scores.dtype), sentences, live, vocab, n, threads, address(best), address(place))
     return place // vocab, place % vocab, best
 
@@ -41,5 +41,5 @@ def native_log_sum(scores: Tensor) -> Tensor:
     """log(sum(exp(scores))) of each row, (rows,)."""
     lib, sums = library(scores.dtype), scores.new_empty(len(scores))
     assert lib is not None
-    lib.qkv_log_sums(address(scores), *scores.shape, threads_for(scores.numel(), MUCH), address(sums))
+    lib.qkv_log_sums(address(scores), *scores.shape, inference_threads_for(scores.numel(), MUCH), address(sums))
     return sums

@@ -1,11 +1,12 @@
-"""How tensors are handed to the native library.
+"""How tensors are passed to the native library, and how many threads an operation uses.
 
-In: a tensor, an amount of work. Out: its address, and how many threads the work is worth. Told in docs/performance.md,
-"The native library".
+Explained in docs/performance.md, "The native library" and "Threads".
 """
 
 import torch
 from torch import Tensor
+
+from qkv.threads import available_threads
 
 
 def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | None:
@@ -14,6 +15,11 @@ def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | No
     return None if tensor is None else tensor.data_ptr()
 
 
-def threads_for(work: int, much: int) -> int:
-    """A second thread costs a meeting after every part: less than `much` is done alone."""
-    return torch.get_num_threads() if work >= much else 1
+def threads_for(work: int, min_work: int) -> int:
+    """Threads of an operation of training, whose sums depend on them: torch's number, or one for less than `min_work`."""
+    return torch.get_num_threads() if work >= min_work else 1
+
+
+def inference_threads_for(work: int, min_work: int) -> int:
+    """Threads of an operation whose digits do not depend on them: fewer while other processes are busy."""
+    return available_threads(torch.get_num_threads()) if work >= min_work else 1

@@ -126,8 +126,8 @@ void look(const number *q, const number *keys, const number *values, const std::
 
 struct Turns {              // matrices (d_head, d_head), null: nothing turns
     const number *first;
-    int64_t by_row;         // from one row's to the next one's; 0: all rows have the same
-    const number *of(int row) const { return first ? first + row * by_row : nullptr; }
+    int64_t by_row;         // from one beam's to the next one's; 0: all rows have the same
+    const number *of(int beam) const { return first ? first + beam * by_row : nullptr; }
 };
 struct Scene {
     const Cells &cells;
@@ -149,7 +149,7 @@ void remember(const Attention &a, const Scene &s, const number *made, Team team)
         int row = n / a.kv_heads, kv = n % a.kv_heads;
         int64_t cell = s.at(a, row, kv) + (int64_t)(s.cells.end - s.beams + row % s.beams) * d;
         const number *mine = made + (int64_t)row * a.in.outputs + (a.heads + kv) * d;
-        placed(a.k_norm, s.turns.of(row), mine, s.cells.keys + cell, d);
+        placed(a.k_norm, s.turns.of(row % s.beams), mine, s.cells.keys + cell, d);
         std::copy_n(mine + a.kv_heads * d, d, s.cells.values + cell);
     }
 }
@@ -163,7 +163,7 @@ void attend(const Attention &a, const Scene &s, const number *made, number *mixe
         int row = n / a.kv_heads, kv = n % a.kv_heads;
         int64_t store = s.at(a, row, kv);
         for (int head = kv * group; head < (kv + 1) * group; head++) {
-            placed(a.q_norm, s.turns.of(row), made + (int64_t)row * a.in.outputs + head * d, q.data(), d);
+            placed(a.q_norm, s.turns.of(row % s.beams), made + (int64_t)row * a.in.outputs + head * d, q.data(), d);
             look(q.data(), s.cells.keys + store, s.cells.values + store, s.sight[row], mixed + ((int64_t)row * a.heads + head) * d, d);
         }
     }

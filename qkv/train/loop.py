@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -38,6 +38,7 @@ from qkv.train.state import (
     saved_steps,
 )
 from qkv.train.task import Task
+from qkv.train.thread_choice import fastest, measure_threads
 
 KEPT = 3  # checkpoints kept besides the best one
 
@@ -58,6 +59,8 @@ class Trainer:
 
     def __init__(self, task: Task, recipe: Recipe, folder: Path, resumed: State | None = None):
         self.task, self.recipe, self.folder = task, recipe, folder
+        if recipe.threads:
+            torch.set_num_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
         self.model = task.begin().to(recipe.device)
         self.has_experts = any(isinstance(module, ExpertFeedForward) for module in self.model.modules())
@@ -70,6 +73,26 @@ class Trainer:
             for stack in (self.model.encoder, self.model.decoder):
                 if stack is not None:
                     stack.compile()
+
+    def fix_threads(self) -> None:
+        """Measure which number of threads is fastest here and now, and record it in the recipe; nothing else changes."""
+        if self.recipe.threads:
+            return
+        threads = torch.get_num_threads()
+        if threads > 1 and self.recipe.device == "cpu":
+            threads = fastest(measure_threads(self.trial_pass, threads))
+        torch.set_num_threads(threads)
+        self.recipe = replace(self.recipe, threads=threads)
+
+    def trial_pass(self) -> None:
+        """The gradients of the first micro-batch, thrown away again."""
+        statistics = [buffer.clone() for buffer in self.model.buffers()]
+        batch = self.task.batch(0)
+        with torch.compiler.set_stance("force_eager"):  # compiled code depends on the number of threads
+            self.gradients([batch], self.task.sizes(batch)[0])
+        self.model.zero_grad(set_to_none=True)
+        for buffer, before in zip(self.model.buffers(), statistics, strict=True):
+            buffer.copy_(before)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
     def run(self) -> int:

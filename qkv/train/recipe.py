@@ -73,6 +73,8 @@ class Recipe:
     validate_every: int = option(500, "steps between validations", "验证间隔（步）")
     patience: int = option(0, "validations without a better one before stopping; 0: never", "多少次验证无改进即停；0 为不停")
 
+    threads: int = option(0, "CPU threads; 0: the fastest number, measured at the start and recorded",
+                         "CPU 线程数；0：开始时测出最快的线程数并记录")
     device: str = option("cpu", "cpu, cuda or mps", "cpu、cuda 或 mps")
     dtype: Literal["float32", "bf16"] = option(
         "float32", "bf16: autocast; does not pay on CPUs without the units", "bf16 自动混合；无相应单元的 CPU 不划算")

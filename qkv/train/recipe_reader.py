@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.text.lines import read_text
+from qkv.threads import MAX_THREADS
 from qkv.train.recipe import Recipe, Shape
 
 Kind = TypeVar("Kind", bound=Recipe)
@@ -27,7 +28,7 @@ LIMITS = {
                      "length_penalty", "masked_steps", "convolution"), AMOUNT),
     **dict.fromkeys(("dropout", "bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"), SHARE),
     **dict.fromkeys(("batch_pairs", "views"), (2, inf)),  # a single one has nothing to be told apart from
-    "decay_share": (0, 1), "temperature": (1e-4, 100), "seed": (0, 2**31 - 1),
+    "threads": (0, MAX_THREADS), "decay_share": (0, 1), "temperature": (1e-4, 100), "seed": (0, 2**31 - 1),
 }  # fmt: skip
 
 

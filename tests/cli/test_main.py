@@ -70,6 +70,19 @@ def test_an_unknown_language_is_refused():
     assert run("--lang", "fr").returncode == 2
 
 
+def test_threads_can_be_given_anywhere_and_must_be_a_number():
+    expected = "--threads: '{}' is no number of threads; use 1 to 1024\n"
+    for wrong in ("0", "-1", "two", "", "2.5", "1025", "２"):
+        done = run("plan", f"--threads={wrong}")
+        assert (done.returncode, done.stderr) == (2, expected.format(wrong))
+    assert run("plan", "--threads").stderr == expected.format("")
+    assert run("--threads", "3", "tokenizer", "--help").returncode == 0
+    code = "import sys; sys.argv[1:] = ['plan', '--help', '--threads', '1']\nfrom qkv.cli import main\ntry: main()\nexcept SystemExit: pass\n" \
+           "import torch; print(torch.get_num_threads())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    assert done.stdout.splitlines()[-1] == "1"
+
+
 def on_a_terminal(*arguments: str, **environment: str) -> str:
     """What a command writes to a terminal, control codes included."""
     screen, end = pty.openpty()

@@ -49,7 +49,7 @@ def test_threads_wait_for_the_cells_that_others_fill(monkeypatch):
     with torch.inference_mode():
         stepper.read([[5, 6, 7]])
         expected = stepper.fast.chain(ids, stepper.place, stepper.cells)
-        monkeypatch.setattr(native, "threads_for", lambda work, much: 3)
+        monkeypatch.setattr(native, "inference_threads_for", lambda work, min_work: 3)
         for _ in range(200):
             stepper.cells.all[..., stepper.cells.used :, :] = 7.0  # what a thread too early would read
             assert stepper.fast.chain(ids, stepper.place, stepper.cells).equal(expected)

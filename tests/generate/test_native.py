@@ -1,5 +1,7 @@
 """The native library multiplies as torch does, and gives a row the same digits in any company."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ from qkv.generate.settings import Writing
 from qkv.generate.step import at_rest
 from qkv.generate.write import Bounds, write
 from qkv.model.presets import translator, writer
-from qkv.model.spec import Gated, Heads
+from qkv.model.spec import Gated, Heads, Rotary
 from qkv.model.transformer import Transformer
 
 
@@ -56,7 +58,7 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
     model = Transformer(writer(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
     said = []
     for threads in (1, 2, 3):
-        monkeypatch.setattr(native, "threads_for", lambda work, much, threads=threads: threads)
+        monkeypatch.setattr(native, "inference_threads_for", lambda work, min_work, threads=threads: threads)
         stepper = FastPromptStepper(model)
         assert stepper.fast.native is not None
         with torch.inference_mode():
@@ -64,6 +66,25 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
             logits += [stepper.step(torch.tensor([n, n + 1])) for n in range(20)]
         said.append(torch.stack(logits))
     assert said[1].equal(said[0]) and said[2].equal(said[0])
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_translation_scores_are_batch_invariant(qk_norm):
+    torch.manual_seed(0)
+    spec = translator(60, 32, 2, 4, 48)
+    if qk_norm:
+        layers = {side: replace(stack.layers[0], mixer=replace(stack.layers[0].mixer, qk_norm=True))
+                  for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))}
+        spec = replace(spec, positions=Rotary(), **{side: replace(getattr(spec, side), layers=(layer,)) for side, layer in layers.items()})
+    model = Transformer(spec).eval()
+    lengths = [7, 5, 2, 7, 5, 64, 1, 7]
+    source = torch.randint(4, 50, (len(lengths), max(lengths)))
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    rules = BeamRules(2, 3, 0, 4, 0.6)
+    together = beam_search(model, source, real, rules, 12)
+    for row, length in enumerate(lengths):
+        alone = beam_search(model, source[row : row + 1, :length], None, rules, 12)[0]
+        assert [(one.ids, one.score) for one in alone] == [(one.ids, one.score) for one in together[row]]
 
 
 def test_what_is_said_under_autocast_is_what_is_said_without():

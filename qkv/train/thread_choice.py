@@ -1,0 +1,50 @@
+"""Choose the number of threads of a training run: time the first micro-batch with several numbers.
+
+The choice is made once, before the first step, and recorded in train.yaml: the number of threads decides how sums are
+rounded, so a resumed or repeated run uses the recorded one. Explained in docs/performance.md, "Threads".
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+MIN_GAIN = 1.1         # fewer threads are chosen only if they are this much faster: timings are noisy
+MEASURE_SECONDS = 0.6  # for each number of threads
+MAX_ROUNDS = 6
+
+
+def thread_counts(limit: int) -> list[int]:
+    """The numbers to compare, the largest first: thread_counts(6) == [6, 3, 1]."""
+    return [limit] if limit == 1 else [limit, *thread_counts(limit // 2)]
+
+
+def fastest(seconds: dict[int, float]) -> int:
+    """The number of threads to use, given the time of a pass with each: the largest one unless another is clearly faster.
+
+    >>> fastest({2: 1.0, 1: 0.95}), fastest({2: 1.0, 1: 0.7})
+    (2, 1)
+    """
+    best = min(seconds, key=lambda count: seconds[count])
+    largest = max(seconds)
+    return best if seconds[best] * MIN_GAIN < seconds[largest] else largest
+
+
+def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float]:
+    """Seconds of a pass with each number of threads, taking turns, so that a change of load meets all of them."""
+    counts, before = thread_counts(limit), torch.get_num_threads()
+    run_pass()  # the first pass allocates memory
+    rounds: list[dict[int, float]] = []
+    try:
+        while len(rounds) < MAX_ROUNDS and sum(sum(seconds.values()) for seconds in rounds) < MEASURE_SECONDS * len(counts):
+            rounds.append({count: seconds_of(run_pass, count) for count in counts})
+    finally:
+        torch.set_num_threads(before)
+    return {count: sum(seconds[count] for seconds in rounds) / len(rounds) for count in counts}
+
+
+def seconds_of(run_pass: Callable[[], None], threads: int) -> float:
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    run_pass()
+    return time.perf_counter() - start
