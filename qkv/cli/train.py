@@ -96,11 +96,13 @@ def run_training(
     from qkv.train.loop import Trainer, state_to_resume
     from qkv.train.precision import check_bf16
     from qkv.train.recipe_reader import read_recipe
+    from qkv.train.time_limit import check_time_limit
 
     kept = out / "train.yaml"
     flags = {**flags, "threads": chosen_threads()}
     recipe = read_recipe(_kind(task), kept if resume and recipe_file is None and kept.is_file() else recipe_file, settings, flags)
     check_device(recipe.device)
+    check_time_limit(recipe)
     if recipe.dtype == "bf16":
         check_bf16(recipe.device)
     if resume and not out.is_dir():

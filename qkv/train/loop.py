@@ -6,11 +6,11 @@ model. Every random choice comes from (seed, step), so a resumed run equals an u
 
 import json
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import torch
@@ -20,14 +20,16 @@ from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.experts import ExpertFeedForward
+from qkv.text.lines import write_text
 from qkv.train.average import Ema, mean_of
 from qkv.train.luck import luck_at
 from qkv.train.optim import make_optimizers, set_share
 from qkv.train.recipe import Recipe
-from qkv.train.report import Reporter
+from qkv.train.report import Clock, Reporter, validation_text
 from qkv.train.schedule import share_of_peak
 from qkv.train.signals import STOPPED, Stopper
 from qkv.train.state import (
+    Progress,
     State,
     flatten_optimizer,
     folder_of,
@@ -39,26 +41,16 @@ from qkv.train.state import (
 )
 from qkv.train.task import Task
 from qkv.train.thread_choice import fastest, measure_threads
+from qkv.train.time_limit import TimeLimit
 
 KEPT = 3  # checkpoints kept besides the best one
-
-
-@dataclass
-class Progress:
-    """How far a run has come; saved with every checkpoint."""
-
-    step: int = 0
-    best: float | None = None   # larger is better: BLEU or another goal, or minus the loss
-    best_step: int = 0
-    stale: int = 0              # validations since the best one
-    goal: str | None = None     # what `best` is a figure of, None: minus the loss
 
 
 class Trainer:
     """One run in one folder, from its beginning or from a checkpoint."""
 
-    def __init__(self, task: Task, recipe: Recipe, folder: Path, resumed: State | None = None):
-        self.task, self.recipe, self.folder = task, recipe, folder
+    def __init__(self, task: Task, recipe: Recipe, folder: Path, resumed: State | None = None, clock: Clock = time.monotonic):
+        self.task, self.recipe, self.folder, self.clock = task, recipe, folder, clock
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
@@ -68,6 +60,7 @@ class Trainer:
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress(goal=task.goal)
         self.reported = self.restore(resumed) if resumed else None
+        self.time_limit = TimeLimit(self.recipe, self.model.spec.d_model, task.prelude + 1)
         self.passed_over = resumed.passed_over if resumed else ()
         if recipe.compile:
             for stack in (self.model.encoder, self.model.decoder):
@@ -97,13 +90,14 @@ class Trainer:
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
     def run(self) -> int:
         """Train to the end, or until asked to stop; gives the exit code."""
-        with Reporter(self.folder, self.recipe.steps, resumed=self.reported) as self.reporter, Stopper() as stopper:
+        with Reporter(self.folder, self.recipe.steps, resumed=self.reported, clock=self.clock) as self.reporter, Stopper() as stopper:
             for damage in self.passed_over:
                 self.reporter.note(say(f"passed over, damaged: {damage}", f"已跳过损坏的检查点：{damage}"))
             if self.reported and self.due(self.recipe.validate_every):
                 self.validate()  # a checkpoint is written before its validation: do it (again)
             while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:
                 self.step()
+                self.fit_steps()
                 if self.due(self.recipe.save_every) or self.due(self.recipe.validate_every) or stopper.asked:
                     self.save()
                 if self.due(self.recipe.validate_every) and not stopper.asked:
@@ -113,6 +107,21 @@ class Trainer:
                 return STOPPED
             self.finish()
         return 0
+
+    def fit_steps(self) -> None:
+        """Under a time limit: the steps that fit, fixed and recorded before the first learning rate that depends on them."""
+        if not self.recipe.max_minutes:
+            return
+        steps = self.time_limit.fixed(self.progress.step, self.reporter.pace, self.reporter.earlier)
+        self.reporter.total = steps or self.time_limit.expected
+        if steps or self.progress.step == self.recipe.steps:
+            self.fix_steps(steps or self.recipe.steps)
+            write_text(self.folder / "train.yaml", self.recipe.to_yaml())
+            self.reporter.note(self.time_limit.text(steps or self.recipe.steps))
+
+    def fix_steps(self, steps: int) -> None:
+        """From now on the run is one of so many steps; checkpoints tell it, so that a resumed run keeps it."""
+        self.progress.steps, self.recipe = steps, replace(self.recipe, steps=steps, max_minutes=0.0)
 
     @property
     def finished_early(self) -> bool:
@@ -209,6 +218,8 @@ class Trainer:
         self.progress = Progress(**{"goal": self.task.goal, **state.facts["progress"]})  # old ones do not tell their goal
         if self.progress.goal != self.task.goal:  # 25 BLEU and a loss of 2 cannot be compared: the search begins anew
             self.progress.goal, self.progress.best, self.progress.stale = self.task.goal, None, 0
+        if self.progress.steps and self.recipe.max_minutes:
+            self.fix_steps(self.progress.steps)
         self.saved = self.progress.step
         return dict(state.facts["reporter"])
 
@@ -228,7 +239,7 @@ class Trainer:
             figures = self.task.validate(self.model)
             samples = figures.pop("samples", [])
             self.reporter.record(number, "valid", **figures)
-            self.reporter.note(_told(number, figures, samples))
+            self.reporter.note(validation_text(number, figures, samples))
             worth = self.worth(figures)
             if self.progress.best is None or worth > self.progress.best:
                 self.progress.best, self.progress.best_step, self.progress.stale = worth, number, 0
@@ -267,16 +278,10 @@ class Trainer:
         figures = self.task.validate(self.model)
         figures.pop("samples", None)
         self.reporter.record(self.progress.step, "average", **figures)
-        self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + _told(self.progress.step, figures, []))
+        told = validation_text(self.progress.step, figures, [])
+        self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + told)
         if self.progress.best is None or self.worth(figures) >= self.progress.best:
             self.publish()
-
-
-def _told(step: int, figures: dict[str, Any], samples: list[str]) -> str:
-    """A validation in a line, and a few samples of what the model makes under it."""
-    numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
-    shown = [indent(sample, "    ") for sample in samples]
-    return "\n".join([say(f"validation at step {step}: ", f"第 {step} 步验证：") + numbers, *shown])
 
 
 def state_to_resume(folder: Path, resume: bool, skip_damaged: bool = False) -> State | None:

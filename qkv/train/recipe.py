@@ -51,6 +51,8 @@ class Recipe:
 
     seed: int = option(1, "decides every random choice", "决定一切随机选择")
     steps: int = option(2_000, "updates of the weights", "更新步数")
+    max_minutes: float = option(0.0, "time limit of the training: fewer steps are taken if they do not fit, and recorded; 0: none",
+                                "训练时限（分钟）：放不下时减少步数并记录；0 为不限")
     batch_tokens: int = option(4_096, "source + target tokens of a micro-batch, padding included", "一个小批的词元数（两侧合计，含填充）")
     accumulate: int = option(1, "micro-batches of a step", "每步累积的小批数")
     optimizer: Literal["adam", "adamw", "muon"] = option("adamw", "muon: for matrices, with adamw for the rest", "muon 用于矩阵，其余用 adamw")

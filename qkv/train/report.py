@@ -10,9 +10,10 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from textwrap import indent
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -33,6 +34,7 @@ class Pace:
 
     def __init__(self, clock: Clock = time.monotonic, recent: int = 50):
         self.clock, self.began, self.idle, self.steps = clock, clock(), 0.0, 0
+        self.longest_pause = 0.0
         self.marks = deque([(0.0, 0)], maxlen=recent + 1)  # (working seconds, tokens) after each recent step
 
     @property
@@ -48,6 +50,7 @@ class Pace:
         start = self.clock()
         yield
         self.idle += self.clock() - start
+        self.longest_pause = max(self.longest_pause, self.clock() - start)
 
     @property
     def tokens_per_second(self) -> float:
@@ -200,6 +203,13 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
         raise QkvError(path, say("no such file", "没有这个文件"), right)
     entries = [_entry(line) for line in path.read_bytes().splitlines(keepends=True)]
     return [entry for entry in entries if entry is not None]
+
+
+def validation_text(step: int, figures: Mapping[str, Any], samples: Sequence[str]) -> str:
+    """A validation in a line, and a few samples of what the model makes under it."""
+    numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
+    shown = [indent(sample, "    ") for sample in samples]
+    return "\n".join([say(f"validation at step {step}: ", f"第 {step} 步验证：") + numbers, *shown])
 
 
 def draw_curves(metrics: str | Path) -> Path:

@@ -23,6 +23,18 @@ STATE = "state.json"
 STEP_FOLDER = re.compile(r"step-(\d{6,})|\.step-(\d{6,})\.old")  # the second form: a crash amid a replacement
 
 
+@dataclass
+class Progress:
+    """How far a run has come; saved with every checkpoint."""
+
+    step: int = 0
+    best: float | None = None   # larger is better: BLEU or another goal, or minus the loss
+    best_step: int = 0
+    stale: int = 0              # validations since the best one
+    goal: str | None = None     # what `best` is a figure of, None: minus the loss
+    steps: int = 0              # the total that a time limit has fixed; 0: none
+
+
 @dataclass(frozen=True)
 class State:
     """One checkpoint as it was saved, and the lines about those that had to be passed over."""

@@ -1,0 +1,79 @@
+"""Time limit of a training run: choose the number of steps so that the run, schedule included, ends in time.
+
+The first steps are timed. As long as the learning rate of the steps taken does not depend on the total, the total is
+chosen anew after each step; where it begins to depend on it, the total is fixed and recorded in train.yaml as `steps`.
+Repeating the run with these `steps` therefore gives the same weights. Explained in docs/training.md, "A time limit".
+"""
+
+from dataclasses import replace
+
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.train.recipe import Recipe
+from qkv.train.report import Pace
+from qkv.train.schedule import share_of_peak
+
+SLOW_STEPS = 3       # the first steps allocate memory and are not timed
+TIMED_STEPS = 7      # then so many are timed before the first estimate
+FIRST_FRACTION = 0.1  # on a very slow machine the estimate is made after this fraction of the limit
+RESERVE = 0.1        # fraction of the limit kept for validations and checkpoints until they have been measured
+
+
+def check_time_limit(recipe: Recipe) -> None:
+    """A schedule whose every step depends on the total leaves nothing to choose."""
+    falls_at_once = recipe.schedule == "wsd" and recipe.decay_share == 1
+    if recipe.max_minutes and (recipe.schedule == "cosine" or falls_at_once):
+        given = "schedule wsd, decay_share 1" if falls_at_once else "schedule cosine"
+        wrong = say(f"with {given} every learning rate depends on the number of steps", f"{given} 下每一步的学习率都取决于总步数")
+        raise QkvError("max_minutes", wrong, say("use wsd with decay_share below 1, constant, inverse_sqrt or paper",
+                                                 "请用 decay_share 小于 1 的 wsd，或 constant、inverse_sqrt、paper"))
+
+
+class TimeLimit:
+    """The steps of one process of a run under `max_minutes`; `least` steps are taken in any case."""
+
+    def __init__(self, recipe: Recipe, d_model: int, least: int = 1):
+        self.recipe, self.d_model, self.least = recipe, d_model, least
+        self.expected = recipe.steps
+        self.start = (0, 0.0)  # steps and working seconds after which steps are timed
+        self.seconds_per_step = 0.0
+
+    def fixed(self, step: int, pace: Pace, earlier: float) -> int | None:
+        """The total after this step if it must be fixed now, else None; `earlier` seconds were spent before a resume."""
+        if not self._timed(pace, earlier):
+            return None
+        self.expected = self._estimate(step, pace, earlier)
+        ends = step + 1 >= self.expected
+        changes = self._share(self.expected, step + 1) != self._share(self.recipe.steps, step + 1)
+        return self._consistent(self.expected, step) if ends or changes else None
+
+    def text(self, steps: int) -> str:
+        """What was chosen, for people."""
+        limit, speed = f"{self.recipe.max_minutes:g}", f"{self.seconds_per_step:.2f}"
+        return say(f"time limit {limit} min: {steps} of {self.recipe.steps} steps ({speed} s a step)",
+                   f"时限 {limit} 分钟：{self.recipe.steps} 步中取 {steps} 步（每步 {speed} 秒）")
+
+    def _timed(self, pace: Pace, earlier: float) -> bool:
+        if pace.steps == SLOW_STEPS:
+            self.start = pace.steps, pace.seconds - pace.idle
+        enough = SLOW_STEPS + TIMED_STEPS
+        return pace.steps >= enough or pace.seconds + earlier > FIRST_FRACTION * 60 * self.recipe.max_minutes
+
+    def _estimate(self, step: int, pace: Pace, earlier: float) -> int:
+        """How many steps fit, at the mean speed since the first ones, with room for what is not a step."""
+        steps, seconds = self.start
+        self.seconds_per_step = (pace.seconds - pace.idle - seconds) / (pace.steps - steps) if pace.steps > steps else (
+            seconds / max(1, steps))
+        limit = 60 * self.recipe.max_minutes
+        reserve = max(RESERVE * limit - pace.idle, pace.longest_pause)
+        left = (limit - earlier - pace.seconds - reserve) / max(self.seconds_per_step, 1e-9)
+        return min(self.recipe.steps, max(self.least, step + 1, step + int(left)))
+
+    def _share(self, steps: int, step: int) -> float:
+        return share_of_peak(replace(self.recipe, steps=steps), self.d_model, step)
+
+    def _consistent(self, steps: int, step: int) -> int:
+        """The smallest total from `steps` on under which the steps so far had the learning rates they had."""
+        while steps < self.recipe.steps and self._share(steps, step) != self._share(self.recipe.steps, step):
+            steps += 1
+        return steps
