@@ -28,8 +28,8 @@ chromium:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-noto-cjk; fi || true
 
 test: check chromium
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not slow"
+	$(BIN)/python -m pytest -m "alone and not slow"
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -38,7 +38,8 @@ app = typer.Typer(
         "Transformer：从原始文本到输出文本。每个命令都可加 --lang en|zh（提示语言）和 --threads N（CPU 线程数，默认按其他进程的占用自动决定）。",
     ),
 )
-app.command("demo", help=say("Train the built-in translator in three minutes and use it.", "三分钟训练内置翻译模型并使用。"))(demo.demo)
+app.command("demo", help=say("Train a small translator, language model or embedder on the built-in corpus in three minutes and use it.",
+                             "三分钟内用内置语料训练小型翻译、语言或句向量模型并使用。"))(demo.demo)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
 app.command("plan")(plan.plan)

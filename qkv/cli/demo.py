@@ -1,93 +1,111 @@
-"""`qkv demo`: the whole story in three minutes: learn, score, translate, look."""
+"""`qkv demo`: train a small model on the built-in corpus within a time limit, evaluate it, use it, draw a figure.
+
+One file beside this one for each demo: demo_translate, demo_generate, demo_embed.
+"""
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-from qkv.errors import QkvError
+from qkv.cli import demo_embed, demo_generate, demo_translate
+from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
-TRAIN, VALID, SETTINGS = "train.tsv", "valid.tsv", "recipe.json"  # JSON is YAML too
-RECIPE = {
-    "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
-    "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
-              "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
-    "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
-    "save_every": 240, "validate_every": 240, "beam_size": 4,
-}  # fmt: skip
+SETTINGS = "recipe.json"  # JSON is YAML too
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo: its task, its folder, and the module with its RECIPE, FILES, write_files(out) and show(out)."""
+
+    task: str
+    out: Path
+    module: ModuleType
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*self.module.FILES, SETTINGS)
+
+
+DEMOS = {
+    "translate": Demo("translate", Path("runs/demo"), demo_translate),
+    "generate": Demo("generate", Path("runs/demo-generate"), demo_generate),
+    "embed": Demo("embed", Path("runs/demo-embed"), demo_embed),
+}
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help=say("folder of the run", "训练文件夹"))] = Path("runs/demo"),
+    task: Annotated[str, typer.Argument(metavar="[translate|generate|embed]", help=say(
+        "a zh-en translator, a Chinese language model or zh-en sentence embeddings", "中译英模型、中文语言模型或中英句向量"))] = "translate",
+    out: Annotated[Path | None, typer.Option(help=say(
+        "folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed",
+        "训练文件夹；默认 runs/demo、runs/demo-generate 或 runs/demo-embed"))] = None,
+    minutes: Annotated[float, typer.Option(help=say(
+        "time limit of the training; a slow or busy machine trains fewer steps", "训练时限（分钟）；机器慢或忙时减少步数"))] = 3.0,
     again: Annotated[bool, typer.Option(help=say("train anew even if there is a model", "即使已有模型也重新训练"))] = False,
 ) -> int:
+    if task not in DEMOS:
+        raise QkvError("qkv demo", say(f"no demo '{task}'", f"没有演示 '{task}'"), near_miss(task, list(DEMOS)))
+    chosen = DEMOS[task]
+    out = out or chosen.out
+    _refuse_other_demo(out, chosen)
     trained = (out / "model.json").is_file()
     if trained and not again and sys.stdin.isatty():
         again = not typer.confirm(say(f"{out} holds a trained model. Use it?", f"{out} 已有训练好的模型。直接使用？"), default=True)
     if again or not trained:
-        code = _train(out, again)
+        code = _train(out, chosen, minutes, again)
         if code:
             return code
     else:
         print(say(f"Using the model in {out}; --again trains anew.", f"使用 {out} 中的模型；--again 重新训练。"), file=sys.stderr)
-    _show(out)
+    chosen.module.show(out)
     return 0
 
 
-def _train(out: Path, again: bool) -> int:
-    """Write the built-in pairs as files and train on them as on anybody's files; a stopped demo goes on."""
+def _train(out: Path, chosen: Demo, minutes: float, again: bool) -> int:
+    """Write the built-in sentences as files and train on them as on anybody's files; a stopped demo goes on with its own recipe."""
     from qkv.cli.train import run_training
-    from qkv.data.builtin import builtin_pairs
     from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
 
     if again:
-        _remove(out)
-    files = {"train": out / TRAIN, "valid": out / VALID}
-    for file, pairs in zip(files.values(), builtin_pairs(), strict=True):
-        write_text(file, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
-    recipe = out / SETTINGS
-    write_text(recipe, json.dumps(RECIPE, indent=2) + "\n")
-    flags: dict[str, Any] = {"source": str(files["train"]), "valid_source": str(files["valid"])}
-    return run_training("translate", out, recipe, [], flags, resume=bool(saved_steps(out)))
+        _remove(out, chosen)
+    flags: dict[str, Any] = chosen.module.write_files(out)
+    recipe: Path | None = out / SETTINGS
+    resume = bool(saved_steps(out))
+    if resume and (out / "train.yaml").is_file():
+        recipe = None
+    else:
+        write_text(out / SETTINGS, json.dumps({"task": chosen.task, **chosen.module.RECIPE, "max_minutes": minutes}, indent=2) + "\n")
+    return run_training(chosen.task, out, recipe, [], flags, resume)
 
 
-def _remove(out: Path) -> None:
-    """A demo that is to be trained anew goes away; nothing else does, and nothing that is still being trained."""
+def _refuse_other_demo(out: Path, chosen: Demo) -> None:
+    """A folder of another demo is neither used nor emptied; recipes written before there were several name no task."""
+    try:
+        task = json.loads((out / SETTINGS).read_text(encoding="utf-8")).get("task", "translate")
+    except (OSError, ValueError, AttributeError):
+        return
+    if task != chosen.task:
+        raise QkvError(out, say(f"holds the demo '{task}', not '{chosen.task}'", f"里面是演示 '{task}'，不是 '{chosen.task}'"),
+                       say("choose another --out", "请另选 --out"))
+
+
+def _remove(out: Path, chosen: Demo) -> None:
+    """Delete a demo that is to be trained anew; nothing else is deleted, and nothing that is still being trained."""
     import shutil
 
     from qkv.train.lock import locked
 
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not all((out / name).is_file() for name in (TRAIN, VALID, SETTINGS)):
+    if not all((out / name).is_file() for name in chosen.files):
         raise QkvError(out, say("not a folder of this demo, so it is not emptied", "不是本演示的文件夹，不会清空"),
                        say("choose another --out", "请另选 --out"))
     with locked(out):
         shutil.rmtree(out)
-
-
-def _show(out: Path) -> None:
-    """The score on the held-out sentences, the notes' sentences, and where the model looked for one of them."""
-    import qkv
-    from qkv.cli.attention import draw_cross_attention
-    from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
-    from qkv.measure.scores import score
-
-    translator = qkv.load(out)
-    _, held_out = builtin_pairs()
-    outputs = translator([pair.source for pair in held_out])
-    scores = score(outputs, [pair.target for pair in held_out], "en")
-    print(say(f"\nOn {len(held_out)} unseen sentences:", f"\n在 {len(held_out)} 句未见过的句子上："))
-    print(say(f"exact match {scores.exact:.1%}", f"完全一致 {scores.exact:.1%}"))
-    print(scores)
-    print()
-    for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
-        print(f"{pair.source} -> {output}")
-    picture = draw_cross_attention(translator, NOTES_SENTENCES[1].source, out / "attention.png")
-    print(say(f"\nWhere it looked: {picture}\nHow it learned:  {out / 'curves.png'}", f"\n它看了哪里：{picture}\n学习曲线：{out / 'curves.png'}"))
-    print(say("Next: ", "接下来：") + f"qkv translate {out} 机器学习很有趣   |   "
-          "qkv train translate --source a.zh --target a.en --out runs/mine")

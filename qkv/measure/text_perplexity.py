@@ -59,6 +59,31 @@ def text_perplexity(
     return TextPerplexity(nats, len(text), n_bytes)
 
 
+def documents_perplexity(model: Transformer, ids: np.ndarray, n_bytes: int, context: int, eos: int) -> TextPerplexity:
+    """The same for documents that end with `eos`, each read by itself after an `eos`; documents of one length together."""
+    ends = np.flatnonzero(ids == eos) + 1
+    documents = [part for part in np.split(ids, ends) if len(part)]
+    nats, longer = 0.0, [part for part in documents if len(part) > context]
+    for length in sorted({len(part) for part in documents if len(part) <= context}):
+        alike = [part for part in documents if len(part) == length]
+        rows = max(1, BATCH_TOKENS // length)
+        nats += sum(_nats(model, np.stack(alike[at : at + rows]), eos) for at in range(0, len(alike), rows))
+    nats += sum(text_perplexity(model, part, 0, context, first=eos).nats for part in longer)
+    return TextPerplexity(nats, len(ids), n_bytes)
+
+
+def _nats(model: Transformer, rows: np.ndarray, first: int) -> float:
+    """The summed negative log-likelihood of rows (documents, length), each read after `first`."""
+    training, device = model.training, model.embed.weight.device
+    model.eval()
+    with torch.inference_mode():
+        targets = torch.from_numpy(rows.astype(np.int64)).to(device)
+        given = torch.cat([torch.full_like(targets[:, :1], first), targets[:, :-1]], dim=1)
+        nats = float(model.loss(model.decode(given), targets))
+    model.train(training)
+    return nats
+
+
 def windows(n: int, context: int, stride: int) -> list[Window]:
     """The fewest windows that predict each of n tokens once, all but the first with context - stride before them.
 

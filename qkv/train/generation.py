@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.data.batches import collate
 from qkv.data.windows import Windows
 from qkv.language import say
-from qkv.measure.text_perplexity import TextPerplexity, text_perplexity
+from qkv.measure.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
@@ -98,6 +98,9 @@ class Generation:
         return {"loss": found.nats_per_token, "perplexity": found.value, "bits_per_byte": found.bits_per_byte}
 
     def measured(self, model: Transformer) -> TextPerplexity:
+        """Documents that are learned separately are measured separately: no token sees another document."""
+        if self.recipe.separate_documents:
+            return documents_perplexity(model, self.valid.ids, self.valid.bytes, self.recipe.context, self.eos)
         return text_perplexity(model, self.valid.ids, self.valid.bytes, self.recipe.context, first=self.eos)
 
     def _prompt(self, room: int) -> str:

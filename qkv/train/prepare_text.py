@@ -7,7 +7,9 @@ Told in docs/language-models.md, "Data".
 import json
 from pathlib import Path
 
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from qkv.checkpoint.convert import GENERATION, with_extras
 from qkv.checkpoint.folder import LoadedModel, load_model
@@ -42,6 +44,8 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
         tokenizer, start = _gone_on_from(recipe.start_from, folder, resume)
     else:
         tokenizer = _tokenizer(recipe, folder, train, resume)
+        if recipe.separate_documents:
+            tokenizer = with_start(tokenizer)
         start = Start(writer_spec(recipe.model, tokenizer.vocab_size, recipe.context), None, {})
     _refuse_long(recipe.context, start.spec)
     if tokenizer.eos_id is None:
@@ -95,6 +99,16 @@ def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool)
     tokenizer = read_tokenizer(recipe.tokenizer)
     keep_given(path, tokenizer)
     return tokenizer
+
+
+def with_start(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with a template that puts <eos> before every prompt: documents learned separately all begin after one."""
+    eos = next((name for name, id in tokenizer.special_ids.items() if id == tokenizer.eos_id), None)
+    if eos is None or tokenizer.rules["post_processor"] is not None:
+        return tokenizer
+    core = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.rules))
+    core.post_processor = TemplateProcessing(single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, tokenizer.eos_id)])
+    return Tokenizer(core)
 
 
 def _windows(recipe: GenerateRecipe, folder: Path, train: Texts, tokenizer: Tokenizer) -> Windows:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from qkv.model.presets import preset
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
 from qkv.text.learn import learn
+from qkv.text.marks import marks_of
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.card import write_card
 from qkv.train.generation import NOBODY
@@ -94,6 +96,33 @@ def test_separate_documents_are_learned_as_if_each_stood_alone(make_task, tmp_pa
         logits = model.logits(model.decode(ids[:, :-1]))[0]
         alone += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
     assert together == pytest.approx(alone, rel=1e-9)
+
+
+def test_separate_documents_are_measured_as_if_each_stood_alone(make_task, tmp_path):
+    texts = [*(text for text in SENTENCES[:30] if len(text) < 60), SENTENCES[0] * 6]  # the last one is longer than a window
+    for name in ("a.jsonl", "v.jsonl"):
+        (tmp_path / name).write_text("".join(f'{{"text": "{one}"}}\n' for one in texts), encoding="utf-8")
+    files = {"text": (str(tmp_path / "a.jsonl"),), "valid_text": (str(tmp_path / "v.jsonl"),)}
+    task = make_task(**files, separate_documents=True, context=64)
+    model, nats = built(task), 0.0
+    for text in texts[:-1]:
+        ids = torch.tensor([[task.eos, *task.tokenizer.encode(text), task.eos]])
+        nats += F.cross_entropy(model.logits(model.decode(ids[:, :-1]))[0], ids[0, 1:], reduction="sum").item()
+    long = np.array([*task.tokenizer.encode(texts[-1])])
+    assert len(long) > 64
+    nats += text_perplexity(model, long, 0, 64, first=task.eos).nats
+    found = task.measured(model)
+    assert found.nats == pytest.approx(nats, rel=1e-9)
+    assert found.bytes == sum(len(text.encode()) for text in texts)
+
+
+@pytest.mark.parametrize("separate, begin", [(True, ("<eos>",)), (False, ())])
+def test_prompts_of_a_model_of_separate_documents_begin_as_its_documents_did(make_task, tmp_path, separate, begin):
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{one}"}}\n' for one in SENTENCES[:60]), encoding="utf-8")
+    task = make_task(text=(str(tmp_path / "a.jsonl"),), separate_documents=separate)
+    marks = marks_of(task.tokenizers["tokenizer"], {})
+    assert tuple(task.tokenizer.tokens(marks.begin)) == begin
+    assert task.tokenizer.encode("a") == Tokenizer.load(tmp_path / "data" / "tokenizer.json").encode("a")  # texts are read as before
 
 
 def test_sizes_make_a_decoder_alone_whose_first_layer_may_convolve(make_task):

@@ -1,0 +1,52 @@
+"""The demo of translation: a Chinese-English translator, its BLEU and exact match, its cross-attention."""
+
+from pathlib import Path
+from typing import Any
+
+from qkv.language import say
+
+TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
+RECIPE: dict[str, Any] = {
+    "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
+    "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
+              "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
+    "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
+    "save_every": 240, "validate_every": 240, "beam_size": 4,
+}  # fmt: skip
+
+
+def write_files(out: Path) -> dict[str, Any]:
+    """The built-in pairs as two TSV files; the flags of the training that name them."""
+    write_pairs(out)
+    return {"source": str(out / TRAIN), "valid_source": str(out / VALID)}
+
+
+def write_pairs(out: Path) -> None:
+    from qkv.data.builtin import builtin_pairs
+    from qkv.text.lines import write_text
+
+    for name, pairs in zip(FILES, builtin_pairs(), strict=True):
+        write_text(out / name, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+
+
+def show(out: Path) -> None:
+    """The score on the held-out sentences, the demo sentences, and the cross-attention of one of them."""
+    import qkv
+    from qkv.cli.attention import draw_cross_attention
+    from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+    from qkv.measure.scores import score
+
+    translator = qkv.load(out)
+    _, held_out = builtin_pairs()
+    outputs = translator([pair.source for pair in held_out])
+    scores = score(outputs, [pair.target for pair in held_out], "en")
+    print(say(f"\nOn {len(held_out)} unseen sentences:", f"\n在 {len(held_out)} 句未见过的句子上："))
+    print(say(f"exact match {scores.exact:.1%}", f"完全一致 {scores.exact:.1%}"))
+    print(scores)
+    print()
+    for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
+        print(f"{pair.source} -> {output}")
+    picture = draw_cross_attention(translator, NOTES_SENTENCES[1].source, out / "attention.png")
+    print(say(f"\nCross-attention: {picture}\nLearning curves: {out / 'curves.png'}", f"\n交叉注意力：{picture}\n学习曲线：{out / 'curves.png'}"))
+    print(say("Next: ", "接下来：") + f"qkv translate {out} 机器学习很有趣   |   "
+          "qkv train translate --source a.zh --target a.en --out runs/mine")
