@@ -5,10 +5,10 @@ choices that can still give the sentence. Told in docs/data.md, "The built-in co
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
-# Importing builtin enters all patterns into the grammar.
-from qkv.data import builtin  # noqa: F401
+from qkv.data import builtin  # importing it enters all patterns into the grammar
 from qkv.data.builtin_phrases import PATTERNS, Dice
 
 T = TypeVar("T")
@@ -59,6 +59,16 @@ def recognize(sentence: str) -> str | None:
     """
     known: dict[int, tuple[Any, Any]] = {}
     return next((name for name in sorted(PATTERNS) if _generates(name, sentence, known)), None)
+
+
+@cache
+def _corpus() -> frozenset[str]:
+    return frozenset(pair.source for pairs in builtin.compositions().values() for pair in pairs)
+
+
+def is_sentence(text: str) -> bool:
+    """Whether the grammar generates this text; what it has drawn for the corpus needs no search."""
+    return text in _corpus() or recognize(text) is not None
 
 
 def _generates(name: str, sentence: str, known: dict[int, tuple[Any, Any]]) -> bool:

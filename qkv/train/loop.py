@@ -110,18 +110,15 @@ class Trainer:
 
     def fit_steps(self) -> None:
         """Under a time limit: the steps that fit, fixed and recorded before the first learning rate that depends on them."""
-        if not self.recipe.max_minutes:
+        if not self.time_limit.recipe.max_minutes:
             return
-        steps = self.time_limit.fixed(self.progress.step, self.reporter.pace, self.reporter.earlier)
-        self.reporter.total = steps or self.time_limit.expected
-        if steps or self.progress.step == self.recipe.steps:
-            self.fix_steps(steps or self.recipe.steps)
-            write_text(self.folder / "train.yaml", self.recipe.to_yaml())
-            self.reporter.note(self.time_limit.text(steps or self.recipe.steps))
-
-    def fix_steps(self, steps: int) -> None:
-        """From now on the run is one of so many steps; checkpoints tell it, so that a resumed run keeps it."""
-        self.progress.steps, self.recipe = steps, replace(self.recipe, steps=steps, max_minutes=0.0)
+        chosen = self.time_limit.chosen(self.recipe, self.progress.step, self.reporter.pace, self.reporter.earlier)
+        self.reporter.total = self.time_limit.expected
+        if chosen is not self.recipe:
+            self.recipe, self.reporter.total = chosen, chosen.steps
+            self.progress.steps, self.progress.decay_changes = chosen.steps, chosen.decay_changes
+            write_text(self.folder / "train.yaml", chosen.to_yaml())
+            self.reporter.note(self.time_limit.text(chosen.steps))
 
     @property
     def finished_early(self) -> bool:
@@ -219,7 +216,8 @@ class Trainer:
         if self.progress.goal != self.task.goal:  # 25 BLEU and a loss of 2 cannot be compared: the search begins anew
             self.progress.goal, self.progress.best, self.progress.stale = self.task.goal, None, 0
         if self.progress.steps and self.recipe.max_minutes:
-            self.fix_steps(self.progress.steps)
+            changes = tuple((step, total) for step, total in self.progress.decay_changes)
+            self.recipe = replace(self.recipe, steps=self.progress.steps, max_minutes=0.0, decay_changes=changes)
         self.saved = self.progress.step
         return dict(state.facts["reporter"])
 

@@ -66,6 +66,9 @@ class Recipe:
         "wsd", "wsd: warm up, stay, fall linearly at the end", "wsd：预热、保持、末段线性下降")
     warmup: int = option(200, "steps of rising learning rate", "预热步数")
     decay_share: float = option(0.6, "with wsd: the last share of the steps, in which it falls", "wsd 中下降段所占比例")
+    decay_changes: tuple[tuple[int, int], ...] = option(
+        (), "written by max_minutes: (step, total): up to that step the schedule of so many steps, from there a straight line to the end",
+        "由 max_minutes 写入：（步，总步数）：该步之前按此总步数的方案，之后直线降到结束")
     clip: float = option(1.0, "largest norm of the gradient; 0: no limit", "梯度范数上限；0 为不限")
     balance: float = option(0.01, "weight of the loss that keeps all experts of a model busy", "让模型各专家忙闲均匀的损失的权重")
     average: int = option(0, "last checkpoints averaged at the end; 0: none", "结束时平均的检查点数；0 为不平均")

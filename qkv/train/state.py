@@ -6,7 +6,7 @@ bit by bit; told in docs/training.md, "Nothing is lost".
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Progress:
     stale: int = 0              # validations since the best one
     goal: str | None = None     # what `best` is a figure of, None: minus the loss
     steps: int = 0              # the total that a time limit has fixed; 0: none
+    decay_changes: Sequence[Sequence[int]] = ()  # those of the recipe, as the time limit has made them
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 The first steps are timed. As long as the learning rate of the steps taken does not depend on the total, the total is
 chosen anew after each step; where it begins to depend on it, the total is fixed and recorded in train.yaml as `steps`.
-Repeating the run with these `steps` therefore gives the same weights. Explained in docs/training.md, "A time limit".
+Repeating the run with these `steps` therefore gives the same weights. If the machine becomes slow in the decay, the rest of
+the decay is shortened and recorded as `decay_changes`. Explained in docs/training.md, "A time limit".
 """
 
 from dataclasses import replace
@@ -16,6 +17,7 @@ from qkv.train.schedule import share_of_peak
 SLOW_STEPS = 3       # the first steps allocate memory and are not timed
 TIMED_STEPS = 7      # then so many are timed before the first estimate
 FIRST_FRACTION = 0.1  # on a very slow machine the estimate is made after this fraction of the limit
+RECENT_STEPS = 10    # whose speed tells in the decay whether the limit will be kept
 RESERVE = 0.1        # fraction of the limit kept for validations and checkpoints until they have been measured
 
 
@@ -37,6 +39,26 @@ class TimeLimit:
         self.expected = recipe.steps
         self.start = (0, 0.0)  # steps and working seconds after which steps are timed
         self.seconds_per_step = 0.0
+
+    def chosen(self, recipe: Recipe, step: int, pace: Pace, earlier: float) -> Recipe:
+        """The recipe to go on with after this step: the same object where nothing changes."""
+        if recipe.max_minutes:
+            steps = self.fixed(step, pace, earlier)
+            steps = recipe.steps if step == recipe.steps else steps
+            return replace(recipe, steps=steps, max_minutes=0.0) if steps else recipe
+        steps = self.shortened(recipe, step, pace, earlier)
+        return replace(recipe, steps=steps, decay_changes=(*recipe.decay_changes, (step, recipe.steps))) if steps else recipe
+
+    def shortened(self, recipe: Recipe, step: int, pace: Pace, earlier: float) -> int | None:
+        """A smaller total for a run in its decay that would exceed the limit at the speed of the last steps, else None."""
+        self.expected, recent = recipe.steps, list(pace.marks)[-RECENT_STEPS - 1 :]
+        per_step = (recent[-1][0] - recent[0][0]) / max(1, len(recent) - 1)
+        limit, spent = 60 * self.recipe.max_minutes, earlier + pace.seconds + pace.longest_pause
+        if recipe.schedule != "wsd" or spent + (recipe.steps - step) * per_step <= limit:
+            return None
+        fitting = step + int(((1 - RESERVE / 2) * limit - spent) / max(per_step, 1e-9))
+        self.expected, self.seconds_per_step = max(self.least, step + 1, fitting), per_step
+        return self.expected if self.expected < recipe.steps else None
 
     def fixed(self, step: int, pace: Pace, earlier: float) -> int | None:
         """The total after this step if it must be fixed now, else None; `earlier` seconds were spent before a resume."""

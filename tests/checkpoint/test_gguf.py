@@ -213,6 +213,7 @@ WORDS = "it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE
     ("word", Choices(), "model WordLevel, its way to treat spaces, a vocabulary without bytes"),
     ("bpe", Choices(), "</w>, its way to treat spaces, a vocabulary without bytes"),
     ("bytes", Choices(lowercase=True), "normalizer Sequence"),
+    ("bytes", Choices(add_prefix_space=True), "add_prefix_space (train with add_prefix_space: false)"),
     ("bytes", Choices(split_chinese=True), "its way to cut text into words"),
 ])
 def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused(kind, choices, part, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from qkv.cli import demo as demos
+from qkv.cli import demo_generate
 from qkv.cli.app import run
 from qkv.data.builtin_recognizer import recognize
 from qkv.errors import QkvError
@@ -24,6 +25,7 @@ def short(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         module = demos.DEMOS[request.param].module
         patch.setitem(module.RECIPE, "model", SMALL)
+        patch.setattr(demo_generate, "SAMPLES", 20)
         lines: list[str] = []
         patch.setattr("builtins.print", lambda *words, **options: lines.append(" ".join(map(str, words))))
         assert run(["demo", request.param, "--out", str(out), "--minutes", MINUTES]) == 0

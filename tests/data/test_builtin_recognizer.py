@@ -6,7 +6,7 @@ import pytest
 
 from qkv.data.builtin import NOTES_SENTENCES, compositions
 from qkv.data.builtin_phrases import PATTERNS, Dice
-from qkv.data.builtin_recognizer import recognize
+from qkv.data.builtin_recognizer import is_sentence, recognize
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))
@@ -23,6 +23,11 @@ def test_sentences_that_no_pattern_generates_are_not_recognized():
     some = sorted(said)[::1_000]
     for sentence in ["", "今天天气", "好今天天气真", "他们是医院", *(sentence[1:] for sentence in some), *(sentence + "了了" for sentence in some)]:
         assert recognize(sentence) is None or sentence in said, sentence
+
+
+def test_sentences_of_the_corpus_are_sentences():
+    said = [pair.source for pairs in compositions().values() for pair in pairs]
+    assert all(map(is_sentence, said)) and all(recognize(sentence) for sentence in said[::700]) and not is_sentence("今天天气")
 
 
 def test_the_demo_sentence_about_the_weather_is_one():

@@ -111,6 +111,41 @@ def test_a_machine_that_becomes_slow_before_the_decay_takes_fewer_steps(tiny_rec
     assert steps < trained(tiny_recipe, tmp_path / "other", Clock(1.0), max_minutes=1).progress.step == 40
 
 
+@pytest.mark.parametrize("slower", [3.0, 5.0])
+def test_a_machine_that_becomes_slow_in_the_decay_shortens_it(tiny_recipe, tmp_path, slower):
+    clock = Clock(lambda step: 1.0 if step < 25 else slower)  # the decay of 40 steps begins after step 20
+    trainer = trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1)
+    told = recorded(tmp_path / "run")
+    assert told["steps"] == trainer.progress.step < 40 and told["decay_changes"][0][1] == 40
+    assert clock.now <= 60 + slower
+    lrs = [share_of_peak(trainer.recipe, 64, step) for step in range(20, trainer.progress.step + 1)]
+    assert lrs == sorted(lrs, reverse=True) and lrs[-1] == 0  # it falls all the way, only faster
+    again = {"steps": told["steps"], "decay_changes": tuple(map(tuple, told["decay_changes"]))}
+    trained(tiny_recipe, tmp_path / "again", Clock(0.1), **again)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "again"))
+
+
+def test_a_resumed_run_keeps_a_shortened_decay(tiny_recipe, tmp_path):
+    clock = Clock(lambda step: 1.0 if step < 25 else 4.0)
+    with pytest.raises(Stopped):
+        trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1, until=31)
+    trained(tiny_recipe, tmp_path / "run", Clock(1.0), resume=True, max_minutes=1)
+    told = recorded(tmp_path / "run")
+    again = {"steps": told["steps"], "decay_changes": tuple(map(tuple, told["decay_changes"]))}
+    assert told["steps"] < 40 and again["decay_changes"]
+    trained(tiny_recipe, tmp_path / "again", Clock(0.1), **again)
+    assert_same(weights(tmp_path / "run"), weights(tmp_path / "again"))
+
+
+def test_a_changed_decay_goes_on_from_where_it_was():
+    recipe = TranslateRecipe(steps=80, warmup=10, decay_share=0.5, decay_changes=((60, 100), (70, 90)))
+    whole = replace(recipe, steps=100, decay_changes=())
+    share = [share_of_peak(recipe, 64, step) for step in range(1, 81)]
+    assert share[:60] == [share_of_peak(whole, 64, step) for step in range(1, 61)]
+    assert share[59] == pytest.approx(0.8) and share[69] == pytest.approx(0.8 * 20 / 30) and share[74] == pytest.approx(share[69] / 2)
+    assert share[79] == 0
+
+
 def test_a_very_slow_machine_does_not_wait_for_ten_steps(tiny_recipe, tmp_path):
     clock = Clock(20.0)
     assert trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step <= 3
