@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TRAIN, VALID = FILES = "train.jsonl", "valid.jsonl"
 PREFIX = "今天天气"
-SAMPLES, TEMPERATURE, SEED, LONGEST = 100, 0.3, 1, 40
+SAMPLES, TEMPERATURE, LONGEST = 100, 0.3, 40
 RECIPE: dict[str, Any] = {
     "tokenizer": "char", "vocab_size": 2_000, "seed": 1, "steps": 1_200, "batch_tokens": 2_048, "context": 64,
     "separate_documents": True,
@@ -45,7 +45,7 @@ def show(out: Path) -> None:
     found = grammatical(generator)
     print(say(f"{found} of {SAMPLES} sampled continuations (temperature {TEMPERATURE}) are sentences of the built-in grammar\n",
               f"{SAMPLES} 次采样续写（温度 {TEMPERATURE}）中有 {found} 句是内置语法的句子\n"))
-    for text in dict.fromkeys(continuations(generator, [PREFIX] * 8)):
+    for text in dict.fromkeys(text for seed in range(8) for text in continuations(generator, [PREFIX], seed)):
         print(f"{PREFIX} -> {text}")
     picture = draw_next_tokens(generator, out / "next-tokens.png")
     print(say(f"\nNext-token probabilities: {picture}\nLearning curves:          {out / 'curves.png'}",
@@ -54,9 +54,9 @@ def show(out: Path) -> None:
           "qkv train generate --text book.txt --out runs/mine")
 
 
-def continuations(generator: "TextGenerator", prefixes: list[str]) -> list[str]:
+def continuations(generator: "TextGenerator", prefixes: list[str], seed: int) -> list[str]:
     """Each prefix with a sampled continuation."""
-    written = generator.generate(prefixes, max_new_tokens=LONGEST, temperature=TEMPERATURE, seed=SEED)
+    written = generator.generate(prefixes, max_new_tokens=LONGEST, temperature=TEMPERATURE, seed=seed)
     return [prefix + texts[0].text for prefix, texts in zip(prefixes, written, strict=True)]
 
 
@@ -70,10 +70,10 @@ def prefixes() -> list[str]:
 
 
 def grammatical(generator: "TextGenerator") -> int:
-    """How many continuations are sentences that the built-in grammar generates."""
+    """How many continuations are sentences that the built-in grammar generates; one seed draws alike for all prompts, so each has its own."""
     from qkv.data.builtin_recognizer import is_sentence
 
-    return sum(is_sentence(text) for text in continuations(generator, prefixes()))
+    return sum(is_sentence(text) for seed, prefix in enumerate(prefixes()) for text in continuations(generator, [prefix], seed))
 
 
 def draw_next_tokens(generator: "TextGenerator", path: Path, steps: int = 4, shown: int = 8) -> Path:

@@ -6,6 +6,7 @@ choices that can still give the sentence. Told in docs/data.md, "The built-in co
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from qkv.data import builtin  # importing it enters all patterns into the grammar
@@ -58,7 +59,19 @@ def recognize(sentence: str) -> str | None:
     (False, True)
     """
     known: dict[int, tuple[Any, Any]] = {}
-    return next((name for name in sorted(PATTERNS) if _generates(name, sentence, known)), None)
+    return next((name for name in _likely_first(sentence) if _generates(name, sentence, known)), None)
+
+
+def _likely_first(sentence: str) -> list[str]:
+    """All patterns, those first whose sentences of the corpus share most pairs of characters with this one."""
+    own = set(map("".join, pairwise(sentence)))
+    return sorted(PATTERNS, key=lambda name: (-len(own & _bigrams()[name]), name))
+
+
+@cache
+def _bigrams() -> dict[str, set[str]]:
+    spoken = builtin.compositions()
+    return {name: {a + b for pair in spoken.get(name, []) for a, b in pairwise(pair.source)} for name in PATTERNS}
 
 
 @cache
