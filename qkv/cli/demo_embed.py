@@ -60,5 +60,6 @@ def draw_similarity(embedder: "Embedder", path: Path) -> Path:
 
     rows, columns = [pair.source for pair in NOTES_SENTENCES], [pair.target for pair in NOTES_SENTENCES]
     similarity = embedder(rows) @ embedder(columns).T                    # (sentences, sentences)
-    title = say("cosine similarity", "余弦相似度")
-    return attention_picture(similarity.clip(min=0.0), rows, columns, path, title)
+    title = say("cosine similarity (negative ones as 0)", "余弦相似度（负值记为 0）")
+    labels = [text if len(text) <= 18 else f"{text[:7]}…{text[-10:]}" for text in columns]  # two of them differ in the last word
+    return attention_picture(similarity.clip(min=0.0), rows, labels, path, title)
