@@ -30,6 +30,10 @@ def test_sentences_of_the_corpus_are_sentences():
     assert all(map(is_sentence, said)) and all(recognize(sentence) for sentence in said[::700]) and not is_sentence("今天天气")
 
 
+def test_a_choice_that_the_pattern_replaces_is_found():
+    assert recognize("这个编码器比他们的编码器快一点") == "machine_compared"  # the first of the two owners is not shown
+
+
 def test_the_demo_sentence_about_the_weather_is_one():
     assert recognize(NOTES_SENTENCES[2].source) == "weather_today"
 
