@@ -17,7 +17,7 @@ from qkv.train.schedule import share_of_peak
 SLOW_STEPS = 3       # the first steps allocate memory and are not timed
 TIMED_STEPS = 7      # then so many are timed before the first estimate
 FIRST_FRACTION = 0.1  # on a very slow machine the estimate is made after this fraction of the limit
-RECENT_STEPS = 10    # whose speed tells in the decay whether the limit will be kept
+RECENT_STEPS = 30    # whose mean speed tells in the decay whether the limit will be kept
 RESERVE = 0.1        # fraction of the limit kept for validations and checkpoints until they have been measured
 
 
