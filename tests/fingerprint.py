@@ -25,8 +25,8 @@ RUNS = {
     "generate-llama": ("generate", {"vocab_size": 600, "model.norm": "rms", "model.bias": "false", "model.gated": "true",
                                     "model.activation": "silu"}),
     "generate-char": ("generate", {"tokenizer": "char", "model.positions": "learned", "model.activation": "gelu_tanh"}),
-    "embed-mean": ("embed", {"vocab_size": 600}),
-    "embed-cls": ("embed", {"vocab_size": 600, "pooling": "cls", "model.activation": "gelu"}),
+    "embed-mean": ("embed", {"tokenizer": "bytes", "vocab_size": 600}),
+    "embed-cls": ("embed", {"vocab_size": 1_400, "pooling": "cls", "model.activation": "gelu"}),
 }  # fmt: skip
 EXPORTS = {"translate-2017": ("ctranslate2",), "generate-llama": ("huggingface", "gguf")}
 
