@@ -38,7 +38,7 @@ class Configuration:
     name: str
     environment: dict[str, str]
     expected: dict[str, str]      # of PATTERNS
-    marks: str = "not alone"
+    marks: str = "not alone and not slow"
 
 
 CONFIGURATIONS = [
@@ -54,7 +54,7 @@ CONFIGURATIONS = [
          "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "QKV_NATIVE_MARCH": "x86-64"},
         {"torch": "DEFAULT", "oneDNN": "Intel SSE4.1", "MKL": "SSE4.2", "CTranslate2": "GENERIC", "fbgemm": "saturates", "native": "8"},
     ),
-    Configuration("no-compiler", {"CXX": "no-such-compiler"}, {"native": "None"}, "not alone and not native"),
+    Configuration("no-compiler", {"CXX": "no-such-compiler"}, {"native": "None"}, "not alone and not slow and not native"),
 ]
 LONG = ["tests/model", "tests/generate", "tests/native", "tests/pipeline", "tests/checkpoint"]
 ALONE = ["tests/checkpoint/test_demo_exported.py"]  # on the demo's model, which is trained if it is not there
