@@ -1,10 +1,15 @@
 """Tiny translators: random ones, and one that has half learned to turn a row round."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import the helpers beside them
 
 PAD, BOS, EOS = 0, 1, 2
 
