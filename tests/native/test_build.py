@@ -101,6 +101,7 @@ def test_on_other_cpus_a_compiler_without_native_takes_its_default(empty_cache, 
     compiler.write_text(f'#!/bin/sh\ncase "$*" in *=native*) exit 1;; esac\nexec {real} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.delenv("QKV_NATIVE_MARCH", raising=False)
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
     assert build.target_flags() == (("-mcpu=native",), ("-march=native",), ())
     assert build.library(torch.float32) is not None
