@@ -5,7 +5,9 @@ for each output. Explained in docs/performance.md, "int8 on every CPU".
 """
 
 import warnings
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +43,7 @@ def int8_maker(native: bool) -> Make:
 
 
 def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
-    """x W^T + b for (rows, width) by fbgemm, with W in 7 bits, x rounded to 8 at each call and sums in 32."""
+    """x W^T + b for (rows, width) by fbgemm, with W in 7 bits, each row of x rounded to 8 at each call and sums in 32."""
     scales = weight.abs().amax(dim=1).clamp_min(1e-12) / LARGEST_WEIGHT
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = ENGINE
@@ -49,11 +51,32 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch wants another library for quantizing, but its product is this one
             whole = torch.quantize_per_channel(weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        laid_out = torch.ops.quantized.linear_prepack(whole, bias)
+        packed = torch.ops.quantized.linear_prepack(whole, None)
     finally:
         torch.backends.quantized.engine = before
-    run = torch.ops.quantized.linear_dynamic.default
-    return lambda x: run(x, laid_out)
+    return RowwiseProduct(packed, whole.dequantize().sum(dim=1), weight.new_zeros(len(weight)) if bias is None else bias)
+
+
+@dataclass(frozen=True)
+class RowwiseProduct:
+    """x W^T + b with one scale and zero point for each row of x: batch-invariant.
+
+    torch's own dynamic product has one scale for all rows, so that a text would depend on the others of its batch.
+    With whole = round(x / scale) - zero, between 0 and 255: x W^T = scale * (whole W^T + zero * W 1).
+    """
+
+    packed: Any
+    sums: Tensor  # (outputs,) of the rounded weights: W 1
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        low, high = torch.aminmax(x, dim=1, keepdim=True)
+        low = low.clamp_max(0)                                                    # (rows, 1): 0 is a whole number of steps
+        scale = (high.clamp_min(0) - low).clamp_min(1e-12) / 255
+        zero = (low / scale).round()
+        whole = x / scale - zero                                                  # fbgemm rounds it
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(whole, 1.0, 0, self.packed)
+        return torch.addcmul(self.bias, torch.addcmul(product, zero, self.sums), scale)  # (rows, outputs)
 
 
 # ── Self-check ───────────────────────────────────────────────────────────────────────────────────────────────────

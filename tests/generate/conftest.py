@@ -65,7 +65,7 @@ def half_trained() -> Transformer:
     return model.double().eval()
 
 
-@pytest.fixture(params=["torch", "native"])
+@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
 def steps_by(request, monkeypatch):
     """Fast steps are made of torch's operations, or by the native library; it must be here, or the test fails."""
     monkeypatch.setattr("qkv.generate.fast.can_be_native", lambda weight: request.param == "native")

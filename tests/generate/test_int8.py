@@ -40,6 +40,7 @@ def test_a_product_that_would_saturate_is_exact_by_torch(rows, inputs, largest):
 
 
 @X86
+@pytest.mark.native
 @pytest.mark.parametrize("rows, inputs, largest", SIZES)
 @pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, rows, inputs, largest):
@@ -48,11 +49,12 @@ def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, row
 
 def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
     """native_int8_product of a library compiled for other instructions than this CPU's."""
-    flags = tuple(f"-march={march}" if flag.startswith("-march=") else flag for flag in (*build.FLAGS, *build.THREADED))
+    flags = (*build.FLAGS, f"-march={march}", *build.THREADED)
     compiler = build.find_compiler()
     path = build.place_of(compiler, flags)
     assert build.is_there(compiler, flags, path)
     lib = build.opened(path, ctypes.c_float)
+    assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
     scales = weight.abs().amax(dim=1) / 127
     return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)
 
@@ -88,7 +90,7 @@ def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     assert str(error.value).endswith(" of the largest output; leave it out")
 
 
-@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize("is_native", [pytest.param(True, marks=pytest.mark.native), False])
 def test_right_products_are_checked_once_per_process(is_native, monkeypatch):
     int8.check_int8.cache_clear()
     before = [int8.int8_maker(is_native) for _ in range(3)]
@@ -113,6 +115,16 @@ def test_the_product_is_that_of_the_rounded_matrix(bias):
     x[:, 0], x[:, 1] = 127 / 64, -128 / 64
     expected = torch.nn.functional.linear(x, rounded(weight, 1), added)
     torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=0, atol=1e-4)
+
+
+def test_a_row_gets_the_same_digits_alone_and_in_a_batch():
+    torch.manual_seed(0)
+    run, x = int8_product(torch.randn(70, 50), torch.randn(70)), torch.randn(40, 50) * torch.logspace(-3, 3, 40)[:, None]
+    x[7] = 0
+    together = run(x)
+    assert together.isfinite().all()
+    for first, last in ((0, 1), (3, 7), (7, 8), (5, 30), (39, 40)):
+        assert run(x[first:last]).equal(together[first:last])
 
 
 def test_the_chosen_engine_of_torch_is_left_as_it_was():
