@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check chromium bench clean
+.PHONY: demo test test-cpus test-slow check chromium qemu bench clean
 
 # A stamp per set of packages: remade only when the list of packages changes.
 .venv/core.stamp: pyproject.toml constraints.txt
@@ -27,16 +27,33 @@ chromium:
 	if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-noto-cjk; fi || true
 
-test: check chromium
+# The native library is checked on emulated CPUs too: by the emulator that is here, else Debian's where we may install it.
+qemu:
+	if command -v qemu-x86_64 > /dev/null && command -v qemu-aarch64 > /dev/null && command -v aarch64-linux-gnu-g++ > /dev/null; then exit 0; fi; \
+	if test "$$(id -u)" = 0 && command -v apt-get > /dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu; fi || true
+
+test: check chromium qemu
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not slow"
 	$(BIN)/python -m pytest -m "alone and not slow"
+	$(BIN)/python tests/cpu_configurations.py --short
+	$(BIN)/python tests/emulated_cpus.py --short
+
+# All numeric tests as on other CPUs (tests/cpu_configurations.py): AVX2, baseline, no compiler; the self-checks by qemu.
+test-cpus: .venv/dev.stamp qemu
+	$(BIN)/python tests/cpu_configurations.py
+	$(BIN)/python tests/emulated_cpus.py
+
+# The checks that are too long for every change.
+test-slow: test-cpus
+	$(BIN)/python -m pytest -m slow
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 bench: .venv/dev.stamp
-	for race in tokenizers model train_translate translate train_generate generate embed load; do $(BIN)/python benchmarks/$$race.py || exit 1; done
+	for race in tokenizers model train_translate translate train_generate generate embed load latency; do $(BIN)/python benchmarks/$$race.py || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -11,6 +11,7 @@ from typing import Any
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.convert import with_extras
+from qkv.checkpoint.ctranslate2_int8 import WEIGHT_BITS, quantize_weights
 from qkv.checkpoint.ctranslate2_parity import check_parity
 from qkv.checkpoint.ctranslate2_spec import refuse_inexpressible, their_model
 from qkv.checkpoint.folder import TOKENIZERS, LoadedModel, load_model
@@ -41,7 +42,9 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
     path, facts = Path(folder), facts_of(loaded, int8)
     theirs = described(loaded, facts)
     theirs.validate()
-    theirs.optimize(quantization=facts["dtype"])
+    theirs.optimize()  # matrices that are shared are written once
+    if int8:
+        quantize_weights(theirs)
     with disk.scratch(path) as scratch:
         theirs.save(str(scratch))
         disk.fill(scratch / FACTS, as_json(facts))
@@ -59,8 +62,7 @@ def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
     spec = loaded.model.spec
     refuse_not_installed()
     refuse_inexpressible(spec)
-    # Copies, for their way to 8 bits multiplies in place.
-    weights = {name: weight.float().cpu().numpy().copy() for name, weight in loaded.model.state_dict().items()}
+    weights = {name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()}
     theirs, target = their_model(spec, weights), target_tokenizer(loaded)
     names = names_of(target, spec.vocab_size)
     assert spec.decoder is not None
@@ -88,6 +90,8 @@ def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     start = start_mark(target, told) if spec.encoder else target.bos_id
     facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
              "kind": "translator" if spec.encoder else "generator", "bos": pad if start is None else start, "eos": target.eos_id, "pad": pad}
+    if int8:
+        facts["weight_bits"] = WEIGHT_BITS
     return facts if spec.encoder else facts | asdict(marks_of(target, told))
 
 

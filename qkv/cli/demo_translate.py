@@ -6,19 +6,25 @@ from typing import Any
 from qkv.language import say
 
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
+ALIGNMENT = "train.align"  # gold word alignments of the training pairs
 RECIPE: dict[str, Any] = {
     "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
     "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
     "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
-    "save_every": 240, "validate_every": 240, "beam_size": 4,
+    "save_every": 240, "validate_every": 240, "beam_size": 4, "guided_alignment_weight": 0.1,
 }  # fmt: skip
 
 
 def write_files(out: Path) -> dict[str, Any]:
-    """The built-in pairs as two TSV files; the flags of the training that name them."""
+    """The built-in pairs as two TSV files, with their word alignments; the flags of the training that name them."""
+    from qkv.data.builtin import builtin_pairs
+    from qkv.data.builtin_links import pharaoh
+    from qkv.text.lines import write_text
+
     write_pairs(out)
-    return {"source": str(out / TRAIN), "valid_source": str(out / VALID)}
+    write_text(out / ALIGNMENT, "".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0]))
+    return {"source": str(out / TRAIN), "valid_source": str(out / VALID), "alignment": str(out / ALIGNMENT)}
 
 
 def write_pairs(out: Path) -> None:
@@ -34,6 +40,7 @@ def show(out: Path) -> None:
     import qkv
     from qkv.cli.attention import draw_cross_attention
     from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+    from qkv.measure.alignment_error import alignment_error_rate
     from qkv.measure.scores import score
 
     translator = qkv.load(out)
@@ -43,6 +50,8 @@ def show(out: Path) -> None:
     print(say(f"\nOn {len(held_out)} unseen sentences:", f"\n在 {len(held_out)} 句未见过的句子上："))
     print(say(f"exact match {scores.exact:.1%}", f"完全一致 {scores.exact:.1%}"))
     print(scores)
+    error = alignment_error_rate(translator, held_out)
+    print(say(f"alignment error rate (AER) {error:.3f}", f"词对齐错误率（AER）{error:.3f}"))
     print()
     for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
         print(f"{pair.source} -> {output}")

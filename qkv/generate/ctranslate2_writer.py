@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import QkvError
-from qkv.generate.engine import open_core, read_facts, read_json
+from qkv.generate.engine import compute_type, open_core, read_facts, read_json
 from qkv.generate.settings import Writing
 from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say
@@ -50,7 +50,7 @@ class CTranslate2Writer(TextGenerator):
         self.names = read_json(folder / "vocabulary.json")
         self.begin, self.first, self.ends = tuple(facts["begin"]), facts["first"], tuple(facts["ends"])
         self.context, self.vocab_size = facts["max_len"], len(self.names)
-        self.core = open_core("Generator", folder, device, facts["dtype"])
+        self.core = open_core("Generator", folder, device, compute_type(facts, device))
 
     def settled(self, **settings: Any) -> tuple[Writing, tuple[int, ...]]:
         chosen, ends = super().settled(**settings)

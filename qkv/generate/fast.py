@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from qkv.generate.fast_cache import VECTOR, KeyValues, whole
 from qkv.generate.fast_parts import ROOM, Make, head_product, open_norm, product, stacked, version_of
 from qkv.generate.fast_stack import FastStack
-from qkv.generate.int8 import can_be_int8, int8_product
-from qkv.generate.native import NATIVE, NativeProduct, NativeStep, can_be_native, native_product
+from qkv.generate.int8 import can_be_int8, int8_maker
+from qkv.generate.native import NativeProduct, NativeStep, can_be_native, native_product
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
@@ -51,7 +51,8 @@ class FastModel:
     @staticmethod
     def of(model: Transformer, int8: bool = False) -> "FastModel":
         """The joined weights of a model, kept as long as the model's own stay the same."""
-        make = NATIVE[int8] if can_be_native(model.embed.weight) else int8_product if int8 else product
+        native = can_be_native(model.embed.weight)
+        make = int8_maker(native) if int8 else native_product if native else product
         known = _kept.setdefault(model, {})
         kept = known.get(make)
         if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.generate.fast_cache import KeyValues
 from qkv.generate.fast_layer import FastCross, FastLayer
-from qkv.generate.fast_parts import FastNorm, Make, Map
+from qkv.generate.fast_parts import FastNorm, Map
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.native.build import library
 from qkv.native.calling import address, inference_threads_for
@@ -190,6 +190,3 @@ def matrices_of(layer: FastLayer) -> Iterable[NativeProduct]:
     for one in (layer.qkv, layer.out, *cross, layer.up, layer.down):
         assert isinstance(one, NativeProduct)
         yield one
-
-
-NATIVE: dict[bool, Make] = {False: native_product, True: native_int8_product}  # int8 or not

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from qkv.language import say
 
 SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
          "-fno-signed-zeros", "-fassociative-math")  # sums may be vectorised; infinities stay what they are  # fmt: skip
+MARCH = "QKV_NATIVE_MARCH"  # environment variable: the instruction set to compile for, as in -march=x86-64-v3
 THREADED = ("-fopenmp",)  # by the runtime that torch has loaded already: one set of threads
 PATIENCE = 120            # seconds for the compiler; it needs 5
 AT, N, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -48,11 +50,26 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     if dtype not in (torch.float32, torch.float64) or compiler is None:
         return None
     more = ("-DIN_DOUBLE",) if dtype == torch.float64 else ()
-    for flags in ((*FLAGS, *THREADED, *more), (*FLAGS, *more)):
+    for target, threaded in product(target_flags(), (THREADED, ())):
+        flags = (*FLAGS, *target, *threaded, *more)
         path = place_of(compiler, flags)
         if path is not None and is_there(compiler, flags, path):
             return opened(path, ctypes.c_double if dtype == torch.float64 else ctypes.c_float)
     return None
+
+
+def target_flags() -> tuple[tuple[str, ...], ...]:
+    """The options that name the instruction set, best first: QKV_NATIVE_MARCH alone, or those that mean this CPU.
+
+    On x86 `-march=native` is known to all compilers. Elsewhere `-mcpu=native` is the usual name (Clang for aarch64 knows
+    `-march=native` since version 16 only, GCC for POWER not at all); a compiler that knows neither takes its default.
+    """
+    march = os.environ.get(MARCH)
+    if march:
+        return ((f"-march={march}",),)
+    if platform.machine().lower() in ("x86_64", "amd64", "i386", "i686"):
+        return (("-march=native",),)
+    return ("-mcpu=native",), ("-march=native",), ()
 
 
 def is_there(compiler: str, flags: tuple[str, ...], path: Path) -> bool:

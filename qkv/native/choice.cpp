@@ -2,7 +2,7 @@
 //
 // In: scores (rows, vocab). Out: what generate/best.py finds by torch's operations; of equals the earlier wins. Called by
 // generate/native_best.py (tests/generate/test_best.py). Told in docs/performance.md, "The native library".
-#include "numbers.h"
+#include "api.h"
 
 namespace {
 constexpr int BLOCK = 8 * LANES;  // scores whose largest is looked at before any of them

@@ -5,38 +5,6 @@
 // Called by generate/native.py; equal to the model's own (tests/generate/test_native.py). Told in docs/performance.md, "The native library".
 #include "products.h"
 
-// ── What generate/native.py hands over; the same structures stand there, field by field ──────────────────────────────────
-struct Norm {               // gain * (x - mean) / sqrt(variance + small) + bias, or without a mean: gain * x / sqrt(sum + small)
-    const number *gain, *bias;
-    number small;
-    int32_t kind;           // 0: nothing is done; 1: layer; 2: root of the sum of squares
-};
-struct Attention {
-    Norm norm;
-    Matrix in, out;         // in: q, k and v, or q alone where the keys are the encoder's
-    Norm q_norm, k_norm;    // of each head
-    int32_t heads, kv_heads, d_head;
-};
-struct Layer {
-    Attention self, cross;
-    int32_t has_cross, pre_norm;
-    Norm norm;              // of the feed-forward
-    Matrix up, down;        // up: gate and up, if gated
-    int32_t gated, activation;
-};
-struct Cells {              // (layers, sentences, kv_heads, room, d_head)
-    number *keys, *values;
-    number *hidden;         // 0 where a beam may look
-    int64_t by_sentence, by_beam;  // strides of hidden; 0: the same for all
-    int32_t room, end;      // cells there are; cells in use, those of this step among them
-};
-struct Model {
-    const Layer *layers;
-    int32_t n_layers, d_model, widest;  // widest: of all that a part makes of a row
-    Norm norm;
-    Matrix head;
-};
-
 namespace {  // nothing but the last functions is seen from outside
 // ── Norms, activations ───────────────────────────────────────────────────────────────────────────────────────────
 void normed(const Norm &norm, const number *in, number *out, int width) {
@@ -250,17 +218,4 @@ void qkv_product(const Matrix *matrix, const number *in, int rows, int threads, 
 }
 
 int qkv_width() { return WIDTH; }
-
-// 0: the instructions that the compiler chose are there, and count right.
-int qkv_check() {
-    std::vector<number> weights(2 * WIDTH, 3), in(2 * MOST_ROWS, 5), out(WIDTH * MOST_ROWS);
-    std::vector<int8_t> small(2 * WIDTH, 3);
-    std::vector<number> scales(WIDTH, 1);
-    Matrix plain = {weights.data(), nullptr, nullptr, WIDTH, 2}, eight = {small.data(), scales.data(), nullptr, WIDTH, 2};
-    for (const Matrix &m : {plain, eight}) {
-        product(m, in.data(), MOST_ROWS, out.data(), false, {0, 1});
-        if (std::count(out.begin(), out.end(), (number)30) != WIDTH * MOST_ROWS) return 1;
-    }
-    return 0;
-}
 }

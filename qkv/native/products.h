@@ -1,18 +1,11 @@
 // Matrix products for few rows and many: W stands in panels, (panels, inputs, WIDTH), so that it is read from start to end.
 #pragma once
-#include "numbers.h"
+#include "api.h"
 
 constexpr int WIDTH = 2 * LANES;  // outputs of a panel: matrices are kept as (panels, inputs, WIDTH)
 constexpr int FAR = 48, LINE = 64; // inputs whose weights are asked for ahead of their turn; bytes that memory gives at once
 constexpr int NEAR = 1 << 20;     // bytes of rows that stay in a core's second cache while all panels pass
 constexpr int AT_ONCE = 4;        // panels at most for few rows: sums that do not wait for each other, memory read in several places
-
-struct Matrix {
-    const void *panels;     // (panels, inputs, WIDTH), float32 or int8
-    const number *scales;   // of each output, for int8; null: the panels hold numbers. Filled up to whole panels, as
-    const number *bias;     // this is; null: none
-    int32_t outputs, inputs;
-};
 
 namespace {
 #if defined(__AVX512F__) && !defined(IN_DOUBLE)  // compilers do not find these two instructions by themselves

@@ -2,12 +2,7 @@
 //
 // In: tensors of torch as pointers and strides, their last dimension without gaps. Out: what gradients.py says there in torch's
 // own operations (tests/model/test_model_gradients.py). Told in docs/performance.md, "The native library".
-#include "numbers.h"
-
-struct Heads {  // (batch, heads, length, width), in any order of memory
-    int32_t batch, heads, length, width;
-    int64_t x[3], grad[3], out[3];  // strides of batch, heads and length: of what came in, of its gradient, of what goes out
-};
+#include "api.h"
 
 static inline int64_t at(const int64_t *strides, int b, int n, int t) { return b * strides[0] + n * strides[1] + t * strides[2]; }
 

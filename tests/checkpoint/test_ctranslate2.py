@@ -12,14 +12,15 @@ import ctranslate2
 import pytest
 import sacrebleu
 import torch
+from same_translations import differences, ids_of, our_scores
 
 import qkv
 from qkv.checkpoint.ctranslate2 import export_ctranslate2, names_of, save_ctranslate2
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import LoadedModel, load_model, save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.generate.engine import CTranslate2Translator, settled
-from qkv.generate.texts import Hypothesis, Settings
+from qkv.generate.texts import Hypothesis, Settings, Translation
 from qkv.model import spec as s
 from qkv.model.presets import translator, writer
 from qkv.model.transformer import Transformer
@@ -114,11 +115,44 @@ def test_a_weight_that_went_wrong_is_reported_and_ends_with_1(digits, tmp_path, 
     {"beam_size": 5, "n_best": 2, "length_penalty": 2.0},
 ], ids=str)
 def test_all_200_translations_and_their_scores_equal_ours(digits, exported, texts, settings):
-    ours, theirs = qkv.load(digits).translate(texts, **settings), engine(exported, texts, **settings)
-    assert [[one.text for one in best] for best in ours] == [[text for text, _, _ in best] for best in theirs]
-    assert [[one.tokens for one in best] for best in ours] == [[tokens for _, _, tokens in best] for best in theirs]
-    gaps = [abs(a.score - b[1]) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True)]
-    assert max(gaps) < 1e-4
+    translator = qkv.load(digits)
+    ours, theirs = translator.translate(texts, **settings), as_translations(engine(exported, texts, **settings))
+    assert differences(translator, texts, ours, theirs, **settings) == []
+
+
+def as_translations(found: list[list[tuple[str, float, list[str]]]]) -> list[list[Translation]]:
+    return [[Translation(text, score, tokens) for text, score, tokens in best] for best in found]
+
+
+@pytest.mark.parametrize("scale", [1.01, 1.1])
+def test_an_engine_with_one_other_weight_matrix_does_not_give_the_same_translations(digits, texts, tmp_path, scale):
+    loaded = load_model(digits)
+    with torch.no_grad():
+        loaded.model.decoder.layers[0].cross.branch.v_proj.weight.mul_(scale)
+    save_ctranslate2(tmp_path / "other", loaded)
+    translator = qkv.load(digits)
+    ours, theirs = translator.translate(texts), as_translations(engine(tmp_path / "other", texts))
+    assert len(differences(translator, texts, ours, theirs)) > 100
+
+
+def test_only_a_text_that_our_model_scores_the_same_is_a_tie(digits):
+    plain, doubled, source = qkv.load(digits), qkv.load(digits), "三一。"
+    one, two = ids_of(doubled, ["one", "two"])
+    with torch.no_grad():  # two words that the model cannot tell apart
+        doubled.model.embed.weight[two] = doubled.model.embed.weight[one]
+
+    def translation(translator: qkv.Translator, word: str) -> Translation:
+        tokens = ["three", word, "."]
+        return Translation(f"three {word}.", our_scores(translator, source, ids_of(translator, tokens), Settings())[0], tokens)
+
+    def differ(translator: qkv.Translator, a: Translation, b: Translation) -> bool:
+        return bool(differences(translator, [source], [[a]], [[b]]))
+    a, b = translation(doubled, "one"), translation(doubled, "two")
+    assert not differ(doubled, a, a) and not differ(doubled, a, b)
+    assert differ(doubled, a, replace(b, score=b.score - 2e-4)) and differ(doubled, a, replace(a, score=a.score - 2e-4))
+    assert differ(doubled, a, replace(b, text="three.")) and differ(doubled, a, replace(a, text="three two."))
+    a, b = translation(plain, "one"), translation(plain, "two")
+    assert differ(plain, a, b) and differ(plain, a, replace(b, score=a.score))  # a score that is not its own
 
 
 def test_an_unsure_model_is_searched_as_far_as_ours(tmp_path):
@@ -128,8 +162,9 @@ def test_an_unsure_model_is_searched_as_far_as_ours(tmp_path):
     export_ctranslate2(tmp_path / "ours", tmp_path / "theirs", 0)
     texts = ["abc", "ponm abc abc", "a", "", "abcdefghijklmnop" * 2]
     for settings in ({"beam_size": 1}, {"beam_size": 2}):
-        ours = qkv.load(tmp_path / "ours").translate(texts, **settings)
-        assert [best[0].tokens for best in ours] == [best[0][2] for best in engine(tmp_path / "theirs", texts, **settings)]
+        model = qkv.load(tmp_path / "ours")
+        ours, theirs = model.translate(texts, **settings), as_translations(engine(tmp_path / "theirs", texts, **settings))
+        assert differences(model, texts, ours, theirs, **settings) == []
 
 
 def test_int8_is_smaller_and_nearly_as_good(digits, exported, tmp_path):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from same_translations import differences
 
 from qkv.checkpoint.ctranslate2 import export_ctranslate2
 from qkv.data.builtin import builtin_pairs
+from qkv.generate.texts import Translation
 from qkv.pipeline import Translator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,31 +34,31 @@ def demo() -> Path:
     return ROOT / "runs" / "demo"
 
 
-def translated(folder: Path) -> list[str]:
+def translated(folder: Path) -> list[list[Translation]]:
     """By CTranslate2 with beam 4, in a process without torch."""
-    code = ("import json, sys; from qkv.generate.engine import CTranslate2Translator\n"
+    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.engine import CTranslate2Translator\n"
             "folder, texts = json.load(sys.stdin)\n"
-            "print(json.dumps(CTranslate2Translator(folder)(texts, beam_size=4)))\n"
+            "print(json.dumps([[astuple(one) for one in best] for best in CTranslate2Translator(folder).translate(texts, beam_size=4)]))\n"
             "sys.exit('torch' in sys.modules)")
     done = python("-c", code, text=json.dumps([str(folder), SOURCES]))
     assert done.returncode == 0, done.stderr[-2_000:]
-    return json.loads(done.stdout)
+    return [[Translation(*one) for one in best] for best in json.loads(done.stdout)]
 
 
-def bleu(texts: list[str]) -> float:
-    return sacrebleu.corpus_bleu(texts, [TARGETS]).score
+def bleu(translations: list[list[Translation]]) -> float:
+    return sacrebleu.corpus_bleu([best[0].text for best in translations], [TARGETS]).score
 
 
 @pytest.fixture(scope="module")
-def in_torch(demo) -> list[str]:
-    return Translator.load(demo)(SOURCES, beam_size=4)
+def in_torch(demo) -> list[list[Translation]]:
+    return Translator.load(demo).translate(SOURCES, beam_size=4)
 
 
 def test_all_500_translations_are_the_same_in_float32(demo, in_torch, tmp_path):
     _, report = export_ctranslate2(demo, tmp_path / "ct2", 16)
     assert report.same and report.greedy and report.n_same == 16
     theirs = translated(tmp_path / "ct2")
-    assert len(theirs) == 500 and [pair for pair in zip(in_torch, theirs, strict=True) if pair[0] != pair[1]] == []
+    assert len(theirs) == 500 and differences(Translator.load(demo), SOURCES, in_torch, theirs, beam_size=4) == []
 
 
 def test_int8_costs_less_than_half_a_point_of_bleu(demo, in_torch, tmp_path):

@@ -1,10 +1,15 @@
 """Tiny translators: random ones, and one that has half learned to turn a row round."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import the helpers beside them
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -60,7 +65,7 @@ def half_trained() -> Transformer:
     return model.double().eval()
 
 
-@pytest.fixture(params=["torch", "native"])
+@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
 def steps_by(request, monkeypatch):
     """Fast steps are made of torch's operations, or by the native library; it must be here, or the test fails."""
     monkeypatch.setattr("qkv.generate.fast.can_be_native", lambda weight: request.param == "native")

@@ -67,6 +67,7 @@ def guessing(ids: torch.Tensor, right: float, seed: int):
     return said, foresee
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_writer_that_looks_ahead_gets_the_very_digits(name, right):
@@ -83,6 +84,7 @@ def test_a_writer_that_looks_ahead_gets_the_very_digits(name, right):
             assert looking.step(id).equal(plain.step(id)), n
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("name", STEP_TESTS["SPECS"])
 def test_a_translator_that_looks_ahead_gets_the_very_digits(name, right):
@@ -148,6 +150,7 @@ def read_by(stepper, monkeypatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.native
 def test_right_guesses_save_readings_and_wrong_ones_are_soon_given_up(monkeypatch, for_all_sizes):
     model, ids = shaken(KNOWN["llama's"]), torch.arange(60).repeat(3)
     for right, least, most in ((1.0, 180 / 8, 180 / 6), (0.0, 150, 180)):
@@ -173,6 +176,7 @@ def test_the_int8_view_guesses_what_the_model_says(monkeypatch, for_all_sizes):
     assert len(sizes) < 40  # more than half of the guesses were right
 
 
+@pytest.mark.native
 def test_only_a_single_row_of_a_large_model_in_all_its_digits_looks_ahead(monkeypatch):
     model = shaken(KNOWN["llama's"])
     with torch.inference_mode():

@@ -7,7 +7,7 @@ from qkv.generate.best import best_sums, best_token, log_sum
 from qkv.generate.native import can_be_native
 
 
-@pytest.fixture(params=["torch", "native"], autouse=True)
+@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)], autouse=True)
 def chosen_by(request, monkeypatch):
     if request.param == "torch":
         monkeypatch.setattr("qkv.generate.best.can_choose", lambda scores: False)

@@ -1,21 +1,110 @@
-"""Matrices in 8 bits stay near their originals, and the loss says how near."""
+"""Matrices in 8 bits are multiplied without error on every CPU, stay near their originals, and the loss says how near."""
 
+import ctypes
+import json
 import math
+import os
+import platform
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from int8_errors import largest_error
 
+from qkv.errors import QkvError
+from qkv.generate import int8, native
 from qkv.generate.fast_prompt import FastPromptStepper, int8_loss
 from qkv.generate.int8 import int8_product
 from qkv.model.presets import writer
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
+from qkv.native import build
+
+X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+SIZES = [(1, 256, 127), (5, 64, 63), (3, 4, 1)]  # repeats of the rows, inputs, largest weight
 
 
 def rounded(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """The nearest of 255 steps between -max and max."""
-    step = x.abs().amax(dim=dim, keepdim=True) / 127
+    """The nearest of 127 steps between -max and max."""
+    step = x.abs().amax(dim=dim, keepdim=True) / 63
     return (x / step).round() * step
+
+
+# ── Saturation ───────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("rows, inputs, largest", SIZES)
+def test_a_product_that_would_saturate_is_exact_by_torch(rows, inputs, largest):
+    assert largest_error(int8_product, rows, inputs, largest) < 1e-6
+
+
+@X86
+@pytest.mark.native
+@pytest.mark.parametrize("rows, inputs, largest", SIZES)
+@pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
+def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, rows, inputs, largest):
+    assert largest_error(partial(native_made_for, march), rows, inputs, largest) == 0
+
+
+def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
+    """native_int8_product of a library compiled for other instructions than this CPU's."""
+    flags = (*build.FLAGS, f"-march={march}", *build.THREADED)
+    compiler = build.find_compiler()
+    path = build.place_of(compiler, flags)
+    assert build.is_there(compiler, flags, path)
+    lib = build.opened(path, ctypes.c_float)
+    assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
+    scales = weight.abs().amax(dim=1) / 127
+    return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)
+
+
+@X86
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
+def test_a_product_is_exact_on_a_cpu_without_vnni_and_one_that_saturates_is_refused(instructions):
+    """fbgemm chooses its kernels when the process starts; the 8-bit weights show that this CPU's would have saturated."""
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("int8_errors.py"))], capture_output=True, text=True, timeout=300,
+                          env=os.environ | {"FBGEMM_ENABLE_INSTRUCTIONS": instructions})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["7 bits"][0] < 1e-6 and found["7 bits"][1] < 1e-6 and found["7 bits"][2]
+    assert found["8 bits"][0] > 0.1 and not found["8 bits"][2]
+
+
+def saturating(weight, bias):
+    """x W^T with pairs of products in saturating 16 bits, as vpmaddubsw adds them: x + 128 is unsigned."""
+    def run(x):
+        pairs = ((x + 128)[:, None] * weight).unflatten(2, (-1, 2)).sum(dim=3).clamp(-32_768, 32_767)
+        return pairs.sum(dim=2) - 128 * weight.sum(dim=1)
+    return run
+
+
+@pytest.mark.parametrize("make", [saturating, lambda weight, bias: lambda x: torch.full((len(x), len(weight)), torch.nan)])
+def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
+    monkeypatch.setattr(int8, "int8_product", make)
+    model = Transformer(writer(50, 32, 1, Heads(2, 2, 16), Gated(64))).eval()
+    monkeypatch.setattr("qkv.generate.fast.can_be_native", lambda weight: False)
+    with pytest.raises(QkvError) as error:
+        FastPromptStepper(model, int8=True)
+    assert str(error.value).startswith("int8: 8-bit matrix products are wrong on this CPU, by up to ")
+    assert str(error.value).endswith(" of the largest output; leave it out")
+
+
+@pytest.mark.parametrize("is_native", [pytest.param(True, marks=pytest.mark.native), False])
+def test_right_products_are_checked_once_per_process(is_native, monkeypatch):
+    int8.check_int8.cache_clear()
+    before = [int8.int8_maker(is_native) for _ in range(3)]
+    assert len(set(before)) == 1 and int8.check_int8.cache_info().misses == 1
+
+
+def test_the_matrices_of_the_self_check_saturate_16_bits():
+    weight, x = int8.saturating_matrices(64)
+    exact = (x @ weight.t()).float()
+    assert float((saturating(weight.float(), None)(x.float()) - exact).abs().max()) > 0.1 * float(exact.abs().max())
+    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -128}
+
+
+# ── Rounding ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -26,6 +115,16 @@ def test_the_product_is_that_of_the_rounded_matrix(bias):
     x[:, 0], x[:, 1] = 127 / 64, -128 / 64
     expected = torch.nn.functional.linear(x, rounded(weight, 1), added)
     torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=0, atol=1e-4)
+
+
+def test_a_row_gets_the_same_digits_alone_and_in_a_batch():
+    torch.manual_seed(0)
+    run, x = int8_product(torch.randn(70, 50), torch.randn(70)), torch.randn(40, 50) * torch.logspace(-3, 3, 40)[:, None]
+    x[7] = 0
+    together = run(x)
+    assert together.isfinite().all()
+    for first, last in ((0, 1), (3, 7), (7, 8), (5, 30), (39, 40)):
+        assert run(x[first:last]).equal(together[first:last])
 
 
 def test_the_chosen_engine_of_torch_is_left_as_it_was():

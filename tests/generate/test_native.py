@@ -25,6 +25,7 @@ def made_of(*shape: int, dtype=torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 30, 300, 1_100])
 @pytest.mark.parametrize("outputs, inputs", [(1, 1), (7, 3), (32, 16), (33, 40), (100, 24), (257, 65)])
 def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
@@ -35,6 +36,7 @@ def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
     torch.testing.assert_close(native_product(weight, None)(x), expected - bias, rtol=0, atol=1e-10)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("rows", [1, 3, 17, 256, 1_024])
 def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
     weight, bias, x = made_of(70, 50), made_of(70), made_of(rows, 50)
@@ -43,6 +45,7 @@ def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
     torch.testing.assert_close(native_int8_product(weight, bias)(x), expected.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("make", [native_product, native_int8_product])
 @pytest.mark.parametrize("inputs", [77, 9_001])  # of so many, only some of the rows stay near
 def test_a_row_gets_the_same_digits_alone_and_in_any_company(make, inputs):
@@ -53,6 +56,7 @@ def test_a_row_gets_the_same_digits_alone_and_in_any_company(make, inputs):
         assert run(x[first:last]).equal(together[first:last])
 
 
+@pytest.mark.native
 def test_two_threads_give_the_digits_of_one(monkeypatch):
     torch.manual_seed(0)
     model = Transformer(writer(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
@@ -68,6 +72,7 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
     assert said[1].equal(said[0]) and said[2].equal(said[0])
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_translation_scores_are_batch_invariant(qk_norm):
     torch.manual_seed(0)
@@ -87,6 +92,7 @@ def test_translation_scores_are_batch_invariant(qk_norm):
         assert [(one.ids, one.score) for one in alone] == [(one.ids, one.score) for one in together[row]]
 
 
+@pytest.mark.native
 def test_what_is_said_under_autocast_is_what_is_said_without():
     torch.manual_seed(0)
     pairs, texts = Transformer(translator(60, 32, 2, 4, 48)).eval(), Transformer(writer(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval()
@@ -108,6 +114,7 @@ def test_what_is_said_under_autocast_is_what_is_said_without():
         assert torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.native
 def test_the_library_is_never_given_other_numbers_than_it_reads():
     run, x = native_product(made_of(8, 4), None), made_of(2, 4)
     for other in (x.half(), x.bfloat16(), x.double()):

@@ -9,7 +9,7 @@ from qkv.model import native_ops
 from qkv.model.gradients import RMSNorm, pays, relu_squared, turned_halves
 
 
-@pytest.fixture(params=["torch", "native"], autouse=True)
+@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)], autouse=True)
 def made_by(request, monkeypatch):
     """The operations are torch's, or those of the native library, which must be here."""
     monkeypatch.setattr(native_ops, "NUMBERS", {torch.float64} if request.param == "native" else set())
@@ -55,6 +55,7 @@ def test_rms_norm_of_heads_that_are_a_view_equals_torch_s():
                         lambda x: theirs(x.unflatten(-1, (3, 4)).transpose(1, 2)), drawn(2, 5, 12))
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 5, 8), (2, 3, 5, 8)])
 def test_rms_norm_of_a_sum_whose_gradient_is_one_number_seen_everywhere_equals_torch_s(shape, dtype, monkeypatch):

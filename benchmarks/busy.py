@@ -1,0 +1,89 @@
+"""Training, translation and generation beside one busy process: the share of the quiet speed that remains.
+
+python benchmarks/busy.py [--before CHECKOUT] [--rounds N] [WORK ...]
+Every measurement is a process of its own; quiet and busy ones alternate. --before also measures the quiet speed of another
+checkout of qkv (an earlier commit) in the same run.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKS = ("train-translate", "train-generate", "translate-1", "translate-4", "generate-1", "generate-16")
+GOAL = 0.55
+BUSY_LOOP = "import os, time\nparent, end = os.getppid(), time.monotonic() + 600\nwhile time.monotonic() < end and os.getppid() == parent: pass"
+
+
+def main() -> None:
+    options = parsed()
+    trees = {"now": ROOT} | ({"before": options.before.resolve()} if options.before else {})
+    with TemporaryDirectory() as folder:
+        write_corpus(Path(folder))
+        for work in WORKS[:2]:  # the others use these models
+            if work not in options.works:
+                measure(work, folder, ROOT)
+        for work in options.works:
+            report(work, folder, trees, options.rounds)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", choices=[*WORKS, []], default=list(WORKS), metavar="WORK", help=", ".join(WORKS))
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def write_corpus(folder: Path) -> None:
+    sys.path.insert(0, str(ROOT))
+    from qkv.data.builtin import builtin_pairs
+
+    pairs = builtin_pairs()[0]
+    (folder / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
+    (folder / "text.txt").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+
+
+def report(work: str, folder: str, trees: dict[str, Path], rounds: int) -> None:
+    """Quiet and busy in turns; `before` only quiet."""
+    rates: dict[str, list[float]] = {name: [] for name in ("quiet", "busy", *list(trees)[1:])}
+    for _ in range(rounds):
+        rates["quiet"].append(measure(work, folder, ROOT))
+        with busy_process():
+            rates["busy"].append(measure(work, folder, ROOT))
+        for name in list(trees)[1:]:
+            rates[name].append(measure(work, folder, trees[name]))
+    middle = {name: statistics.median(values) for name, values in rates.items()}
+    figures = "   ".join(f"{name} {value:9.1f}" for name, value in middle.items())
+    before = f"   quiet / before {middle['quiet'] / middle['before']:.2f}" if "before" in middle else ""
+    print(f"{work:16} {figures}   busy / quiet {middle['busy'] / middle['quiet']:.2f} (goal {GOAL}){before}", flush=True)
+
+
+def measure(work: str, folder: str, tree: Path) -> float:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tree), str(ROOT)])
+    command = [sys.executable, "-m", "benchmarks.busy_worker", work, folder]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise SystemExit(f"{work} failed:\n{done.stderr}")
+    return float(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

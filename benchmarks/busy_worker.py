@@ -1,0 +1,69 @@
+"""One measurement of benchmarks/busy.py in a process of its own: python -m benchmarks.busy_worker WORK FOLDER; prints a rate."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 8.0  # of translating or generating
+TRAIN = {
+    "train-translate": ["translate", "--source", "pairs.tsv", "--set=model=tiny", "--set=steps=60"],
+    "train-generate": ["generate", "--text", "text.txt", "--set=model.layers=4", "--set=model.d_model=128", "--set=context=64",
+                       "--set=batch_tokens=1536", "--set=steps=150", "--set=vocab_size=1000"],
+}  # fmt: skip
+QUICK = ["--set=valid_bleu=false", "--set=beam_size=1"]
+SKIPPED = 0.3  # of the recorded speeds: the first steps allocate memory
+
+
+def main() -> None:
+    work, folder = sys.argv[1], Path(sys.argv[2])
+    print(train(work, folder) if work in TRAIN else use(work, folder))
+
+
+def train(work: str, folder: Path) -> float:
+    """Tokens/s, as the run itself records them; the run stays in FOLDER/WORK."""
+    import shutil
+
+    out = folder / work
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "qkv", "train", *TRAIN[work], *(QUICK if "translate" in work else []), "--out", str(out)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    speeds = [step["tokens_per_second"] for step in steps if "tokens_per_second" in step]
+    return statistics.median(speeds[int(SKIPPED * len(speeds)) :])
+
+
+def use(work: str, folder: Path) -> float:
+    """Sentences/s of translating the held-out sentences, or tokens/s of generating."""
+    from qkv.allocator import keep_pages
+
+    keep_pages()
+    import qkv
+    from qkv.data.builtin import builtin_pairs
+
+    name, beam = work.partition("-")[::2]
+    if name == "translate":
+        translator, sentences = qkv.load(folder / "train-translate"), [pair.source for pair in builtin_pairs()[1]][:256]
+        return rate(lambda: len(translator(sentences, beam_size=int(beam), max_length=20)))
+    generator = qkv.load(folder / "train-generate")
+    prompts = [pair.source[:4] for pair in builtin_pairs()[1]][: int(beam)]
+
+    def generate() -> int:
+        generator(prompts, max_new_tokens=48, temperature=0.8, seed=1)
+        return 48 * len(prompts)
+
+    return rate(generate)
+
+
+def rate(run) -> float:
+    run()
+    start, done = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - start) < SECONDS:
+        done += run()
+    return done / seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Run the self-checks on emulated CPUs by qemu-user: Haswell (AVX2, no AVX-512) and aarch64.
+
+    python tests/emulated_cpus.py             float32 and float64, and torch's int8 product on Haswell (make test-cpus)
+    python tests/emulated_cpus.py --short     float32 only; without qemu or a cross compiler it says so and ends well (part of make test)
+
+The native library is compiled for the CPU, for aarch64 by a cross compiler, and linked with its self-check into one static program.
+Environment variables cannot do this: a program sees the emulated CPU only, and fbgemm asks the CPU itself.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = "qemu-user g++-aarch64-linux-gnu"  # of Debian
+FLAGS = ("-static", "-fopenmp")
+DTYPES: dict[str, tuple[str, ...]] = {"float32": (), "float64": ("-DIN_DOUBLE",)}
+
+
+@dataclass(frozen=True)
+class EmulatedCpu:
+    """A CPU of qemu, and how the library is compiled for it."""
+
+    name: str
+    machine: str              # as in platform.machine()
+    march: str
+    emulator: tuple[str, ...]
+    register_bytes: int       # of a vector register: the library must use it whole
+
+    def compiler(self) -> str:
+        return "c++" if platform.machine() == self.machine else f"{self.machine}-linux-gnu-g++"
+
+    def width(self, dtype: str) -> int:
+        """Outputs of a panel: two registers."""
+        return 2 * self.register_bytes // (4 if dtype == "float32" else 8)
+
+
+HASWELL = EmulatedCpu("Haswell", "x86_64", "x86-64-v3", ("qemu-x86_64", "-cpu", "Haswell"), 32)
+CPUS = [HASWELL, EmulatedCpu("aarch64", "aarch64", "armv8-a", ("qemu-aarch64",), 16)]
+
+
+def missing() -> list[str]:
+    """The programs that are not installed."""
+    needed = {name for cpu in CPUS for name in (cpu.emulator[0], cpu.compiler())}
+    return sorted(name for name in needed if shutil.which(name) is None)
+
+
+def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
+    """The library and its self-check as one program for the CPU, with the flags of the library."""
+    from qkv.native.build import FLAGS as LIBRARY_FLAGS
+    from qkv.native.build import SOURCES
+
+    program = folder / f"{cpu.name}-{dtype}"
+    flags = [flag for flag in LIBRARY_FLAGS if flag not in ("-shared", "-fPIC")]
+    sources = [*map(str, SOURCES), str(ROOT / "tests" / "native" / "self_check_main.cpp")]
+    command = [cpu.compiler(), *flags, *FLAGS, *DTYPES[dtype], f"-march={cpu.march}", *sources, "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)  # the linker warns of dlopen in static programs: not called here
+    if done.returncode:
+        sys.exit(f"{cpu.name}: {cpu.compiler()} failed: {done.stderr}")
+    return program
+
+
+def check_native(cpu: EmulatedCpu, dtype: str, folder: Path) -> bool:
+    """Run the self-check; the program must have used the CPU's registers and seen no AVX-512."""
+    program = compile_check(cpu, dtype, folder)
+    done = subprocess.run([*cpu.emulator, str(program)], capture_output=True, text=True, timeout=300)
+    expected = f"width {cpu.width(dtype)}, avx512 0"
+    passed = done.returncode == 0 and done.stdout.strip() == expected
+    result = "passed" if passed else f"FAILED: exit code {done.returncode}, {done.stdout.strip()!r}"
+    print(f"{cpu.name}, native library, {dtype}: {result}", flush=True)
+    return passed
+
+
+# ── torch and fbgemm on Haswell ──────────────────────────────────────────────────────────────────────────────────
+def check_int8_products() -> None:
+    """Both int8 products with matrices that saturate 16 bits; run by the emulator."""
+    import torch
+
+    from qkv.generate.int8 import int8_product
+    from qkv.generate.native import native_int8_product
+
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2", torch.backends.cpu.get_cpu_capability()
+    made = torch.Generator().manual_seed(0)
+    for signs in (torch.ones(30, 64), torch.randint(2, (30, 64), generator=made) * 2.0 - 1):
+        weight, x = 127 * signs, torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -128.0) / 64
+        x[0] = 127 / 64                                           # the largest sums
+        exact = x.double() @ weight.double().T
+        for product in (int8_product, native_int8_product):
+            error = float((product(weight, None)(x) - exact).abs().max() / exact.abs().max())
+            assert error < 1e-5, f"{product.__name__}: error {error:.3f} of the largest output"  # saturation: 0.3 and more
+
+
+def check_torch() -> bool:
+    """The int8 products as Python calls them, on Haswell; the compiler runs outside and must be told the instruction set."""
+    environment = os.environ | {"QKV_NATIVE_MARCH": HASWELL.march, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home")}
+    done = subprocess.run([*HASWELL.emulator, sys.executable, __file__, "--int8"], env=environment, capture_output=True, text=True, timeout=600)
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    print(f"Haswell, int8 products of torch and of the native library: {'passed' if done.returncode == 0 else f'FAILED: {last}'}", flush=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="the native library in float32 only")
+    parser.add_argument("--int8", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.int8:
+        check_int8_products()
+        return
+    if missing():
+        print(f"emulated CPUs: NOT CHECKED, no {', '.join(missing())}; on Debian: apt-get install {PACKAGES}")
+        sys.exit(0 if options.short else 1)
+    dtypes = ["float32"] if options.short else list(DTYPES)
+    with tempfile.TemporaryDirectory() as folder:
+        passed = [check_native(cpu, dtype, Path(folder)) for cpu in CPUS for dtype in dtypes]
+    if not options.short and platform.machine() == HASWELL.machine:
+        passed.append(check_torch())
+    sys.exit(0 if all(passed) else 1)
+
+
+if __name__ == "__main__":
+    main()

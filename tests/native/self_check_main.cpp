@@ -1,0 +1,17 @@
+// Runs the library's self-check as a program: for CPUs that are emulated (tests/emulated_cpus.py).
+//
+// Prints the width of a panel and whether the CPU has AVX-512; exits with what qkv_check() returns.
+#include <cstdio>
+
+extern "C" int qkv_width();
+extern "C" int qkv_check();
+
+int main() {
+#if defined(__x86_64__)
+    int avx512 = __builtin_cpu_supports("avx512f") != 0;
+#else
+    int avx512 = 0;
+#endif
+    std::printf("width %d, avx512 %d\n", qkv_width(), avx512);
+    return qkv_check();
+}

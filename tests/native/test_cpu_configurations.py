@@ -1,0 +1,34 @@
+"""A CPU configuration that has no effect is an error (tests/cpu_configurations.py)."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+CPU = runpy.run_path(str(Path(__file__).resolve().parents[1] / "cpu_configurations.py"))
+BASELINE = next(one for one in CPU["CONFIGURATIONS"] if one.name == "baseline")
+NO_COMPILER = next(one for one in CPU["CONFIGURATIONS"] if one.name == "no-compiler")
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not CPU["X86"], reason="a configuration of x86-64")
+def test_variables_without_effect_are_an_error():
+    environment = {name: value for name, value in CPU["environment_of"](BASELINE).items() if name not in BASELINE.environment}
+    with pytest.raises(SystemExit) as error:
+        CPU["prove"](BASELINE, environment)
+    message = str(error.value)
+    assert message.startswith("baseline: not in effect: ")
+    for library in ("torch", "oneDNN", "CTranslate2", "native"):
+        assert f"{library} is " in message
+
+
+@pytest.mark.native
+def test_a_compiler_that_is_found_after_all_is_an_error():
+    environment = {name: value for name, value in CPU["environment_of"](NO_COMPILER).items() if name != "CXX"}
+    with pytest.raises(SystemExit, match=r"no-compiler: not in effect: native is [0-9]+, not None"):
+        CPU["prove"](NO_COMPILER, environment)
+
+
+def test_all_configurations_run_tests_that_exist():
+    for path in CPU["LONG"] + CPU["ALONE"] + CPU["SHORT"]:
+        assert (CPU["ROOT"] / path).exists(), path

@@ -1,0 +1,118 @@
+"""The wheel and the sdist: all files are in them, and the installed package works outside the repository.
+
+The wheel is installed into a new environment. Its dependencies (torch, ...) are not downloaded again: a .pth file names the folder
+where this Python has them, after the environment's own, so that `qkv` itself can only come from the wheel.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {str(path.relative_to(ROOT)) for path in (ROOT / "qkv").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+# A model in seconds. When `qkv demo` has --minutes: ["demo", "--minutes", "0.1", "--out", "model"].
+TRAIN = ["train", "translate", "--source", "pairs.tsv", "--out", "model",
+         *(f"--set={one}" for one in ("vocab_size=400", "model.layers=1", "model.d_model=16", "model.n_heads=2", "model.d_ff=32", "model.max_len=64",
+                                      "steps=6", "batch_tokens=800", "warmup=2", "beam_size=2"))]  # fmt: skip
+WHERE = """
+import json, qkv, torch
+from qkv.native.build import library
+native = library(torch.float32)
+print(json.dumps([qkv.__file__, native._name, native.qkv_check()]))
+"""
+
+
+def run(*command: object, cwd: Path, **environment: str) -> str:
+    """The output of a command that must succeed; the repository is not on its path."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """The folder with both archives; they are built from a copy, the wheel from the sdist, nothing is downloaded."""
+    folder = tmp_path_factory.mktemp("built")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "qkv", folder / "qkv", ignore=shutil.ignore_patterns("__pycache__"))
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=folder)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """qkv(...): runs the installed command in an empty folder; qkv.python is the interpreter of its environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
+    python = folder / "env" / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=folder)
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    work = folder / "work"
+    work.mkdir()
+
+    def qkv(*arguments: str, program: str = "qkv") -> str:
+        return run(python.with_name(program), *arguments, cwd=work, XDG_CACHE_HOME=str(folder / "cache"), QKV_LANG="en", OMP_NUM_THREADS="1")
+    qkv.folder = folder
+    return qkv
+
+
+@pytest.fixture(scope="module")
+def model(installed) -> Path:
+    """A model that the installed command has trained."""
+    code = "from qkv.data.builtin import builtin_pairs\nfor pair in builtin_pairs()[0][:300]: print(pair.source, pair.target, sep='\\t')"
+    work = installed.folder / "work"
+    (work / "pairs.tsv").write_text(installed("-c", code, program="python"), encoding="utf-8")
+    installed(*TRAIN)
+    return work / "model"
+
+
+def test_both_archives_hold_every_file_of_the_package_and_the_wheel_nothing_else(built):
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if not re.match(r"qkv-[^/]+\.dist-info/", name)}
+    assert names == FILES
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert packed >= FILES | {"pyproject.toml", "README.md", "LICENSE"}
+
+
+def test_the_metadata_declares_the_python_that_is_tested(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        metadata = archive.read(name).decode()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert re.findall(r"^Classifier: Programming Language :: Python :: (\d+\.\d+)$", metadata, re.M) == [version]
+    (required,) = re.findall(r"^Requires-Python: (.*)$", metadata, re.M)
+    assert set(required.split(",")) == {f">={version}", f"<{sys.version_info.major}.{sys.version_info.minor + 1}"}
+
+
+@pytest.mark.native
+def test_the_native_library_is_compiled_from_the_installed_package(installed):
+    package, native, check = json.loads(installed("-c", WHERE, program="python"))
+    assert Path(package).is_relative_to(installed.folder / "env")
+    assert Path(native).parent == installed.folder / "cache" / "qkv" and check == 0
+
+
+def test_the_installed_command_trains_a_model_and_checks_it(installed, model):
+    assert (model / "model.safetensors").exists()
+    assert json.loads(installed("check", "model", "--json"))["holds"] is True
+
+
+def test_the_installed_explorer_writes_a_page_with_all_its_parts(installed, model):
+    installed("explore", "model", "--text", "我爱机器学习", "--out", "page.html")
+    page = (model.parent / "page.html").read_text(encoding="utf-8")
+    source = (ROOT / "qkv" / "explore" / "page" / "style.css").read_text(encoding="utf-8")
+    assert source.strip() in page and "我爱机器学习" in page
