@@ -99,7 +99,10 @@ def target_units(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Unit]:
 
 def id_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
     """The characters that each of these very ids adds to the text of those before it."""
-    ends = [len(tokenizer.decode(ids[: place + 1]).rstrip("\ufffd")) for place in range(len(ids))]
+    begun = [tokenizer.decode(ids[: place + 1]).rstrip("\ufffd") for place in range(len(ids))]
+    whole = tokenizer.decode(ids)
+    leading = len(whole) - len(whole.lstrip(" "))  # a prefix space is removed only when a word follows it
+    ends = [len(text) if text.strip(" ") else min(len(text), leading) for text in begun]
     return list(zip([0, *ends], ends, strict=False))
 
 

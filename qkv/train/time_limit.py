@@ -14,9 +14,9 @@ from qkv.train.recipe import Recipe
 from qkv.train.report import Pace
 from qkv.train.schedule import share_of_peak
 
-SLOW_STEPS = 3       # the first steps allocate memory and are not timed
+SLOW_STEPS = 3       # the first steps allocate memory, the very first may compile the native library: they are not timed
 TIMED_STEPS = 7      # then so many are timed before the first estimate
-FIRST_FRACTION = 0.1  # on a very slow machine the estimate is made after this fraction of the limit
+FIRST_FRACTION = 0.5  # on a very slow machine the estimate is made after this fraction of the limit
 RECENT_STEPS = 30    # whose mean speed tells in the decay whether the limit will be kept
 RESERVE = 0.1        # fraction of the limit kept for validations and checkpoints until they have been measured
 
@@ -78,14 +78,13 @@ class TimeLimit:
     def _timed(self, pace: Pace, earlier: float) -> bool:
         if pace.steps == SLOW_STEPS:
             self.start = pace.steps, pace.seconds - pace.idle
-        enough = SLOW_STEPS + TIMED_STEPS
-        return pace.steps >= enough or pace.seconds + earlier > FIRST_FRACTION * 60 * self.recipe.max_minutes
+        late = pace.seconds + earlier > FIRST_FRACTION * 60 * self.recipe.max_minutes
+        return pace.steps >= SLOW_STEPS + TIMED_STEPS or (late and pace.steps > SLOW_STEPS)
 
     def _estimate(self, step: int, pace: Pace, earlier: float) -> int:
         """How many steps fit, at the mean speed since the first ones, with room for what is not a step."""
         steps, seconds = self.start
-        self.seconds_per_step = (pace.seconds - pace.idle - seconds) / (pace.steps - steps) if pace.steps > steps else (
-            seconds / max(1, steps))
+        self.seconds_per_step = (pace.seconds - pace.idle - seconds) / (pace.steps - steps)
         limit = 60 * self.recipe.max_minutes
         reserve = max(RESERVE * limit - pace.idle, pace.longest_pause)
         left = (limit - earlier - pace.seconds - reserve) / max(self.seconds_per_step, 1e-9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
 from qkv.errors import QkvError
-from qkv.generate.alignment import source_units, target_units
+from qkv.generate.alignment import id_spans, source_units, target_units
 from qkv.generate.stream import TextStream, text_of
 from qkv.text.learn import Choices, learn
 from qkv.text.steps import merge_steps
@@ -78,6 +78,12 @@ def test_words_for_alignments_hold_their_own_tokens():
     for text in ("machine zoo", "zoo machine", "  zoo", "zoo 1"):
         ids = WITH.encode(text)
         assert [unit.text for unit in target_units(WITH, ids)] == [unit.text for unit in source_units(WITH, text)]
+
+
+@pytest.mark.parametrize("text, spans", [
+    ("zoo", [(0, 0), (0, 1), (1, 2), (2, 3)]), (" zoo", [(0, 1), (1, 1), (1, 2), (2, 3), (3, 4)]), ("machine", [(0, 7)])])
+def test_the_spans_of_ids_give_a_lone_prefix_space_no_character(text, spans):
+    assert id_spans(WITH, WITH.encode(text)) == spans
 
 
 @given(TEXTS)

@@ -146,9 +146,16 @@ def test_a_changed_decay_goes_on_from_where_it_was():
     assert share[79] == 0
 
 
+def test_a_first_step_that_stalls_does_not_end_the_run(tiny_recipe, tmp_path):
+    """Measured on a busy machine: the first step compiled the native library for a third of the limit, and two steps were chosen."""
+    clock = Clock(lambda step: 35.0 if step == 0 else 0.4)
+    steps = trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step
+    assert steps == 40 and clock.now <= 60
+
+
 def test_a_very_slow_machine_does_not_wait_for_ten_steps(tiny_recipe, tmp_path):
     clock = Clock(20.0)
-    assert trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step <= 3
+    assert trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step <= 5
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "paper"])
@@ -166,9 +173,9 @@ def test_a_resumed_run_keeps_the_limit_and_the_learning_rates(tiny_recipe, tmp_p
     with pytest.raises(Stopped):
         trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1, until=until)
     resumed = trained(tiny_recipe, tmp_path / "run", clock, resume=True, max_minutes=1)
-    steps = recorded(tmp_path / "run")["steps"]
-    assert resumed.progress.step == steps < 40 and clock.now <= 60
-    trained(tiny_recipe, tmp_path / "again", Clock(0.1), steps=steps)
+    told = recorded(tmp_path / "run")
+    assert resumed.progress.step == told["steps"] < 40 and clock.now <= 60
+    trained(tiny_recipe, tmp_path / "again", Clock(0.1), steps=told["steps"], decay_changes=tuple(map(tuple, told["decay_changes"])))
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "again"))
 
 
