@@ -41,7 +41,7 @@ def int8_maker(native: bool) -> Make:
 
 
 def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
-    """x W^T + b for (rows, width) by fbgemm, with W in 7 bits, x rounded to 8 at each call and sums in 32."""
+    """x W^T + b for (rows, width) by fbgemm: W in 7 bits, each row of x rounded to -127 ... 127 of its own scale, sums in 32."""
     scales = weight.abs().amax(dim=1).clamp_min(1e-12) / LARGEST_WEIGHT
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = ENGINE
@@ -49,11 +49,18 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch wants another library for quantizing, but its product is this one
             whole = torch.quantize_per_channel(weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        laid_out = torch.ops.quantized.linear_prepack(whole, bias)
+        laid_out = torch.ops.quantized.linear_prepack(whole, None)
     finally:
         torch.backends.quantized.engine = before
-    run = torch.ops.quantized.linear_dynamic.default
-    return lambda x: run(x, laid_out)
+    # torch has one activation scale for all rows, from the smallest number to the largest. This row makes it 1/127, zero at 128.
+    ends = weight.new_zeros(1, weight.shape[1])
+    ends[0, 0], ends[0, -1] = 1, -128 / 127
+
+    def run(x: Tensor) -> Tensor:
+        largest = x.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)      # a scale for each row: batch-invariant
+        y = torch.ops.quantized.linear_dynamic.default(torch.cat([x / largest, ends]), laid_out)[:-1] * largest
+        return y if bias is None else y + bias
+    return run
 
 
 # ── Self-check ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -71,8 +78,8 @@ def check_int8(make: Make) -> None:
 def saturating_matrices(inputs: int) -> tuple[Tensor, Tensor]:
     """Weights (8, inputs) and activations (4, inputs) in int64, of the largest sizes and all patterns of signs two by two.
 
-    Every weight is 127 or -127 and every activation 127 or -128: 8 bits hold them without rounding.
+    Every weight and every activation is 127 or -127: 8 bits hold them without rounding.
     """
     place = torch.arange(inputs)
     signs = torch.stack([torch.ones_like(place), 1 - 2 * (place % 2), 1 - 2 * (place // 2 % 2), 1 - 2 * (place * place // 3 % 2)])
-    return 127 * torch.cat([signs, -signs]), torch.where(signs > 0, 127, -128)
+    return 127 * torch.cat([signs, -signs]), 127 * signs
