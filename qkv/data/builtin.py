@@ -13,6 +13,7 @@ from zlib import crc32
 
 # Importing these enters their patterns into the grammar.
 from qkv.data import builtin_clauses, builtin_deeds, builtin_everyday, builtin_learning, builtin_world  # noqa: F401
+from qkv.data.builtin_links import GoldLink, gold_links
 from qkv.data.builtin_phrases import PATTERNS, Dice
 
 HELD_OUT = 500
@@ -23,6 +24,11 @@ class Pair(NamedTuple):
     """A Chinese sentence and its English translation."""
     source: str
     target: str
+
+    @property
+    def links(self) -> list[GoldLink]:
+        """The gold word alignment, from characters of the source to words of the target."""
+        return gold_links(self.source, self.target)
 
 
 NOTES_SENTENCES = [

@@ -64,6 +64,26 @@ def cannot_cross_because(dice: Dice) -> Word:
     return _because(clause(ph.CANNOT, who, cross), pronoun, dice.pick(why), now=True)
 
 
+# ---- the same with the noun named: 本来想 ..., 但是它 ... is translated with what 它 refers to
+def _wanted(dice: Dice, name_walker: bool) -> Word:
+    """这只动物本来想穿过街道，但是它太累了: the animal wanted to cross the street, but the animal was too tired."""
+    walker, (what, verb, reasons) = ph.the(dice.pick(lex.ANIMALS)), dice.pick(lex.CROSSINGS)
+    named, why = (walker.en, lex.WEAKNESSES) if name_walker else (f"the {what.en}", reasons)
+    look = dice.pick(why)
+    return said(f"{walker.zh}本来想{verb}{what.zh}，但是它太{look.zh}了",
+                f"{walker.en} wanted to cross the {what.en}, but {named} was too {look.en}")
+
+
+@pattern(480)
+def wanted_to_cross_but_the_walker(dice: Dice) -> Word:
+    return _wanted(dice, name_walker=True)
+
+
+@pattern(480)
+def wanted_to_cross_but_the_way(dice: Dice) -> Word:
+    return _wanted(dice, name_walker=False)
+
+
 @pattern(300)
 def crosses(dice: Dice) -> Word:
     who, (cross, _) = _walker(dice), _crossing(dice)

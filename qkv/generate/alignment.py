@@ -4,7 +4,6 @@ In: a sentence pair as ids. Out: pairs of words with a weight. Weights are those
 its heads: a choice, not a measured one. Told in docs/translation.md, "Alignment".
 """
 
-import re
 from collections.abc import Sequence
 from copy import copy
 from typing import NamedTuple, TypeVar
@@ -17,9 +16,7 @@ from qkv.model.attention import ExplainedCore
 from qkv.model.explained import put
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
-
-# A word of an alphabet with its hyphens and apostrophes; of other scripts, and of punctuation, each character.
-_WORD = re.compile(r"[^\W\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+(?:['’-]\w+)*|\S")
+from qkv.text.words import word_spans
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -92,7 +89,7 @@ def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
     >>> units("lower 机器", [(0, 3), (3, 5), (5, 8)])
     [Unit(text='lower', tokens=[0, 1]), Unit(text='机器', tokens=[2])]
     """
-    starts = {word.start() for word in _WORD.finditer(text)}
+    starts = {start for start, _ in word_spans(text)}
     groups: list[list[int]] = []
     bounds: list[tuple[int, int]] = []
     for token, (start, end) in enumerate(spans):

@@ -160,6 +160,27 @@ def test_it_was_too_wide_speaks_of_the_way_and_it_was_too_tired_of_the_walker():
         assert all(pair.target.endswith(f"because {expected}") for pair in siblings)
 
 
+def test_after_但是_the_translation_names_what_它_refers_to():
+    for name, noun in {"wanted_to_cross_but_the_walker": 0, "wanted_to_cross_but_the_way": 1}.items():
+        pairs = compositions()[name]
+        assert len(pairs) >= 300
+        for pair in pairs:
+            found = re.fullmatch(r"the (\w+) wanted to cross the (\w+), but the (\w+) was too \w+", pair.target)
+            assert found and found[3] == found[1 + noun] and re.search("本来想.*，但是它太.+了$", pair.source), pair
+
+
+def test_the_same_reason_names_the_same_noun_wherever_it_is_said():
+    reasons = {name: {pair.source.partition("它太")[2] for pair in compositions()[name]} for name in (
+        "wanted_to_cross_but_the_walker", "wanted_to_cross_but_the_way")}
+    walker, way = reasons.values()
+    assert "累了" in walker and "宽了" in way and not walker & way
+
+
+def test_all_other_patterns_say_what_they_said_before_它_was_named():
+    others = sorted((name, [tuple(pair) for pair in pairs]) for name, pairs in compositions().items() if not name.startswith("wanted_to_cross"))
+    assert hashlib.sha256(repr(others).encode()).hexdigest() == "1588e37fa378cbaed25f8aa82de1af1fc76d90d90ea29a6ce66dd9c9f1a5a50e"
+
+
 @pytest.mark.parametrize("form, plain, wanted", [
     ("plural", "child", "children"), ("plural", "box", "boxes"), ("plural", "library", "libraries"), ("plural", "loss function", "loss functions"),
     ("past", "go", "went"), ("past", "plan", "planned"), ("past", "study", "studied"), ("past", "listen to music", "listened to music"),
