@@ -20,6 +20,7 @@ from qkv.checkpoint.parity import Report, compare, hashes, our_answer, peer, wri
 from qkv.checkpoint.shards import read_json
 
 GENERATION, POOLING = "generation.json", "pooling.json"  # what a folder of ours keeps of theirs beside the model
+ALIGNMENT = "alignment.json"  # the cross-attention head that guided alignment has trained
 
 
 def import_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> tuple[dict[str, Any], Report | None]:
@@ -43,16 +44,19 @@ def export_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> tup
     return facts, check_parity(folder, out, n_inputs, out)
 
 
-def extras(generation: Mapping[str, Any] | None = None, pooling: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+def extras(
+    generation: Mapping[str, Any] | None = None, pooling: Mapping[str, Any] | None = None, alignment: Mapping[str, Any] | None = None
+) -> dict[str, bytes]:
     """What is kept beside a model, as files; what is empty has none."""
-    kept = {GENERATION: generation, POOLING: pooling}
+    kept = {GENERATION: generation, POOLING: pooling, ALIGNMENT: alignment}
     return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in kept.items() if content}
 
 
 def with_extras(loaded: LoadedModel, folder: Path) -> LoadedModel:
     """A folder of ours with what an import kept beside the model."""
     return replace(loaded, facts=loaded.facts | {
-        "generation": read_json(folder, GENERATION, {}), "pooling": read_json(folder, POOLING, {}) or None})
+        "generation": read_json(folder, GENERATION, {}), "pooling": read_json(folder, POOLING, {}) or None,
+        "alignment": read_json(folder, ALIGNMENT, {}) or None})
 
 
 def check_parity(ours: Path, theirs: Path, n_inputs: int, written: Path) -> Report | None:

@@ -29,7 +29,8 @@ def attention(
     subject = open_explorer(folder).subject
     if subject.family == "translator" and kind is None and layer is None:
         source, target = subject.tokenizers.values()
-        print(draw_cross_attention(Translator(subject.model, source, target, marks=subject.generation), text, out))
+        translator = Translator(subject.model, source, target, marks=subject.generation, alignment=subject.alignment_head)
+        print(draw_cross_attention(translator, text, out))
         return
     try:
         print(draw_attention(Pass(subject, text, ()), out, kind, layer))
@@ -38,13 +39,13 @@ def attention(
 
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:
-    """The cross-attention of the last layer but one, its heads averaged, as a PNG."""
+    """The cross-attention that --alignment reads, as a PNG: of the guided head, or the mean of the last layer but one."""
     from qkv.generate.alignment import cross_weights
     from qkv.measure.pictures import attention_picture
 
     source = translator.encode_source(text)
     target = translator.encode_target(translator(text))                 # <bos> y <eos>
-    weights = cross_weights(translator.model, source, target[:-1])      # (target, source)
+    weights = cross_weights(translator.model, source, target[:-1], translator.alignment)   # (target, source)
     rows, columns = translator.target.tokens_for_people(target[1:]), translator.source.tokens_for_people(source)
     attention_picture(weights, rows, columns, path, text)
     return path

@@ -10,13 +10,13 @@ import typer
 from qkv.errors import QkvError
 from qkv.language import say
 
-TRAIN, VALID, SETTINGS = "train.tsv", "valid.tsv", "recipe.json"  # JSON is YAML too
+TRAIN, VALID, ALIGNMENT, SETTINGS = "train.tsv", "valid.tsv", "train.align", "recipe.json"  # JSON is YAML too
 RECIPE = {
     "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 600, "batch_tokens": 4_096, "target_language": "en",
     "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
     "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
-    "save_every": 240, "validate_every": 240, "beam_size": 4,
+    "save_every": 240, "validate_every": 240, "beam_size": 4, "guided_alignment_weight": 0.1,
 }  # fmt: skip
 
 
@@ -41,6 +41,7 @@ def _train(out: Path, again: bool) -> int:
     """Write the built-in pairs as files and train on them as on anybody's files; a stopped demo goes on."""
     from qkv.cli.train import run_training
     from qkv.data.builtin import builtin_pairs
+    from qkv.data.builtin_links import pharaoh
     from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
 
@@ -49,9 +50,10 @@ def _train(out: Path, again: bool) -> int:
     files = {"train": out / TRAIN, "valid": out / VALID}
     for file, pairs in zip(files.values(), builtin_pairs(), strict=True):
         write_text(file, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    write_text(out / ALIGNMENT, "".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0]))
     recipe = out / SETTINGS
     write_text(recipe, json.dumps(RECIPE, indent=2) + "\n")
-    flags: dict[str, Any] = {"source": str(files["train"]), "valid_source": str(files["valid"])}
+    flags: dict[str, Any] = {"source": str(files["train"]), "valid_source": str(files["valid"]), "alignment": str(out / ALIGNMENT)}
     return run_training("translate", out, recipe, [], flags, resume=bool(saved_steps(out)))
 
 
@@ -75,6 +77,7 @@ def _show(out: Path) -> None:
     import qkv
     from qkv.cli.attention import draw_cross_attention
     from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+    from qkv.measure.alignment_error import alignment_error_rate
     from qkv.measure.scores import score
 
     translator = qkv.load(out)
@@ -84,6 +87,8 @@ def _show(out: Path) -> None:
     print(say(f"\nOn {len(held_out)} unseen sentences:", f"\n在 {len(held_out)} 句未见过的句子上："))
     print(say(f"exact match {scores.exact:.1%}", f"完全一致 {scores.exact:.1%}"))
     print(scores)
+    error = alignment_error_rate(translator, held_out)
+    print(say(f"alignment error rate (AER) {error:.3f}", f"词对齐错误率（AER）{error:.3f}"))
     print()
     for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
         print(f"{pair.source} -> {output}")

@@ -115,6 +115,7 @@ class PairBatch:
     source: Tensor      # (batch, source): x <eos>
     target_in: Tensor   # (batch, target): <bos> y
     target_out: Tensor  # (batch, target): y <eos>
+    gold: Tensor | None = None  # (batch, target, source): where the guided head should look; None: no alignments
 
 
 def pair_batch(sources: Rows, targets: Rows, pad_id: int, bos_id: int, eos_id: int) -> PairBatch:

@@ -4,7 +4,7 @@ In: a pair that the grammar composed. Out: links, each from a span of characters
 grammar has few translations, so its English word in the sentence is known. Explained in docs/data.md, "Gold alignments".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
 from typing import NamedTuple
@@ -48,6 +48,13 @@ class Segment(NamedTuple):
 def gold_links(source: str, target: str) -> list[GoldLink]:
     """The links of a pair of the built-in grammar, in the order of the English words."""
     return sorted(_Linker(source, target).links(), key=lambda link: (link.word, not link.sure, link.start))
+
+
+def pharaoh(links: Sequence[GoldLink]) -> str:
+    """Links as a line in Pharaoh format, "0-0 1-2": each Chinese character is a word; where a word has no sure link, its possible ones."""
+    sure = {link.word for link in links if link.sure}
+    kept = [link for link in links if link.sure or link.word not in sure]
+    return " ".join(f"{character}-{link.word}" for link in kept for character in range(link.start, link.end))
 
 
 class _Linker:

@@ -36,7 +36,7 @@ class Pairs:
     def __iter__(self) -> Iterator[Pair]:
         kept = dropped = 0
         filled = [False, False]  # has either side any text at all?
-        for source, target in self._all():
+        for source, target in self.every_pair():
             source, target = source.strip(), target.strip()
             filled = [filled[0] or bool(source), filled[1] or bool(target)]
             if source and target:
@@ -52,7 +52,8 @@ class Pairs:
         """What tells whether the files are still the same: a SHA-256 of their contents."""
         return fingerprint_of(self.paths)
 
-    def _all(self) -> Iterator[Pair]:
+    def every_pair(self) -> Iterator[Pair]:
+        """The pairs line by line as the files have them, those with an empty side too."""
         if len(self.paths) == 2:
             return _aligned(*self.paths, self.errors)
         return (_jsonl if _is_jsonl(self.paths[0]) else _tsv)(self.paths[0], self.errors)

@@ -33,7 +33,11 @@ class Share:
     held_out: bool
 
     def __iter__(self) -> Iterator[Pair]:
-        return (pair for i, pair in enumerate(self.pairs) if (i % self.every == self.every // 2) == self.held_out)
+        return (pair for i, pair in enumerate(self.pairs) if self.has(i))
+
+    def has(self, index: int) -> bool:
+        """Whether the pair of this number, counted without dropped ones, is in this share."""
+        return (index % self.every == self.every // 2) == self.held_out
 
 
 def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, TextStore]:

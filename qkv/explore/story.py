@@ -207,6 +207,8 @@ def attention_of(one: Pass) -> list[dict[str, Any]]:
         cross = [(n, layer.cross.n_heads) for n, layer in layers if layer.cross is not None]
         sides = SIDE_OF[name], SIDE_OF[name]
         found += [(name, sides, own), ("cross", ("target", "source"), cross)]
+    guided = one.subject.alignment_head
     return [{"name": name, "title": as_both(ATTENTION[name]), "rows": rows, "columns": columns,
-             "layers": [{"layer": n, "heads": heads} for n, heads in layers]}
+             "layers": [{"layer": n, "heads": heads} for n, heads in layers],
+             "guided": guided._asdict() if guided and name == "cross" else None}
             for name, (rows, columns), layers in found if layers]

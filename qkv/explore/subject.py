@@ -13,6 +13,7 @@ from qkv.checkpoint.folder import LoadedModel
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
+from qkv.model.guided import AlignmentHead, alignment_head
 from qkv.text.frame import Frame, frame_of, pair_frame
 from qkv.text.lines import mend_surrogates
 from qkv.text.marks import start_mark
@@ -42,6 +43,11 @@ class Subject:
     def pooling(self) -> dict[str, Any]:
         """How token vectors become one vector."""
         return {"pooling": "mean", "normalised": False} | (self.facts.get("pooling") or {})
+
+    @property
+    def alignment_head(self) -> AlignmentHead | None:
+        """The cross-attention head that guided alignment has trained, if the folder names one."""
+        return alignment_head(self.facts.get("alignment"), self.model.spec, self.name)
 
     @property
     def eos_id(self) -> int | None:

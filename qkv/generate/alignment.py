@@ -1,7 +1,7 @@
-"""Which source word each target word comes from, read off the cross-attention.
+"""Word alignment: which source word each target word comes from, by cross-attention weights.
 
-In: a sentence pair as ids. Out: pairs of words with a weight. Weights are those of the last but one layer, averaged over
-its heads: a choice, not a measured one. Told in docs/translation.md, "Alignment".
+In: a sentence pair as ids. Out: pairs of words with a weight. The weights are those of the head that guided alignment has trained;
+in a model without one, those of the last layer but one, averaged over its heads. Explained in docs/translation.md, "Alignment".
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkv.generate.step import at_rest
 from qkv.model.attention import ExplainedCore
 from qkv.model.explained import put
+from qkv.model.guided import AlignmentHead, core_path
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
@@ -36,22 +37,36 @@ class Unit(NamedTuple):
     tokens: list[int]
 
 
-def align(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit]) -> list[Link]:
-    """For each target word the source word of the largest weight; `weights` are (target tokens, source tokens)."""
+def align(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool = False) -> list[Link]:
+    """For each target word the source word of the largest weight; `weights` are (target tokens, source tokens).
+
+    With `null`, a target word that attends most to tokens outside all words (<eos>) has no link, as guided alignment trains it.
+    """
+    found = linked_words(weights, source, target, null)
+    return [Link(source[place].text, target[word].text, round(weight, 4)) for word, place, weight in found]
+
+
+def linked_words(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool) -> list[tuple[int, int, float]]:
+    """The same as numbers: target word, source word, weight."""
     if not source:
         return []
     columns = torch.stack([weights[:, one.tokens].sum(dim=1) for one in source], dim=1)     # (target tokens, words)
+    outside = weights.sum(dim=1) - columns.sum(dim=1)                                       # (target tokens,)
     links = []
-    for word in target:
+    for number, word in enumerate(target):
         weight, place = columns[word.tokens].mean(dim=0).max(dim=0)
-        links.append(Link(source[int(place)].text, word.text, round(float(weight), 4)))
+        if not null or weight >= outside[word.tokens].mean():
+            links.append((number, int(place), float(weight)))
     return links
 
 
-def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence[int]) -> Tensor:
-    """Where each place of the decoder's input `begun` (<bos> first) looks, (target, source), in a forced pass."""
+def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence[int], chosen: AlignmentHead | None = None) -> Tensor:
+    """The cross-attention weights of the decoder's input `begun` (<bos> first), (target, source), in a forced pass.
+
+    `chosen` is the head to read; without it, the mean of all heads of the last layer but one.
+    """
     assert model.decoder is not None
-    path = f"decoder.layers.{max(0, len(model.decoder.layers) - 2)}.cross.branch.core"
+    path = core_path(chosen.layer if chosen else max(0, len(model.decoder.layers) - 2))
     device, kept = model.embed.weight.device, list[Tensor]()
     with at_rest(model):
         core, ours = ExplainedCore().eval(), apart(model, path)
@@ -59,7 +74,7 @@ def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence
         core.weights.register_forward_hook(lambda module, given, output: kept.append(output))
         memory = ours.encode(torch.tensor([source_ids], device=device))
         ours.decode(torch.tensor([begun], device=device), memory)
-    return kept[0][0].mean(dim=0)                                                           # over heads
+    return kept[0][0, chosen.head] if chosen else kept[0][0].mean(dim=0)                    # (target, source)
 
 
 def apart(module: Part, path: str) -> Part:
@@ -79,8 +94,13 @@ def source_units(tokenizer: Tokenizer, text: str) -> list[Unit]:
 
 def target_units(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Unit]:
     """The words that these very ids say; encoding their text again could give others."""
+    return units(tokenizer.decode(ids), id_spans(tokenizer, ids))
+
+
+def id_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The characters that each of these very ids adds to the text of those before it."""
     ends = [len(tokenizer.decode(ids[: place + 1]).rstrip("\ufffd")) for place in range(len(ids))]
-    return units(tokenizer.decode(ids), list(zip([0, *ends], ends, strict=False)))
+    return list(zip([0, *ends], ends, strict=False))
 
 
 def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
@@ -101,3 +121,13 @@ def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
             groups.append([token])
             bounds.append((start, end))
     return [Unit(text[start:end].strip(), group) for (start, end), group in zip(bounds, groups, strict=True)]
+
+
+def unit_spans(text: str, found: Sequence[Unit]) -> list[tuple[int, int]]:
+    """Where each unit stands in the text they were made from."""
+    spans, end = [], 0
+    for unit in found:
+        start = text.index(unit.text, end)
+        end = start + len(unit.text)
+        spans.append((start, end))
+    return spans

@@ -11,32 +11,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.convert import extras
+from qkv.checkpoint.convert import ALIGNMENT, extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.errors import QkvError
-from qkv.generate.alignment import Link, align, cross_weights, source_units, target_units
+from qkv.generate.alignment import Link, align, cross_weights, linked_words, source_units, target_units, unit_spans
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.fast import can_be_fast
 from qkv.generate.int8 import no_int8
 from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
+from qkv.model.guided import AlignmentHead, alignment_head
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
 from qkv.text.frame import pair_frame
 from qkv.text.marks import start_mark
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.words import word_spans
 
 
 class Translator(TextTranslator):
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
     def __init__(
-        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: dict[str, Any] | None = None
+        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: dict[str, Any] | None = None,
+        alignment: AlignmentHead | None = None,
     ):
-        """`marks` are the ids that begin and end texts, as an imported folder tells them; only start_id matters here."""
+        """`marks` are the ids that begin and end texts, as an imported folder tells them; only start_id matters here.
+
+        `alignment` is the head that guided alignment has trained, if one has been.
+        """
         self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
-        self.marks = marks or {}
+        self.marks, self.alignment = marks or {}, alignment
         if int8 and not can_be_fast(model, int8):
             raise no_int8()
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
@@ -63,13 +69,15 @@ class Translator(TextTranslator):
         if not ("tokenizer" in names or {"source", "target"} <= names.keys()):
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
         both = names.get("tokenizer")
-        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.facts.get("generation"))
+        guided = alignment_head(loaded.facts.get("alignment"), loaded.model.spec, Path(folder) / ALIGNMENT)
+        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.facts.get("generation"), guided)
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
         shared = self.source.fingerprint == self.target.fingerprint
         save_model(folder, self.model, {"tokenizer": self.target} if shared
-                   else {"source": self.source, "target": self.target}, extras(self.marks))
+                   else {"source": self.source, "target": self.target},
+                   extras(self.marks, alignment=self.alignment._asdict() if self.alignment else None))
 
     def encode_source(self, text: str) -> list[int]:
         """The ids the encoder reads: the text and <eos>, or what else its tokenizer puts around it."""
@@ -102,5 +110,18 @@ class Translator(TextTranslator):
     def links(self, text: str, ids: Sequence[int]) -> list[Link]:
         """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
-        weights = cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]])  # row i says token i
-        return align(weights[:, len(self.frame.before) :], *words)
+        return align(self.alignment_weights(text, ids), *words, null=self.alignment is not None)
+
+    def alignment_weights(self, text: str, ids: Sequence[int]) -> Tensor:
+        """The attention weights that links are read from, (target tokens, source tokens and <eos>); row i predicts token i."""
+        weights = cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]], self.alignment)
+        return weights[:, len(self.frame.before) :]
+
+    def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
+        """The alignment of a given translation: (start, end, word) links source[start:end] with a word of the target."""
+        ids = self.target.encode(target)
+        words, said = source_units(self.source, source), target_units(self.target, ids)
+        spans, places = unit_spans(source, words), unit_spans(self.target.decode(ids), said)
+        found = linked_words(self.alignment_weights(source, ids), words, said, null=self.alignment is not None)
+        return [(*spans[place], number) for unit, place, _ in found for number, (start, end) in enumerate(word_spans(target))
+                if places[unit][0] < end and start < places[unit][1]]

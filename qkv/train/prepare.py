@@ -6,18 +6,22 @@ Told in docs/training.md, "Your own files".
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from qkv.data.alignments import keep_token_links, read_alignment, token_links
 from qkv.data.corpus import Pairs, refuse_unreadable
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
+from qkv.generate.alignment import id_spans
 from qkv.generate.texts import Settings
 from qkv.language import say
 from qkv.measure.scores import bleu_by
 from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.words import word_spans
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.shape import translator_spec
 from qkv.train.translation import PairData, Translation
@@ -33,15 +37,18 @@ WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
 def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = False) -> Translation:
     """All that training needs besides the model; what is there already and still right is used again."""
     refuse_impossible(recipe)
-    train, valid = _read(recipe, folder)
+    train, valid, shares = _read(recipe, folder)
     if recipe.valid_source:
         _refuse_strangers(train[0], valid[0], recipe.valid_source)
         _refuse_strangers(train[1], valid[1], recipe.valid_target or recipe.valid_source)
     source, target = _tokenizers(recipe, folder, train, resume)
     variants = recipe.bpe_variants if recipe.bpe_dropout else 1
+    data = _encoded(folder / "train", train, (source, target), recipe.bpe_dropout, variants)
+    if recipe.alignment:
+        data = replace(data, token_links=tuple(_token_links(recipe, folder / "train", data, shares, (source, target))))
     return Translation(
         recipe,
-        _encoded(folder / "train", train, (source, target), recipe.bpe_dropout, variants),
+        data,
         _encoded(folder / "valid", valid, (source, target), 0.0, 1),
         source, target,
     )  # fmt: skip
@@ -58,7 +65,7 @@ def refuse_impossible(recipe: TranslateRecipe) -> None:
         bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
 
 
-def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts]:
+def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | Share]:
     """The training and the held-out pairs; without files for the latter, some of the former are held out."""
     if recipe.source is None:
         wrong = say("no text to learn from", "没有训练文本")
@@ -68,15 +75,16 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts]:
         raise QkvError("valid_target", wrong, say("give both files", "请给出两个文件"))
     pairs = Pairs(*(file for file in (recipe.source, recipe.target) if file))
     held_out = Pairs(*(file for file in (recipe.valid_source, recipe.valid_target) if file)) if recipe.valid_source else None
-    refuse_unreadable([*pairs.paths, *(held_out.paths if held_out else ())])
+    refuse_unreadable([*pairs.paths, *(held_out.paths if held_out else ()), *([recipe.alignment] if recipe.alignment else ())])
     if held_out:
-        return keep_pairs(folder / "train", pairs), keep_pairs(folder / "valid", held_out)
+        return keep_pairs(folder / "train", pairs), keep_pairs(folder / "valid", held_out), pairs
     count = sum(1 for _ in pairs)
     if count < FEWEST:
         wrong = say(f"only {count} pairs, too few to hold some out", f"只有 {count} 对，不够留出验证集")
         raise QkvError(recipe.source, wrong, say(f"give {FEWEST} or more, or --valid-source", f"请给至少 {FEWEST} 对，或给 --valid-source"))
     every = max(100, -(-count // 1_000)) if count >= 200 else 10
-    return keep_pairs(folder / "train", Share(pairs, every, False)), keep_pairs(folder / "valid", Share(pairs, every, True))
+    share = Share(pairs, every, False)
+    return keep_pairs(folder / "train", share), keep_pairs(folder / "valid", Share(pairs, every, True)), share
 
 
 def _refuse_strangers(train: TextStore, valid: TextStore, name: str) -> None:
@@ -111,3 +119,26 @@ def _encoded(folder: Path, texts: Texts, tokenizers: tuple[Tokenizer, Tokenizer]
             yield keep_ids(folder / f"{('source', 'target')[side]}-ids-{number}", texts[side], tokenizers[side], dropout)
 
     return PairData(tuple(stores(0)), tuple(stores(1)), *texts)
+
+
+def _token_links(
+    recipe: TranslateRecipe, folder: Path, data: PairData, pairs: Pairs | Share, tokenizers: tuple[Tokenizer, Tokenizer]
+) -> Iterator[Store]:
+    """The word alignments as token links, once for each encoding of the pairs."""
+    assert recipe.alignment is not None
+    for number, stores in enumerate(zip(data.sources, data.targets, strict=True)):
+        def rows(stores: tuple[Store, Store] = stores) -> Iterator[list[list[int]]]:
+            texts = data.source_texts, data.target_texts
+            for index, links in enumerate(read_alignment(pairs, str(recipe.alignment))):
+                pair = texts[0][index], texts[1][index]
+                spans = [_token_spans(tokenizers[side], pair[side], stores[side][index].tolist(), recipe.bpe_dropout) for side in (0, 1)]
+                yield token_links(links, (word_spans(pair[0]), word_spans(pair[1])), (spans[0], spans[1]))
+
+        yield keep_token_links(folder / f"alignment-{number}", rows(), recipe.alignment, stores)
+
+
+def _token_spans(tokenizer: Tokenizer, text: str, ids: list[int], dropout: float) -> list[tuple[int, int]]:
+    """The characters of each token; with BPE-dropout the ids are not those of encode(text), so they are decoded one by one."""
+    if not dropout:
+        return tokenizer.offsets(text)
+    return id_spans(tokenizer, ids)

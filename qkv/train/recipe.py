@@ -98,6 +98,10 @@ class TranslateRecipe(Recipe):
     valid_source: str | None = option(None, "held-out sentences; none: 1 % of the pairs, 1,000 at most",
                                       "验证源句；不给则取 1 %（最多 1000 对）")
     valid_target: str | None = option(None, "their translations", "验证译文")
+    alignment: str | None = option(None, "word alignments of the training pairs, lines such as 0-0 1-2 (Pharaoh format); "
+                                   "none: no guided alignment", "训练句对的词对齐，每行如 0-0 1-2（Pharaoh 格式）；不给则不做引导对齐")
+    guided_alignment_weight: float = option(0.1, "weight of the loss that trains one cross-attention head on these alignments",
+                                            "用词对齐训练一个交叉注意力头的损失的权重")
     target_language: str | None = option(None, "for the score's tokenizer, such as zh; none: guessed", "目标语言（决定评分分词），不给则猜")
     bleu_tokenize: str | None = option(None, "sacrebleu's tokenizer, such as none for tokenised files", "sacrebleu 分词方式，已分词文件用 none")
     tokenizer: Literal["word", "char", "bpe", "bytes", "wordpiece"] = option("bytes", "kind learned from the text", "从文本学习的分词器种类")

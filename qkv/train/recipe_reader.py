@@ -24,7 +24,7 @@ LIMITS = {
     **dict.fromkeys(("layers", "d_model", "n_heads", "d_ff", "max_len", "vocab_size", "bpe_variants", "steps", "batch_tokens",
                      "accumulate", "save_every", "validate_every", "beam_size", "context", "chunk"), COUNT),
     **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "balance", "r_drop", "average", "patience",
-                     "length_penalty", "masked_steps", "convolution"), AMOUNT),
+                     "length_penalty", "masked_steps", "convolution", "guided_alignment_weight"), AMOUNT),
     **dict.fromkeys(("dropout", "bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"), SHARE),
     **dict.fromkeys(("batch_pairs", "views"), (2, inf)),  # a single one has nothing to be told apart from
     "decay_share": (0, 1), "temperature": (1e-4, 100), "seed": (0, 2**31 - 1),

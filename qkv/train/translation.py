@@ -6,18 +6,20 @@ thanks to the mask); for each validation the loss and BLEU. Told in docs/trainin
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.alignments import gold_weights
 from qkv.data.batches import BatchPlan, Lengths, PairBatch, TurnPlan, collate, pair_batch
 from qkv.data.store import Store
 from qkv.generate.decode import greedy
 from qkv.language import say
 from qkv.measure.scores import score
+from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided_loss
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
@@ -36,6 +38,7 @@ class PairData:
     targets: tuple[Store, ...]
     source_texts: Any
     target_texts: Any
+    token_links: tuple[Store, ...] = ()  # of each encoding, where there are word alignments
 
     def lengths(self, variant: int) -> Lengths:
         """Of both sides in a batch, where each has a special token more."""
@@ -71,11 +74,20 @@ class Translation:
         return {"source": self.source, "target": self.target}
 
     @property
+    def alignment_head(self) -> AlignmentHead | None:
+        """The head that learns the alignments: the first of the last decoder layer but one, if there are alignments."""
+        assert self.spec.decoder is not None
+        return AlignmentHead(max(0, len(self.spec.decoder.each_layer()) - 2), 0) if self.train.token_links else None
+
+    @property
     def facts(self) -> dict[str, Any]:
-        return {}
+        return {"alignment": self.alignment_head._asdict()} if self.alignment_head else {}
 
     def begin(self) -> Transformer:
-        return new_model(self)
+        model = new_model(self)
+        if self.alignment_head:
+            guide(model, self.alignment_head)
+        return model
 
     def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
         """Which pairs make this micro-batch: the order of training."""
@@ -87,7 +99,10 @@ class Translation:
 
     def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
         sources, targets = data.sources[variant].take(rows), data.targets[variant].take(rows)
-        return pair_batch(sources, targets, self.pad, self.bos, self.eos)
+        batch = pair_batch(sources, targets, self.pad, self.bos, self.eos)
+        if not data.token_links:
+            return batch
+        return replace(batch, gold=gold_weights(data.token_links[variant].take(rows), batch.target_in.shape[1], batch.source.shape[1]))
 
     def sizes(self, batch: PairBatch) -> tuple[int, int]:
         """How many tokens are to be predicted, and how many tokens of both sides are real."""
@@ -103,7 +118,15 @@ class Translation:
         memory = model.encode(*_moved(batch.source, self.pad, device))
         # Padding stands on the right, so the causal mask hides it already; its own rows are left out of the loss.
         stream = model.decode(batch.target_in.to(device), memory)
-        return model.loss(stream, *_moved(batch.target_out, self.pad, device), smoothing)
+        return model.loss(stream, *_moved(batch.target_out, self.pad, device), smoothing) + self._alignment_loss(model, batch.gold)
+
+    def _alignment_loss(self, model: Transformer, gold: Tensor | None) -> Tensor | float:
+        """Guided alignment: the weighted cross-entropy between the alignments and the weights of the guided head."""
+        if gold is None or not model.training or self.alignment_head is None:
+            return 0.0
+        core = model.get_submodule(core_path(self.alignment_head.layer))
+        assert isinstance(core, GuidedCore)
+        return self.recipe.guided_alignment_weight * guided_loss(core.take_log_weights(), gold.to(model.embed.weight.device))
 
     def _agreeing_loss(self, model: Transformer, batch: PairBatch, smoothing: float) -> Tensor:
         """R-Drop: two passes with other dropout should agree; half of (CE + CE + weight / 2 (KL + KL)), as published."""
@@ -111,7 +134,8 @@ class Translation:
         source, target_in, target_out = (torch.cat([one, one]).to(device) for one in (batch.source, batch.target_in, batch.target_out))
         memory = model.encode(*_moved(source, self.pad, device))
         stream = model.decode(target_in, memory)
-        return model.loss(stream, target_out, target_out.ne(self.pad), smoothing, agreement=self.recipe.r_drop) / 2
+        loss = model.loss(stream, target_out, target_out.ne(self.pad), smoothing, agreement=self.recipe.r_drop)
+        return (loss + self._alignment_loss(model, None if batch.gold is None else torch.cat([batch.gold, batch.gold]))) / 2
 
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:

@@ -15,14 +15,17 @@ import { rowNames, rowWords, columnSide, tokensOf } from "./sides.js";
 export function showAttention(app) {
   const { attention } = app.pass;
   if (!attention.length) return make("p", { class: "card soft" }, t("noAttention"));
-  app.look ??= { mode: firstMode(attention), unit: "pieces", form: "matrix", row: null, other: null };
+  app.look ??= { ...firstHead(attention), unit: "pieces", form: "matrix", row: null, other: null };
   if (!attention.some(({ name }) => name === app.look.which)) app.look.which = attention.at(-1).name;
   return new AttentionView(app).element;
 }
 
-// Single heads of cross-attention have their own tasks; which word is of which is seen best in all of them together.
-function firstMode(attention) {
-  return attention.some(({ name }) => name === "cross") ? "all" : "head";
+// What is shown first: the head that guided alignment has trained, if there is one. Other heads of cross-attention have their own
+// tasks, and the word alignment is seen best in the mean of all of them.
+function firstHead(attention) {
+  const cross = attention.find(({ name }) => name === "cross");
+  if (cross?.guided) return { mode: "head", ...cross.guided };
+  return { mode: cross ? "all" : "head" };
 }
 
 class AttentionView {

@@ -73,7 +73,9 @@ class Film {
 
   async words() {
     const self = await this.mean("decoder", this.layersOf("decoder").at(-1).layer);
-    const cross = await this.app.source.tensor(`pass/${this.pass.id}/attention/cross/mean`);  // of all layers
+    const { guided } = this.pass.attention.find(({ name }) => name === "cross");
+    const head = guided ? `${guided.layer}/${guided.head}` : "mean";  // without a guided head, the mean of all layers and heads
+    const cross = await this.app.source.tensor(`pass/${this.pass.id}/attention/cross/${head}`);
     return writtenTokens(this.pass).flatMap((word, row) => this.word(word, row, self, cross));
   }
 

@@ -1,0 +1,103 @@
+"""Word alignments of training pairs: read in Pharaoh format, mapped from words to tokens, kept on disk.
+
+In: a file with a line such as "0-0 1-2" for each pair. Out: for each target token the source tokens it is aligned with, and
+from these the gold attention weights of a batch. Explained in docs/training.md, "Guided alignment".
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.corpus import Pairs, fingerprint_of
+from qkv.data.pairs import Share
+from qkv.data.store import Store, reusable, write_store
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.lines import read_lines
+from qkv.text.words import word_spans
+
+Span = tuple[int, int]
+Links = list[tuple[int, int]]  # (source, target) positions
+_LINK = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
+_LARGEST = 1 << 30  # the positions a store may hold
+
+
+def read_alignment(pairs: Pairs | Share, path: str | Path) -> Iterator[Links]:
+    """The word links of each pair that is kept; line n belongs to pair n of the files."""
+    kept, whole = 0, pairs.pairs if isinstance(pairs, Share) else pairs
+    rows = zip_longest(whole.every_pair(), read_lines(path))
+    for number, (pair, line) in enumerate(rows, start=1):
+        if pair is None or line is None:
+            raise _other_length(path, number, line is None)
+        source, target = (side.strip() for side in pair)
+        if source and target:
+            if not isinstance(pairs, Share) or pairs.has(kept):
+                yield parse_links(line, len(word_spans(source)), len(word_spans(target)), say(f"{path}, line {number}", f"{path} 第 {number} 行"))
+            kept += 1
+
+
+def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
+    """parse_links("0-0 1-2", 2, 3, "") == [(0, 0), (1, 2)]: word numbers from 0, the source's first."""
+    links = []
+    for item in line.split():
+        found = _LINK.fullmatch(item)
+        if found is None:
+            raise QkvError(where, say(f"'{item[:40]}' is not a link", f"“{item[:40]}”不是词对齐"),
+                           say("write source-target word numbers from 0, such as 0-0 1-2", "请写从 0 起的 源词号-目标词号，如 0-0 1-2"))
+        source, target = int(found[1]), int(found[2])
+        if source >= n_source or target >= n_target:
+            raise QkvError(where, say(f"link {item}, but the pair has {n_source} and {n_target} words",
+                                      f"词对齐 {item} 超出范围：两侧各有 {n_source} 和 {n_target} 个词"),
+                           say("count words from 0; each Chinese character and punctuation mark is a word",
+                               "词号从 0 起；每个汉字、每个标点各算一个词"))
+        links.append((source, target))
+    return links
+
+
+def _other_length(path: str | Path, number: int, too_short: bool) -> QkvError:
+    wrong = say(f"ends after line {number - 1:,}, the pairs do not", f"只有 {number - 1:,} 行，少于句对数") if too_short else \
+        say(f"has more lines than the {number - 1:,} pairs", f"行数多于 {number - 1:,} 个句对")
+    return QkvError(path, wrong, say("give one line for each pair, empty where nothing is aligned", "每个句对一行；没有对齐则留空行"))
+
+
+def token_links(links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]) -> list[list[int]]:
+    """For each target token the source tokens of the words that its word is linked with; <eos> where there is none.
+
+    `words` and `tokens` are spans of characters, of source and target; <eos> stands after the last token of each side.
+    """
+    of_word = overlaps(words[0], tokens[0])
+    found: list[set[int]] = [set() for _ in words[1]]
+    for source, target in links:
+        found[target].update(of_word[source])
+    eos = len(tokens[0])
+    aligned = [sorted(set().union(*(found[word] for word in inside))) for inside in overlaps(tokens[1], words[1])]
+    return [*(sources or [eos] for sources in aligned), [eos]]
+
+
+def overlaps(rows: Sequence[Span], columns: Sequence[Span]) -> list[list[int]]:
+    """For each span of `rows` the spans of `columns` that share a character with it."""
+    return [[i for i, (start, end) in enumerate(columns) if max(start, row[0]) < min(end, row[1])] for row in rows]
+
+
+def keep_token_links(folder: Path, rows: Iterator[list[list[int]]], path: str | Path, stores: tuple[Store, Store]) -> Store:
+    """Token links on disk, flattened to source, target, source, target ...; made anew only when files or ids have changed."""
+    fingerprint = {"alignment": fingerprint_of([path]), "source": stores[0].checksum, "target": stores[1].checksum}
+    stored = reusable(folder, fingerprint)
+    if stored is None:
+        flat = ([place for target, sources in enumerate(row) for source in sources for place in (source, target)] for row in rows)
+        stored = write_store(folder, flat, _LARGEST, fingerprint)
+    return stored
+
+
+def gold_weights(rows: Sequence[np.ndarray], n_target: int, n_source: int) -> Tensor:
+    """Stored token links as attention weights, (batch, target, source): equal shares of 1 for each target token, 0 in padding."""
+    gold = np.zeros((len(rows), n_target, n_source), np.float32)
+    batch = np.repeat(np.arange(len(rows)), [len(row) // 2 for row in rows])
+    source, target = np.concatenate([np.asarray(row, np.int64).reshape(-1, 2) for row in rows]).T
+    gold[batch, target, source] = 1
+    return torch.from_numpy(gold / np.maximum(gold.sum(axis=-1, keepdims=True), 1))

@@ -1,0 +1,94 @@
+"""Alignment error rate (AER) of a translator on pairs with gold word alignments.
+
+In: predicted links between source spans and target words, gold links that are sure or possible. Out: AER, precision, recall.
+Explained in docs/translation.md, "Alignment error rate".
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+
+class SpanLink(NamedTuple):
+    """A predicted link: the characters source[start:end] and the target word number `word`."""
+
+    start: int
+    end: int
+    word: int
+
+
+class Gold(Protocol):
+    """A gold link; a possible one (not sure) may be left out without a penalty."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def word(self) -> int: ...
+    @property
+    def sure(self) -> bool: ...
+
+
+class GoldPair(Protocol):
+    """A sentence pair with its gold links."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def links(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """Counts over a corpus: A predicted links, S sure links, and how many of A are sure, and sure or possible."""
+
+    predicted: int = 0
+    sure: int = 0
+    predicted_sure: int = 0
+    predicted_possible: int = 0
+
+    def __add__(self, other: "AlignmentScore") -> "AlignmentScore":
+        return AlignmentScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    @property
+    def error_rate(self) -> float:
+        """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 where there is nothing to align."""
+        return 1 - (self.predicted_sure + self.predicted_possible) / (self.predicted + self.sure) if self.predicted + self.sure else 0.0
+
+    @property
+    def precision(self) -> float:
+        return self.predicted_possible / self.predicted if self.predicted else 1.0
+
+    @property
+    def recall(self) -> float:
+        return self.predicted_sure / self.sure if self.sure else 1.0
+
+
+def compare_links(predicted: Iterable[SpanLink], gold: Sequence[Gold]) -> AlignmentScore:
+    """Counts for one sentence.
+
+    The tokens of a model are not the words of the gold alignment: a predicted link hits each gold link of its target word whose
+    span it overlaps. It counts once, as sure if one of them is sure; a sure link that is hit twice is one hit.
+    """
+    links, hits, possible = set(predicted), set(), 0
+    for link in links:
+        found = [one for one in gold if one.word == link.word and one.start < link.end and link.start < one.end]
+        hits |= {(one.start, one.word) for one in found if one.sure}
+        possible += bool(found)
+    return AlignmentScore(len(links), sum(one.sure for one in gold), len(hits), possible)
+
+
+def alignment_score(translator: Any, pairs: Iterable[GoldPair]) -> AlignmentScore:
+    """A translator's word alignments of given translations (forced decoding), against the gold links of the pairs."""
+    total = AlignmentScore()
+    for pair in pairs:
+        total += compare_links((SpanLink(*one) for one in translator.span_links(pair.source, pair.target)), pair.links)
+    return total
+
+
+def alignment_error_rate(translator: Any, pairs: Iterable[GoldPair]) -> float:
+    """The AER of a translator on pairs with gold links, between 0 (all right) and 1."""
+    return alignment_score(translator, pairs).error_rate

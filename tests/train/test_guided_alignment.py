@@ -1,0 +1,174 @@
+"""Guided alignment: the loss of the textbook, the same batches and the same resumed run, a head that learns to align."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from qkv.data.builtin import builtin_pairs
+from qkv.data.builtin_links import pharaoh
+from qkv.errors import QkvError
+from qkv.generate.alignment import cross_weights
+from qkv.measure.alignment_error import alignment_error_rate
+from qkv.model.guided import AlignmentHead, GuidedCore, alignment_head, core_path, guide, guided_loss
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
+from qkv.pipeline import Translator
+from qkv.text.words import word_spans
+from qkv.textbook.alignment import guided_alignment_loss
+from qkv.train.signals import STOPPED
+
+HEAD = AlignmentHead(layer=1, head=1)
+
+
+@pytest.fixture
+def alignment(corpus, tmp_path):
+    """The gold alignments of the corpus, as a file."""
+    file = tmp_path / "a.align"
+    file.write_text("".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0][:300]), encoding="utf-8")
+    return str(file)
+
+
+def small_model(**changes):
+    torch.manual_seed(1)
+    return Transformer(translator(20, 16, 3, n_heads=2, d_ff=16, **changes)).double()
+
+
+SOURCE, BEGUN = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9, 8], [1, 4, 0]])
+
+
+def test_the_guided_weights_are_those_of_the_head_and_the_loss_is_the_textbooks():
+    model = small_model(dropout=0.0).train()
+    core = guide(model, HEAD)
+    real = SOURCE.ne(0)
+    model.decode(BEGUN, model.encode(SOURCE, real))
+    log_weights = core.take_log_weights()                                     # (batch, target, source)
+    for row, length in enumerate(real.sum(dim=1).tolist()):
+        expected = cross_weights(model.eval(), SOURCE[row, :length].tolist(), BEGUN[row].tolist(), HEAD)
+        torch.testing.assert_close(log_weights[row, :, :length].exp(), expected, rtol=0, atol=1e-12)
+    gold = torch.zeros(2, 3, 4, dtype=torch.float64)
+    gold[0, 0, 1], gold[0, 1, 2], gold[0, 1, 3], gold[1, 0, 0] = 1, 0.5, 0.5, 1
+    textbook = sum(guided_alignment_loss(log_weights[row].exp(), gold[row]) for row in (0, 1))
+    torch.testing.assert_close(guided_loss(log_weights, gold), textbook, rtol=0, atol=1e-10)
+
+
+def test_the_gradient_reaches_the_queries_and_keys_of_the_guided_head_only():
+    model = small_model(dropout=0.0).train()
+    core = guide(model, HEAD)
+    model.decode(BEGUN, model.encode(SOURCE, SOURCE.ne(0)))
+    gold = torch.zeros(2, 3, 4, dtype=torch.float64)
+    gold[:, 0, 0] = 1
+    guided_loss(core.take_log_weights(), gold).backward()
+    cross = model.decoder.layers[1].cross.branch
+    for proj in (cross.q_proj, cross.k_proj):
+        first, second = proj.weight.grad.split(8)                             # rows of head 0 and of head 1
+        assert not first.any() and second.any()
+    assert model.decoder.layers[2].cross.branch.q_proj.weight.grad is None
+
+
+def test_a_guided_model_computes_what_it_did_before():
+    plain, guided = small_model().eval(), small_model().eval()
+    guide(guided, HEAD)
+    memory = plain.encode(SOURCE)
+    assert torch.equal(plain.decode(BEGUN, memory), guided.decode(BEGUN, memory))
+    core = guided.get_submodule(core_path(1))
+    assert isinstance(core, GuidedCore) and core.log_weights is None and plain.state_dict().keys() == guided.state_dict().keys()
+
+
+@pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}, {"bpe_dropout": 0.1, "bpe_variants": 2}])
+def test_a_batch_has_the_alignments_of_its_pairs_and_its_loss_has_their_part(make_task, alignment, changes):
+    changes = {"label_smoothing": 0.0, **changes}
+    guided = make_task(alignment=alignment, guided_alignment_weight=2.0, **changes)
+    plain = make_task(**changes)
+    batch, model = guided.batch(0), guided.begin().train()
+    rows = guided.rows(0)
+    assert batch.gold.shape == (*batch.target_in.shape, batch.source.shape[1])
+    torch.testing.assert_close(batch.gold.sum(dim=2), batch.target_out.ne(guided.pad).float())
+    for row, index in enumerate(rows.tolist()):
+        assert linked_texts(guided, batch, row) == linked_words(builtin_pairs()[0][index])
+    losses = []
+    for task in (guided, plain):
+        torch.manual_seed(1)
+        losses.append(task.loss(model, batch))
+    log_weights = model.get_submodule(core_path(0)).take_log_weights()         # those of the second pass, with equal dropout
+    twice = torch.cat([batch.gold, batch.gold]) / 2 if guided.recipe.r_drop else batch.gold
+    torch.testing.assert_close(losses[0], losses[1] + 2.0 * guided_loss(log_weights, twice))
+
+
+def linked_words(pair):
+    """For each character of the target's words, the characters it is linked with in the file."""
+    spans, links = word_spans(pair.target), [link.split("-") for link in pharaoh(pair.links).split()]
+    return {place: {pair.source[int(source)] for source, word in links if int(word) == number}
+            for number, (start, end) in enumerate(spans) for place in range(start, end)}
+
+
+def linked_texts(task, batch, row):
+    """The same by the tokens of a batch: a source token may have more characters than the word has."""
+    found, end = {}, 0
+    source, target = batch.source[row].tolist(), batch.target_out[row].tolist()
+    pair = builtin_pairs()[0][int(task.rows(0)[row])]
+    for place, id in enumerate(target[: target.index(task.eos)]):
+        start, end = end, len(task.target.decode(target[: place + 1]))
+        tokens = [source[s] for s in batch.gold[row, place].nonzero().flatten().tolist() if source[s] != task.eos]
+        for at in range(start, end):
+            if pair.target[at] != " ":
+                allowed = linked_words(pair)[at]
+                assert bool(tokens) == bool(allowed), (pair, id)
+                assert allowed <= set(task.source.decode(tokens)) or "\ufffd" in task.source.decode(tokens)
+                found[at] = allowed
+    return found
+
+
+def test_a_resumed_run_equals_an_unbroken_one(trainer, alignment):
+    changes = {"alignment": alignment, "bpe_dropout": 0.1, "bpe_variants": 2, "steps": 6}
+    whole, broken = trainer("run", **changes), trainer("other", **changes)
+    assert whole.run() == 0
+    batch = broken.task.batch
+
+    def stopped(micro_step):
+        if micro_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return batch(micro_step)
+
+    broken.task.batch = stopped
+    assert broken.run() == STOPPED
+    resumed = trainer("other", resume=True, **changes)
+    assert resumed.progress.step == 4 and resumed.run() == 0
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+
+
+def test_a_run_learns_to_align_and_its_folder_says_with_which_head(trainer, alignment, tmp_path):
+    changes = {"steps": 150, "save_every": 150, "validate_every": 150, "batch_tokens": 2_000, "lr": 2e-2, "vocab_size": 600}
+    pairs, errors = builtin_pairs()[0][:60], {}
+    for name, file in (("run", None), ("other", alignment)):
+        assert trainer(name, alignment=file, guided_alignment_weight=2.0, **changes).run() == 0
+        errors[name] = alignment_error_rate(Translator.load(tmp_path / name), pairs)
+    assert json.loads((tmp_path / "other" / "alignment.json").read_text("utf-8")) == {"layer": 0, "head": 0}
+    assert not (tmp_path / "run" / "alignment.json").exists()
+    assert Translator.load(tmp_path / "other").alignment == AlignmentHead(0, 0) and Translator.load(tmp_path / "run").alignment is None
+    assert errors["other"] < 0.7 * errors["run"]
+
+
+def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
+    with pytest.raises(QkvError, match="no such file"):
+        make_task(alignment=str(tmp_path / "missing.align"))
+    (tmp_path / "short.align").write_text("0-0\n", encoding="utf-8")
+    with pytest.raises(QkvError, match="ends after line 1"):
+        make_task(alignment=str(tmp_path / "short.align"))
+
+
+@pytest.mark.parametrize("stored", [{"layer": 3, "head": 0}, {"layer": 0, "head": 2}, {"layer": -1, "head": 0}, {"layer": 0}, [0, 0], "0"])
+def test_a_head_that_the_model_does_not_have_is_refused(stored):
+    with pytest.raises(QkvError) as error:
+        alignment_head(stored, small_model().spec, "alignment.json")
+    wrong = f"alignment.json: names no cross-attention head of this model: {stored}; write a layer and a head, both from 0"
+    assert str(error.value) == wrong
+
+
+def test_a_saved_translator_keeps_its_alignment_head(trainer, alignment, tmp_path):
+    assert trainer("run", alignment=alignment, steps=3).run() == 0
+    Translator.load(tmp_path / "run").save(tmp_path / "copy")
+    assert Translator.load(tmp_path / "copy").alignment == AlignmentHead(0, 0)
