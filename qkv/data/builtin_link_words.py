@@ -105,4 +105,5 @@ SPLITS = {"".join(part.split("=")[0] for part in row.split(" ")): [tuple(part.sp
 五=five 千=thousand
 来=come 自=from
 放=fit 不=does+not 进=in
-显=graphics 卡=card""".strip().split("\n")}
+显=graphics 卡=card
+孩子=children 们=""".strip().split("\n")}
