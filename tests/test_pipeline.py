@@ -13,6 +13,7 @@ import qkv
 from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
 from qkv.generate.alignment import cross_weights
+from qkv.model.guided import AlignmentHead
 from qkv.model.presets import reader, translator
 from qkv.model.spec import Learned, LmHead
 from qkv.model.transformer import Transformer
@@ -51,6 +52,16 @@ def test_a_trained_translator_translates(digits):
     pairs = TOY["pairs"](100, seed=77)
     outputs = digits([source for source, _ in pairs])
     assert sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True)) >= 80
+
+
+@pytest.mark.parametrize("head", [None, AlignmentHead(0, 1)])
+def test_the_spans_of_an_alignment_are_those_of_its_words(digits, head):
+    aligner = Translator(digits.model, digits.source, digits.target, alignment=head)
+    source, target = "三一三。", "three one three."
+    ids = digits.target.encode(target)
+    spans, links = aligner.span_links(source, target), aligner.links(source, ids)
+    assert [(source[start:end], ["three", "one", "three", "."][word]) for start, end, word in spans] == [link[:2] for link in links]
+    assert len(links) == 4 if head is None else len(links) <= 4
 
 
 def test_one_text_gives_one_text_and_an_empty_one_stays_empty(digits):

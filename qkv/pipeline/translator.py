@@ -120,8 +120,8 @@ class Translator(TextTranslator):
     def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
         """The alignment of a given translation: (start, end, word) links source[start:end] with a word of the target."""
         ids = self.target.encode(target)
-        words, said = source_units(self.source, source), target_units(self.target, ids)
-        spans, places = unit_spans(source, words), unit_spans(self.target.decode(ids), said)
+        words, said = source_units(self.source, source), source_units(self.target, target)
+        spans, places = unit_spans(source, words), unit_spans(target, said)
         found = linked_words(self.alignment_weights(source, ids), words, said, null=self.alignment is not None)
         return [(*spans[place], number) for unit, place, _ in found for number, (start, end) in enumerate(word_spans(target))
                 if places[unit][0] < end and start < places[unit][1]]

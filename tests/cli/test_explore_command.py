@@ -12,9 +12,13 @@ from PIL import Image
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
+from qkv.generate.alignment import cross_weights
+from qkv.measure.pictures import attention_picture
+from qkv.model.guided import AlignmentHead
 from qkv.model.presets import reader, translator, writer
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
+from qkv.pipeline import Translator
 from qkv.text.learn import learn
 
 
@@ -118,6 +122,20 @@ def test_attention_is_drawn_for_every_family(qkv, folders, tmp_path, family):
     assert code == 0 and out.strip() == str(tmp_path / "picture.png"), said
     with Image.open(tmp_path / "picture.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 300
+
+
+def test_attention_is_drawn_of_the_guided_head(qkv, folders, tmp_path):
+    text, folder = "今天 weather", tmp_path / "guided"
+    translator_ = Translator.load(folders / "translator")
+    guided = Translator(translator_.model, translator_.source, translator_.target, alignment=AlignmentHead(0, 1))
+    guided.save(folder)
+    for name, head in ((folder, guided.alignment), (folders / "translator", None)):
+        assert qkv("attention", name, text, "--out", tmp_path / "ours.png")[0] == 0
+        source, target = guided.encode_source(text), guided.encode_target(guided(text))
+        weights = cross_weights(guided.model, source, target[:-1], head)
+        labels = guided.target.tokens_for_people(target[1:]), guided.source.tokens_for_people(source)
+        attention_picture(weights, *labels, tmp_path / "theirs.png", text)
+        assert (tmp_path / "ours.png").read_bytes() == (tmp_path / "theirs.png").read_bytes()
 
 
 def test_attention_that_is_not_there_gets_the_near_miss(qkv, folders, tmp_path):

@@ -46,6 +46,13 @@ def test_weights_are_those_of_the_pass(family, which, path):
     assert theirs.shape[1:] == tuple(len(story["sides"][kind[axis]]["ids"]) for axis in ("rows", "columns"))
 
 
+def test_the_guided_head_of_a_translator_is_named_and_that_of_others_is_not():
+    plain, guided = small("translator").open(TEXT), small("translator", alignment={"layer": 0, "head": 3}).open(TEXT)
+    assert {kind["name"]: kind["guided"] for kind in guided["attention"]} == {
+        "encoder": None, "decoder": None, "cross": {"layer": 0, "head": 3}}
+    assert all(kind["guided"] is None for kind in plain["attention"])
+
+
 @pytest.mark.parametrize(("family", "which", "part"), [
     ("translator", "encoder", "encoder.layers.{}.attn"), ("translator", "cross", "decoder.layers.{}.cross"),
     ("generator", "decoder", "decoder.layers.{}.attn")])

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from qkv.explore.record import record
-from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, units
+from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, unit_spans, units
 from qkv.generate.fast import FastStepper
 from qkv.generate.step import make_stepper
+from qkv.model.guided import AlignmentHead
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
@@ -28,6 +29,16 @@ def test_the_weights_are_those_of_the_last_but_one_layer_averaged_over_heads(lay
     recorded = steps[f"decoder.layers.{chosen}.cross.branch.core.weights"][0].mean(dim=0)
     torch.testing.assert_close(ours, recorded, rtol=0, atol=1e-12)
     assert ours.shape == (3, 4) and torch.allclose(ours.sum(dim=1), torch.ones(3, dtype=torch.float64))
+
+
+def test_the_weights_of_a_chosen_head_are_those_of_that_head():
+    torch.manual_seed(3)
+    model = Transformer(translator(20, 16, 3, n_heads=4, d_ff=16)).double().eval()
+    with record(model, "decoder.layers.*.cross.branch.core.weights") as steps, torch.no_grad():
+        model.decode(torch.tensor([[1, 9, 8]]), model.encode(torch.tensor([[5, 6, 7, 2]])))
+    for layer, head in ((0, 3), (2, 1)):
+        ours = cross_weights(model, [5, 6, 7, 2], [1, 9, 8], AlignmentHead(layer, head))
+        torch.testing.assert_close(ours, steps[f"decoder.layers.{layer}.cross.branch.core.weights"][0, head], rtol=0, atol=1e-12)
 
 
 def test_threads_that_look_at_the_weights_of_one_model_leave_each_other_and_its_translations_alone():
@@ -59,6 +70,18 @@ def test_a_target_word_is_linked_to_the_source_word_its_pieces_look_at_most():
     target = [Unit("machine", [0, 2]), Unit("I", [1])]
     assert align(weights, source, target) == [Link("机器", "machine", 0.75), Link("我", "I", 0.6)]
     assert align(weights, [], target) == []
+
+
+def test_with_null_links_a_word_that_attends_most_to_eos_has_no_link():
+    weights = torch.tensor([[0.6, 0.3, 0.1], [0.3, 0.2, 0.5], [0.2, 0.4, 0.4]])     # the third source token is <eos>
+    source, target = [Unit("街", [0]), Unit("道", [1])], [Unit("street", [0]), Unit("the", [1]), Unit("road", [2])]
+    assert align(weights, source, target, null=True) == [Link("街", "street", 0.6), Link("道", "road", 0.4)]
+    assert [link.target for link in align(weights, source, target)] == ["street", "the", "road"]
+
+
+def test_units_are_found_in_the_text_they_were_made_from():
+    text = " the the 天 the"
+    assert unit_spans(text, [Unit("the", [0]), Unit("the", [1]), Unit("天", [2]), Unit("the", [3])]) == [(1, 4), (5, 8), (9, 10), (11, 14)]
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "bpe", "bytes", "wordpiece"])
