@@ -80,8 +80,16 @@ def token_links(links: Links, words: tuple[list[Span], list[Span]], tokens: tupl
 
 
 def overlaps(rows: Sequence[Span], columns: Sequence[Span]) -> list[list[int]]:
-    """For each span of `rows` the spans of `columns` that share a character with it."""
-    return [[i for i, (start, end) in enumerate(columns) if max(start, row[0]) < min(end, row[1])] for row in rows]
+    """For each span of `rows` the spans of `columns` that share a character with it; both stand in the order of the text."""
+    found, first = [], 0
+    for start, end in rows:
+        while first < len(columns) and columns[first][1] <= start:
+            first += 1
+        last = first
+        while start < end and last < len(columns) and columns[last][0] < end:
+            last += 1
+        found.append([column for column in range(first, last) if columns[column][0] < columns[column][1]])
+    return found
 
 
 def keep_token_links(folder: Path, rows: Iterator[list[list[int]]], path: str | Path, stores: tuple[Store, Store]) -> Store:

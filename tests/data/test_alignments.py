@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.data.alignments import gold_weights, overlaps, parse_links, read_alignment, token_links
 from qkv.data.corpus import Pairs
@@ -59,6 +61,20 @@ def test_each_target_token_gets_the_source_tokens_of_the_words_it_is_linked_with
 def test_overlaps_are_those_of_every_pair_of_spans():
     rows, columns = [(0, 2), (2, 2), (3, 6)], [(0, 1), (1, 4), (5, 9)]
     assert overlaps(rows, columns) == [[0, 1], [], [1, 2]]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6).map(
+    lambda steps: [(sum(map(sum, steps[:i])) + gap, sum(map(sum, steps[:i])) + gap + size) for i, (gap, size) in enumerate(steps)])
+
+
+@given(SPANS, SPANS)
+def test_overlaps_of_any_spans_are_those_found_by_comparing_all(rows, columns):
+    shared = [[i for i, column in enumerate(columns) if set(range(*row)) & set(range(*column))] for row in rows]
+    assert overlaps(rows, columns) == shared
+
+
+def test_the_pieces_of_one_character_all_overlap_it():
+    assert overlaps([(0, 1), (1, 2)], [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2)]) == [[0, 1, 2], [3, 4]]
 
 
 def test_gold_weights_share_one_among_the_links_of_a_target_token_and_padding_has_none():
