@@ -109,7 +109,7 @@ struct Decoder {
     Linear in{random, (HEADS + 2 * KV_HEADS) * D_HEAD, D_MODEL}, out{random, D_MODEL, HEADS * D_HEAD};
     Linear up{random, 2 * D_FF, D_MODEL}, down{random, D_MODEL, D_FF}, head{random, VOCAB, D_MODEL};
     std::vector<number> gain = uniforms(random, D_MODEL), bias = uniforms(random, D_MODEL), head_gain = uniforms(random, D_HEAD);
-    std::vector<number> x = uniforms(random, SENTENCES * BEAMS * D_MODEL), turns = uniforms(random, SENTENCES * BEAMS * D_HEAD * D_HEAD);
+    std::vector<number> x = uniforms(random, SENTENCES * BEAMS * D_MODEL), turns = uniforms(random, BEAMS * D_HEAD * D_HEAD);
     std::vector<number> keys = uniforms(random, SENTENCES * KV_HEADS * ROOM * D_HEAD), values = uniforms(random, keys.size());
     std::vector<number> hidden = std::vector<number>(SENTENCES * BEAMS * ROOM, 1);
     Norm rms = {gain.data(), nullptr, (number)1e-3, 2}, layer_norm = {gain.data(), bias.data(), (number)1e-3, 1};
@@ -117,7 +117,7 @@ struct Decoder {
 
     bool visible(int row, int cell) const { return cell < PAST ? (row + cell) % 3 != 0 : cell == PAST + row % BEAMS; }
     size_t at(int row, int kv, int cell) const { return (((size_t)(row / BEAMS) * KV_HEADS + kv) * ROOM + cell) * D_HEAD; }
-    const number *turn(int row) const { return turns.data() + (size_t)row * D_HEAD * D_HEAD; }
+    const number *turn(int row) const { return turns.data() + (size_t)(row % BEAMS) * D_HEAD * D_HEAD; }
 
     Row attend(int row, int n, const Row &made) const {
         int kv = n / (HEADS / KV_HEADS);

@@ -49,12 +49,11 @@ def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, row
 
 def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
     """native_int8_product of a library compiled for other instructions than this CPU's."""
-    flags = (*build.FLAGS, f"-march={march}", *build.THREADED)
+    flags = tuple(f"-march={march}" if flag.startswith("-march=") else flag for flag in (*build.FLAGS, *build.THREADED))
     compiler = build.find_compiler()
     path = build.place_of(compiler, flags)
     assert build.is_there(compiler, flags, path)
     lib = build.opened(path, ctypes.c_float)
-    assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
     scales = weight.abs().amax(dim=1) / 127
     return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)
 
@@ -101,7 +100,7 @@ def test_the_matrices_of_the_self_check_saturate_16_bits():
     weight, x = int8.saturating_matrices(64)
     exact = (x @ weight.t()).float()
     assert float((saturating(weight.float(), None)(x.float()) - exact).abs().max()) > 0.1 * float(exact.abs().max())
-    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -128}
+    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -127}
 
 
 # ── Rounding ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,19 +111,16 @@ def test_the_product_is_that_of_the_rounded_matrix(bias):
     torch.manual_seed(0)
     weight, added = torch.randn(30, 64), torch.randn(30) if bias else None
     x = torch.randint(-127, 128, (5, 64)) / 64.0  # on the grid of 8 bits: only the matrix is rounded
-    x[:, 0], x[:, 1] = 127 / 64, -128 / 64
+    x[:, 0], x[:, 1] = 127 / 64, -127 / 64
+    x *= torch.tensor([[1.0], [0.01], [3.0], [100.0], [0.0]])  # each row has its own scale
     expected = torch.nn.functional.linear(x, rounded(weight, 1), added)
-    torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=1e-5, atol=1e-3)
 
 
-def test_a_row_gets_the_same_digits_alone_and_in_a_batch():
+def test_a_row_has_the_same_digits_alone_and_in_any_batch():
     torch.manual_seed(0)
-    run, x = int8_product(torch.randn(70, 50), torch.randn(70)), torch.randn(40, 50) * torch.logspace(-3, 3, 40)[:, None]
-    x[7] = 0
-    together = run(x)
-    assert together.isfinite().all()
-    for first, last in ((0, 1), (3, 7), (7, 8), (5, 30), (39, 40)):
-        assert run(x[first:last]).equal(together[first:last])
+    run, x = int8_product(torch.randn(30, 64), torch.randn(30)), torch.randn(20, 64) * torch.logspace(-3, 3, 20)[:, None]
+    assert torch.equal(run(x), torch.cat([run(row[None]) for row in x]))
 
 
 def test_the_chosen_engine_of_torch_is_left_as_it_was():
