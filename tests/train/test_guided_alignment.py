@@ -109,7 +109,7 @@ def linked_texts(task, batch, row, pair):
     found, end = {}, 0
     source, target = batch.source[row].tolist(), batch.target_out[row].tolist()
     for place, id in enumerate(target[: target.index(task.eos)]):
-        start, end = end, len(task.target.decode(target[: place + 1]))
+        start, end = end, len(task.target.decode(target[: place + 1]).lstrip(" "))  # a prefix space alone is no character
         tokens = [source[s] for s in batch.gold[row, place].nonzero().flatten().tolist() if source[s] != task.eos]
         for at in range(start, end):
             if pair.target[at] != " ":

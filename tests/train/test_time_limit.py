@@ -155,7 +155,7 @@ def test_a_first_step_that_stalls_does_not_end_the_run(tiny_recipe, tmp_path):
 
 def test_a_very_slow_machine_does_not_wait_for_ten_steps(tiny_recipe, tmp_path):
     clock = Clock(20.0)
-    assert trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step <= 5
+    assert trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step < 10
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "paper"])
