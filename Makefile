@@ -34,8 +34,8 @@ qemu:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu; fi || true
 
 test: check chromium qemu
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not slow"
+	$(BIN)/python -m pytest -m "alone and not slow"
 	$(BIN)/python tests/cpu_configurations.py --short
 	$(BIN)/python tests/emulated_cpus.py --short
 
