@@ -29,6 +29,9 @@ def test_a_compiler_that_is_found_after_all_is_an_error():
         CPU["prove"](NO_COMPILER, environment)
 
 
-def test_all_configurations_run_tests_that_exist():
+def test_all_configurations_run_tests_and_name_markers_that_exist(request):
+    known = {line.partition(":")[0] for line in request.config.getini("markers")}
+    for configuration in CPU["CONFIGURATIONS"]:
+        assert set(configuration.marks.replace("not ", "").split(" and ")) <= known
     for path in CPU["LONG"] + CPU["ALONE"] + CPU["SHORT"]:
         assert (CPU["ROOT"] / path).exists(), path
