@@ -52,7 +52,7 @@ check: .venv/dev.stamp
 	$(BIN)/mypy
 
 bench: .venv/dev.stamp
-	for race in tokenizers model train_translate translate train_generate generate embed load; do $(BIN)/python benchmarks/$$race.py || exit 1; done
+	for race in tokenizers model train_translate translate train_generate generate embed load latency; do $(BIN)/python benchmarks/$$race.py || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

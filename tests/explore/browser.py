@@ -73,7 +73,7 @@ class Tab:
     def open(self, address: str) -> Any:
         """The page, once its first view stands."""
         self.page.goto(address)
-        self.page.wait_for_selector("#view > *", timeout=20_000)
+        self.page.wait_for_selector("#view > *", timeout=120_000)
         return self.page
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ def tab(browser: Any, address: str, **having: Any) -> Iterator[Any]:
         one.close()
 
 
-def until(page: Any, expression: str, seconds: float = 20) -> Any:
+def until(page: Any, expression: str, seconds: float = 120) -> Any:
     """What a JavaScript expression gives once it is truthy; the page's policy forbids playwright's own way of waiting."""
     end = time.monotonic() + seconds
     while not (value := page.evaluate(expression)):

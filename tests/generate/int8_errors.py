@@ -26,9 +26,9 @@ def exact_product(x: list[list[int]], weight: list[list[int]]) -> list[list[int]
 
 
 def largest_error(make, rows: int, inputs: int, largest: int) -> float:
-    """Of weights `largest` in size and activations 127 or -128 (the ends of 8 bits), in shares of the largest exact output."""
+    """Of weights `largest` in size and activations 127 or -127 (the ends of 8 bits), in shares of the largest exact output."""
     weight = [[largest * sign for sign in signs(inputs)] for signs in SIGNS.values()]
-    x = [[127 if sign > 0 else -128 for sign in signs(inputs)] for signs in SIGNS.values()] * rows
+    x = [[127 * sign for sign in signs(inputs)] for signs in SIGNS.values()] * rows
     exact = torch.tensor(exact_product(x, weight), dtype=torch.float64)
     found = make(torch.tensor(weight, dtype=torch.float32), None)(torch.tensor(x, dtype=torch.float32))
     return float((found - exact).abs().max() / exact.abs().max())

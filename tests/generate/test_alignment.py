@@ -38,14 +38,14 @@ def test_threads_that_look_at_the_weights_of_one_model_leave_each_other_and_its_
     meeting = Barrier(3)                                        # both passes stand at the decoder's door, and a translation begins
 
     def at_the_door(module, given):
-        meeting.wait(5)
-        meeting.wait(5)
+        meeting.wait(60)
+        meeting.wait(60)
     door = model.decoder.layers[0].register_forward_pre_hook(at_the_door)
     with ThreadPoolExecutor(2) as threads:
         begun = [threads.submit(cross_weights, model, *one) for one in asked]
-        meeting.wait(5)
+        meeting.wait(60)
         stepper, meanwhile = make_stepper(model, torch.tensor([[5, 6, 2]]), None), model.decoder.layers[1].cross.branch.core
-        meeting.wait(5)
+        meeting.wait(60)
         found = [one.result(timeout=5) for one in begun]
     door.remove()
     assert isinstance(stepper, FastStepper) and meanwhile is core and model.decoder.layers[1].cross.branch.core is core

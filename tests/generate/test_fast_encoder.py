@@ -148,16 +148,16 @@ def test_a_longer_sentence_in_one_thread_does_not_disturb_another(name, monkeypa
 
     def slow_turn(places, dtype, turn=type(positions).turn):  # the plan for 128 places stands half made
         begun.set()
-        done.wait(5)
+        done.wait(60)
         return turn(positions, places, dtype)
     encoder = FastEncoder(model)
     monkeypatch.setattr(positions, "turn", slow_turn)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(encoder, long[0], [(1, 90)])
-        assert begun.wait(5)
+        assert begun.wait(60)
         monkeypatch.undo()
         second = encoder(other[0], [(1, 80)])
         done.set()
-        found = first.result(timeout=5), second
+        found = first.result(timeout=60), second
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours[None], theirs, rtol=0, atol=0)

@@ -24,6 +24,7 @@ from qkv.model.transformer import Transformer
 from qkv.native import build
 
 X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+COMPILED = pytest.mark.native
 SIZES = [(1, 256, 127), (5, 64, 63), (3, 4, 1)]  # repeats of the rows, inputs, largest weight
 
 
@@ -40,7 +41,7 @@ def test_a_product_that_would_saturate_is_exact_by_torch(rows, inputs, largest):
 
 
 @X86
-@pytest.mark.native
+@COMPILED
 @pytest.mark.parametrize("rows, inputs, largest", SIZES)
 @pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, rows, inputs, largest):
@@ -90,7 +91,7 @@ def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     assert str(error.value).endswith(" of the largest output; leave it out")
 
 
-@pytest.mark.parametrize("is_native", [pytest.param(True, marks=pytest.mark.native), False])
+@pytest.mark.parametrize("is_native", [pytest.param(True, marks=COMPILED), False])
 def test_right_products_are_checked_once_per_process(is_native, monkeypatch):
     int8.check_int8.cache_clear()
     before = [int8.int8_maker(is_native) for _ in range(3)]
@@ -101,7 +102,7 @@ def test_the_matrices_of_the_self_check_saturate_16_bits():
     weight, x = int8.saturating_matrices(64)
     exact = (x @ weight.t()).float()
     assert float((saturating(weight.float(), None)(x.float()) - exact).abs().max()) > 0.1 * float(exact.abs().max())
-    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -128}
+    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -127}
 
 
 # ── Rounding ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,19 +113,16 @@ def test_the_product_is_that_of_the_rounded_matrix(bias):
     torch.manual_seed(0)
     weight, added = torch.randn(30, 64), torch.randn(30) if bias else None
     x = torch.randint(-127, 128, (5, 64)) / 64.0  # on the grid of 8 bits: only the matrix is rounded
-    x[:, 0], x[:, 1] = 127 / 64, -128 / 64
+    x[:, 0], x[:, 1] = 127 / 64, -127 / 64
+    x *= torch.tensor([[1.0], [0.01], [3.0], [100.0], [0.0]])  # each row has its own scale
     expected = torch.nn.functional.linear(x, rounded(weight, 1), added)
-    torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(int8_product(weight, added)(x), expected, rtol=1e-5, atol=1e-3)
 
 
-def test_a_row_gets_the_same_digits_alone_and_in_a_batch():
+def test_a_row_has_the_same_digits_alone_and_in_any_batch():
     torch.manual_seed(0)
-    run, x = int8_product(torch.randn(70, 50), torch.randn(70)), torch.randn(40, 50) * torch.logspace(-3, 3, 40)[:, None]
-    x[7] = 0
-    together = run(x)
-    assert together.isfinite().all()
-    for first, last in ((0, 1), (3, 7), (7, 8), (5, 30), (39, 40)):
-        assert run(x[first:last]).equal(together[first:last])
+    run, x = int8_product(torch.randn(30, 64), torch.randn(30)), torch.randn(20, 64) * torch.logspace(-3, 3, 20)[:, None]
+    assert torch.equal(run(x), torch.cat([run(row[None]) for row in x]))
 
 
 def test_the_chosen_engine_of_torch_is_left_as_it_was():

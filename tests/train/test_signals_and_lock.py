@@ -47,7 +47,7 @@ def trainer(out, pause=0.05):
 def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, number):
     with trainer(tmp_path) as process:
         process.send_signal(number)
-        assert process.wait(10) == STOPPED == os.EX_TEMPFAIL == 75
+        assert process.wait(120) == STOPPED == os.EX_TEMPFAIL == 75
         assert process.stderr.read() == "\nstopping after this step, then saving; once more leaves at once\n"
     assert (tmp_path / "saved").read_text() == (tmp_path / "steps").read_text()
 
@@ -56,12 +56,11 @@ def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, n
     (signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, 130),
 ])
 def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
-    with trainer(tmp_path, pause=30) as process:
+    with trainer(tmp_path, pause=600) as process:  # a step that would outlast the wait below
         process.send_signal(first)
         assert process.stderr.readline() + process.stderr.readline()
-        started = time.monotonic()
         process.send_signal(second)
-        assert process.wait(10) == code and time.monotonic() - started < 5
+        assert process.wait(120) == code
     assert not (tmp_path / "saved").exists()
     with locked(tmp_path):
         pass
