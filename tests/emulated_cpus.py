@@ -88,7 +88,7 @@ def check_int8_products() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2", torch.backends.cpu.get_cpu_capability()
     made = torch.Generator().manual_seed(0)
     for signs in (torch.ones(30, 64), torch.randint(2, (30, 64), generator=made) * 2.0 - 1):
-        weight, x = 127 * signs, torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -128.0) / 64
+        weight, x = 127 * signs, torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -127.0) / 64
         x[0] = 127 / 64                                           # the largest sums
         exact = x.double() @ weight.double().T
         for product in (int8_product, native_int8_product):

@@ -24,6 +24,7 @@ from qkv.model.transformer import Transformer
 from qkv.native import build
 
 X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+COMPILED = pytest.mark.native
 SIZES = [(1, 256, 127), (5, 64, 63), (3, 4, 1)]  # repeats of the rows, inputs, largest weight
 
 
@@ -40,7 +41,7 @@ def test_a_product_that_would_saturate_is_exact_by_torch(rows, inputs, largest):
 
 
 @X86
-@pytest.mark.native
+@COMPILED
 @pytest.mark.parametrize("rows, inputs, largest", SIZES)
 @pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, rows, inputs, largest):
@@ -49,11 +50,12 @@ def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, row
 
 def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
     """native_int8_product of a library compiled for other instructions than this CPU's."""
-    flags = tuple(f"-march={march}" if flag.startswith("-march=") else flag for flag in (*build.FLAGS, *build.THREADED))
+    flags = (*build.FLAGS, f"-march={march}", *build.THREADED)
     compiler = build.find_compiler()
     path = build.place_of(compiler, flags)
     assert build.is_there(compiler, flags, path)
     lib = build.opened(path, ctypes.c_float)
+    assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
     scales = weight.abs().amax(dim=1) / 127
     return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)
 
@@ -89,7 +91,7 @@ def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     assert str(error.value).endswith(" of the largest output; leave it out")
 
 
-@pytest.mark.parametrize("is_native", [pytest.param(True, marks=pytest.mark.native), False])
+@pytest.mark.parametrize("is_native", [pytest.param(True, marks=COMPILED), False])
 def test_right_products_are_checked_once_per_process(is_native, monkeypatch):
     int8.check_int8.cache_clear()
     before = [int8.int8_maker(is_native) for _ in range(3)]
