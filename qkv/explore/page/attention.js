@@ -20,8 +20,8 @@ export function showAttention(app) {
   return new AttentionView(app).element;
 }
 
-// What is shown first: the head that guided alignment has trained, if there is one. Other heads of cross-attention have their own
-// tasks, and the word alignment is seen best in the mean of all of them.
+// What is shown first: the head that guided alignment has trained, if there is one. Other heads of cross-attention have
+// their own tasks, and the word alignment is seen best in the mean of all of them.
 function firstHead(attention) {
   const cross = attention.find(({ name }) => name === "cross");
   if (cross?.guided) return { mode: "head", ...cross.guided };

@@ -74,7 +74,7 @@ class Film {
   async words() {
     const self = await this.mean("decoder", this.layersOf("decoder").at(-1).layer);
     const { guided } = this.pass.attention.find(({ name }) => name === "cross");
-    const head = guided ? `${guided.layer}/${guided.head}` : "mean";  // without a guided head, the mean of all layers and heads
+    const head = guided ? `${guided.layer}/${guided.head}` : "mean";  // mean: of all layers and heads
     const cross = await this.app.source.tensor(`pass/${this.pass.id}/attention/cross/${head}`);
     return writtenTokens(this.pass).flatMap((word, row) => this.word(word, row, self, cross));
   }
