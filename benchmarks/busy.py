@@ -35,10 +35,14 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", choices=[*WORKS, []], default=list(WORKS), metavar="WORK", help=", ".join(WORKS))
+    parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
     parser.add_argument("--before", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.works = options.works or list(WORKS)
+    if unknown := set(options.works) - set(WORKS):
+        parser.error(f"no such work: {', '.join(sorted(unknown))}")
+    return options
 
 
 def write_corpus(folder: Path) -> None:

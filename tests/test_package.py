@@ -19,10 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {str(path.relative_to(ROOT)) for path in (ROOT / "qkv").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-# A model in seconds. When `qkv demo` has --minutes: ["demo", "--minutes", "0.1", "--out", "model"].
-TRAIN = ["train", "translate", "--source", "pairs.tsv", "--out", "model",
-         *(f"--set={one}" for one in ("vocab_size=400", "model.layers=1", "model.d_model=16", "model.n_heads=2", "model.d_ff=32", "model.max_len=64",
-                                      "steps=6", "batch_tokens=800", "warmup=2", "beam_size=2"))]  # fmt: skip
+DEMO = ["demo", "--minutes", "0.1", "--out", "model"]
 WHERE = """
 import json, qkv, torch
 from qkv.native.build import library
@@ -71,12 +68,9 @@ def installed(built, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(installed) -> Path:
-    """A model that the installed command has trained."""
-    code = "from qkv.data.builtin import builtin_pairs\nfor pair in builtin_pairs()[0][:300]: print(pair.source, pair.target, sep='\\t')"
-    work = installed.folder / "work"
-    (work / "pairs.tsv").write_text(installed("-c", code, program="python"), encoding="utf-8")
-    installed(*TRAIN)
-    return work / "model"
+    """The model that the installed demo has trained, in a few seconds."""
+    installed(*DEMO)
+    return installed.folder / "work" / "model"
 
 
 def test_both_archives_hold_every_file_of_the_package_and_the_wheel_nothing_else(built):
@@ -106,7 +100,7 @@ def test_the_native_library_is_compiled_from_the_installed_package(installed):
     assert Path(native).parent == installed.folder / "cache" / "qkv" and check == 0
 
 
-def test_the_installed_command_trains_a_model_and_checks_it(installed, model):
+def test_the_installed_demo_trains_a_model_and_check_finds_it_sound(installed, model):
     assert (model / "model.safetensors").exists()
     assert json.loads(installed("check", "model", "--json"))["holds"] is True
 
