@@ -6,7 +6,10 @@ and a step takes 4 to 100 times as long. Explained in docs/performance.md, "Thre
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -63,6 +66,49 @@ class LoadMeter:
             clock, idle, own = (new - old for new, old in zip(now, self.last, strict=True))
             self.last, self.free = now, (idle + own) / clock
         return self.free
+
+
+class _TorchThreads:
+    """torch's number of threads while no decode loop has lowered it; each loop counts once, also those of other threads."""
+
+    def __init__(self) -> None:
+        self.lock, self.loops, self.number, self.mine = threading.Lock(), 0, 1, threading.local()
+
+
+_torch = _TorchThreads()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Run torch's operations on one thread: those of a decode loop are too small for two, which would wait for each other.
+
+    Always one, whatever the load, because their digits depend on it. The native library still uses `thread_limit()`.
+    """
+    import torch
+
+    depth = getattr(_torch.mine, "depth", 0)
+    if depth == 0:
+        with _torch.lock:
+            if _torch.loops == 0:
+                _torch.number = torch.get_num_threads()
+            _torch.loops += 1
+        torch.set_num_threads(1)
+    _torch.mine.depth = depth + 1
+    try:
+        yield
+    finally:
+        _torch.mine.depth = depth
+        if depth == 0:
+            with _torch.lock:
+                _torch.loops -= 1
+            torch.set_num_threads(_torch.number)
+
+
+def thread_limit() -> int:
+    """The largest number of threads that an operation may use: torch's."""
+    import torch
+
+    return _torch.number if getattr(_torch.mine, "depth", 0) else torch.get_num_threads()
 
 
 _meter: LoadMeter | None = None

@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from qkv import threads
-from qkv.threads import LoadMeter, available_threads
+from qkv.threads import LoadMeter, available_threads, one_torch_thread, thread_limit
 
 SHOW_FREE = """
 import sys, time
@@ -65,3 +68,37 @@ def test_a_busy_process_on_our_only_cpu_is_seen():
         other.kill()
         other.wait()
     assert float(done.stdout) < 0.8  # of one core, of which the scheduler gives each half; more load only lowers it
+
+
+def test_torch_has_one_thread_in_a_decode_loop_and_its_own_number_after_it():
+    torch.set_num_threads(3)
+    try:
+        with one_torch_thread():
+            with one_torch_thread():
+                assert (torch.get_num_threads(), thread_limit()) == (1, 3)
+            assert (torch.get_num_threads(), thread_limit()) == (1, 3)
+        assert (torch.get_num_threads(), thread_limit()) == (3, 3)
+        with pytest.raises(ValueError, match="x"), one_torch_thread():
+            raise ValueError("x")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_decode_loops_of_several_python_threads_leave_torch_its_number():
+    torch.set_num_threads(3)
+
+    def loop(meeting):
+        with one_torch_thread():
+            meeting.wait(60)
+            seen = torch.get_num_threads(), thread_limit()
+            meeting.wait(60)
+        return seen
+
+    try:
+        meeting = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as pool:
+            assert [one.result(60) for one in [pool.submit(loop, meeting) for _ in range(2)]] == [(1, 3), (1, 3)]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)

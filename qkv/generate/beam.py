@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.generate.best import best_sums, log_sum
-from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
+from qkv.generate.step import as_limits, at_rest, decode_threads, make_stepper, never_said
 from qkv.generate.texts import Hypothesis
 from qkv.model.transformer import Transformer
 
@@ -37,12 +37,13 @@ def beam_search(
     with at_rest(model):
         search = Search(rules, as_limits(model, max_len, source_ids), model.embed.weight.dtype)
         stepper = make_stepper(model, source_ids, real, int8)
-        while True:
-            rows, stay = search.advance(stepper.step(search.last_ids))
-            if not len(rows):
-                return search.finished.hypotheses()
-            if len(rows) > 1 or stay is not None:  # a single row only ever follows itself
-                stepper.keep(rows, stay)
+        with decode_threads(stepper):
+            while True:
+                rows, stay = search.advance(stepper.step(search.last_ids))
+                if not len(rows):
+                    return search.finished.hypotheses()
+                if len(rows) > 1 or stay is not None:  # a single row only ever follows itself
+                    stepper.keep(rows, stay)
 
 
 class Search:

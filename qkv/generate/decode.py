@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.generate.ahead import looking_ahead
 from qkv.generate.best import best_token
-from qkv.generate.step import as_limits, at_rest, make_stepper, never_said
+from qkv.generate.step import as_limits, at_rest, decode_threads, make_stepper, never_said
 from qkv.model.transformer import Transformer
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
@@ -38,17 +38,18 @@ def greedy(
             return None if int(token) == eos_id or len(said[0]) + ahead + 1 >= limits[0] else token
 
         step = looking_ahead(stepper, foresee) or stepper.step
-        while going:
-            ids = choose(step(ids))
-            for n, token in zip(where, ids.tolist(), strict=True):
-                if n in going:
-                    said[n].append(token)
-                    if token == eos_id or len(said[n]) == limits[n]:
-                        going.remove(n)
-            if 0 < len(going) <= (1 - LEAVE_SHARE) * len(where):
-                stay = ids.new_tensor([row for row, n in enumerate(where) if n in going])
-                stepper.keep(stay, stay)
-                where, ids = [n for n in where if n in going], ids[stay]
+        with decode_threads(stepper):
+            while going:
+                ids = choose(step(ids))
+                for n, token in zip(where, ids.tolist(), strict=True):
+                    if n in going:
+                        said[n].append(token)
+                        if token == eos_id or len(said[n]) == limits[n]:
+                            going.remove(n)
+                if 0 < len(going) <= (1 - LEAVE_SHARE) * len(where):
+                    stay = ids.new_tensor([row for row, n in enumerate(where) if n in going])
+                    stepper.keep(stay, stay)
+                    where, ids = [n for n in where if n in going], ids[stay]
         return said
 
 

@@ -22,6 +22,7 @@ from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
 from qkv.model.head import LmHead
 from qkv.model.transformer import LayerStack, Transformer
+from qkv.threads import one_torch_thread
 
 SHORT = ROOM         # tokens of a source that the native library reads by itself; of longer ones torch's attention is faster
 PLAIN = FusedCore()  # stands for the core of a mixer that has none
@@ -93,21 +94,24 @@ class FastModel:
 
     def remember(self, source_ids: Tensor, real: Tensor | None, model: Transformer) -> KeyValues:
         """The sources (sentences, length) as keys and values of every layer of the decoder, filled up to whole vectors."""
-        sentences, length = source_ids.shape
-        more = whole(length) - length
-        if length <= SHORT and self.native_encoder is not None:
-            made = encode_native(*self.native_encoder, source_ids, real, more)
-        else:
-            states = model.encode(source_ids, real).states if self.encoder is None else self.encoder.normed(source_ids, real)
-            made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))            # (sentences * cells, layers * 2 * kv_heads * d)
-        heads = self.crosses[0].heads
-        made = made.view(sentences, length + more, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
+        more = whole(source_ids.shape[1]) - source_ids.shape[1]
+        if source_ids.shape[1] <= SHORT and self.native_encoder is not None:
+            with one_torch_thread():
+                return self._as_cells(encode_native(*self.native_encoder, source_ids, real, more), real, source_ids.shape[1])
+        states = model.encode(source_ids, real).states if self.encoder is None else self.encoder.normed(source_ids, real)
+        made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))                # (sentences * cells, layers * 2 * kv_heads * d)
+        return self._as_cells(made.view(len(source_ids), -1, made.shape[1]), real, source_ids.shape[1])
+
+    def _as_cells(self, made: Tensor, real: Tensor | None, length: int) -> KeyValues:
+        """Keys and values of all layers side by side, (sentences, cells, layers * 2 * kv_heads * d), as a cache; `length` cells hold tokens."""
+        heads, (sentences, cells, _) = self.crosses[0].heads, made.shape
+        made = made.view(sentences, cells, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
         made = made.permute(3, 2, 0, 4, 1, 5).contiguous()                          # (2, layers, sentences, kv_heads, cells, d)
         if heads.qk_norm:
             made[0] = torch.stack([cross.k_norm(keys) for cross, keys in zip(self.crosses, made[0], strict=True)])
         hidden = made.new_zeros(1, length) if real is None else as_hidden(real, made)
-        kept = KeyValues(made, pad(hidden, (0, more), value=-math.inf)[:, None])
-        kept.look(made.shape[4])
+        kept = KeyValues(made, pad(hidden, (0, cells - length), value=-math.inf)[:, None])
+        kept.look(cells)
         return kept
 
 

@@ -5,7 +5,7 @@ through this seam, so that a faster stepper changes neither. Told in docs/transl
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from qkv.generate.fast import FastStepper, can_be_fast
 from qkv.generate.int8 import no_int8
 from qkv.model.transformer import Transformer
+from qkv.threads import one_torch_thread
 
 
 class Stepper(Protocol):
@@ -57,6 +58,12 @@ def make_stepper(model: Transformer, source_ids: Tensor, real: Tensor | None, in
     if int8:
         raise no_int8()
     return CachedStepper(model, source_ids, real)
+
+
+def decode_threads(stepper: object) -> AbstractContextManager[None]:
+    """For the steps of a decode loop: where the native library does the work, torch's small operations take one thread."""
+    fast = getattr(stepper, "fast", None)
+    return nullcontext() if fast is None or fast.native is None else one_torch_thread()
 
 
 @contextmanager

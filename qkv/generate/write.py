@@ -14,6 +14,7 @@ from qkv.generate.ahead import looking_ahead
 from qkv.generate.prompt import PromptStepper
 from qkv.generate.sampling import Draws, choose
 from qkv.generate.settings import Writing
+from qkv.generate.step import decode_threads
 from qkv.generate.writing import Draft
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
@@ -67,6 +68,10 @@ class Writer:
         """One token further; gives the newest token of each row, (rows,)."""
         if self.length:
             self._read_on()
+        with decode_threads(self.stepper):
+            return self._choose(watch)
+
+    def _choose(self, watch: Watch | None) -> Tensor:
         chances = self.draws.next()[self.where % self.settings.n]
         ids = choose(self.logits, self.settings, self.seen, chances)          # (rows,)
         self.record.note(self.where, self.length, ids, self.logits)
@@ -103,7 +108,8 @@ class Writer:
             return
         if self.n_alive <= (1 - LEAVE_SHARE) * len(self.where):
             self._leave()
-        self.logits = self.step(self.record.ids[self.where, self.length - 1])
+        with decode_threads(self.stepper):
+            self.logits = self.step(self.record.ids[self.where, self.length - 1])
         self.room -= 1
 
     def _foresee(self, logits: Tensor, ahead: int) -> Tensor | None:

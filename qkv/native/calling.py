@@ -6,7 +6,7 @@ Explained in docs/performance.md, "The native library" and "Threads".
 import torch
 from torch import Tensor
 
-from qkv.threads import available_threads
+from qkv.threads import available_threads, thread_limit
 
 
 def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | None:
@@ -22,4 +22,4 @@ def threads_for(work: int, min_work: int) -> int:
 
 def inference_threads_for(work: int, min_work: int) -> int:
     """Threads of an operation whose digits do not depend on them: fewer while other processes are busy."""
-    return available_threads(torch.get_num_threads()) if work >= min_work else 1
+    return available_threads(thread_limit()) if work >= min_work else 1
