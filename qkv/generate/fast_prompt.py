@@ -5,6 +5,7 @@ tests/generate/test_fast_prompt.py); with int8 matrices close to them. Told in d
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from torch import Tensor
 from qkv.generate.fast import FastModel, as_hidden, is_common
 from qkv.generate.fast_cache import KeyValues, whole
 from qkv.generate.int8 import can_be_int8
+from qkv.generate.native import MANY
 from qkv.generate.padding import left_padded
 from qkv.generate.step import at_rest
 from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
+from qkv.threads import one_torch_thread
 
 
 class FastPromptStepper:
@@ -42,9 +45,11 @@ class FastPromptStepper:
             self.cells.hidden = self.cells.hidden.repeat(rows, 1, 1)
             self.cells.hidden[:, 0, :length] = as_hidden(real, decoder.table)
             self.place = real.sum(dim=1)                                            # (rows,)
-        x = decoder.read(ids, real, self.cells)                                     # (rows * length, d_model)
-        self.cells.used = length
-        return self.fast.logits(x.view(rows, length, -1)[:, -1])
+        native = self.fast.native is not None and rows * length < MANY                # beyond, torch multiplies the matrices
+        with one_torch_thread() if native else nullcontext():
+            x = decoder.read(ids, real, self.cells)                                 # (rows * length, d_model)
+            self.cells.used = length
+            return self.fast.logits(x.view(rows, length, -1)[:, -1])
 
     def step(self, ids: Tensor) -> Tensor:
         """(rows,) newest tokens -> (rows, vocab) logits of the next."""
