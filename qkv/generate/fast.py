@@ -121,7 +121,8 @@ def encode_native(stack: FastStack, step: NativeStep, ids: Tensor, real: Tensor 
     Sentences of one length go through the native step together, their tokens as beams that all attend to each other. A
     row's result depends neither on the batch nor on the number of threads, so scores are batch-invariant.
     """
-    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+    if real is None:
+        return pad(encode_group(stack, step, ids).view(*ids.shape, -1), (0, 0, 0, more))
     lengths = real.sum(dim=1)                                                       # (sentences,)
     made = stack.table.new_zeros(*ids.shape, step.vocab)
     for length in lengths.unique().tolist():
