@@ -16,7 +16,7 @@ import torch
 sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]  # tokenizers.py is there
 
 import qkv  # noqa: E402
-from qkv.measure.similarity import retrieval  # noqa: E402
+from qkv.evaluate.similarity import retrieval  # noqa: E402
 from qkv.model.transformer import Transformer  # noqa: E402
 from qkv.text.lines import read_lines  # noqa: E402
 

@@ -37,8 +37,8 @@ def write_folders(size: str, folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from qkv.checkpoint.ctranslate2_spec import their_model
-    from qkv.checkpoint.huggingface import load_huggingface
+    from qkv.checkpoint.ctranslate2.spec import their_model
+    from qkv.checkpoint.huggingface.reader import load_huggingface
 
     torch.manual_seed(0)
     d_model, layers, heads, d_ff = SIZES[size]

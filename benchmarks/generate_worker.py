@@ -32,16 +32,16 @@ def main() -> None:
 
 def ours(folder: str, kind: str, tokens: int):
     if kind == "step":
-        from qkv.generate import ahead
+        from qkv.engine import speculative as ahead
 
         ahead.LARGE = 1 << 62  # no model is so large
     return writing(our_model(folder), kind, tokens)
 
 
 def writing(model, kind: str, tokens: int):
-    from qkv.generate.prompt import make_prompt_stepper
+    from qkv.engine.prompt import make_prompt_stepper
+    from qkv.engine.step import at_rest
     from qkv.generate.settings import Writing
-    from qkv.generate.step import at_rest
     from qkv.generate.write import Bounds, write
 
     def run(prompts):
@@ -59,7 +59,7 @@ def our_model(folder: str):
     keep_pages()
     import torch
 
-    from qkv.checkpoint.huggingface import load_huggingface
+    from qkv.checkpoint.huggingface.reader import load_huggingface
 
     torch.set_num_threads(THREADS)
     return load_huggingface(f"{folder}/huggingface").model.eval()
@@ -119,7 +119,7 @@ def loss(folder: str) -> str:
     model = our_model(folder)
     import torch
 
-    from qkv.generate.fast_prompt import int8_loss
+    from qkv.engine.prompt_stepper import int8_loss
 
     exact, small = int8_loss(model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0)))
     return f"nats per token {exact:.4f}, int8 {small:.4f}, {small - exact:+.4f} (random weights and text)"

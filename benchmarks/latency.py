@@ -54,9 +54,9 @@ def programs() -> Iterator[tuple[str, float, Callable[[], object]]]:
 
     from qkv.data.batches import BatchPlan
     from qkv.data.builtin import compositions
-    from qkv.measure.cost_rate import measured_gflops
     from qkv.model.presets import writer
     from qkv.model.spec import Dense, Heads
+    from qkv.plan.rate import measured_gflops
 
     drawn = np.random.default_rng(0)
     source = drawn.integers(1, 80, MIB)

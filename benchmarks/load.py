@@ -68,7 +68,7 @@ def load(way: str, folder: Path) -> object:
                 file.readinto(memory)
             return memory
         case "load_huggingface":
-            from qkv.checkpoint.huggingface import load_huggingface
+            from qkv.checkpoint.huggingface.reader import load_huggingface
 
             return load_huggingface(folder)
         case "load_model":

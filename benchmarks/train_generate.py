@@ -18,7 +18,7 @@ CONTESTANTS = {"qkv, gpt2": ("qkv", "gpt2"), "qkv, llama": ("qkv", "llama"), "qk
 
 
 def main(sizes: list[str]) -> None:
-    from qkv.measure.cost_rate import measured_gflops
+    from qkv.plan.rate import measured_gflops
 
     peak = measured_gflops(2.0) * 1e9
     print(f"GEMM peak: {peak / 1e9:.0f} GFLOP/s (float32)")

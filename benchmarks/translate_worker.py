@@ -32,7 +32,7 @@ def ours(folder: str, beam: int, batch: int, int8: bool):
     keep_pages()
     import torch
 
-    from qkv.checkpoint.huggingface import load_huggingface
+    from qkv.checkpoint.huggingface.reader import load_huggingface
     from qkv.generate.beam import BeamRules, beam_search
     from qkv.generate.decode import greedy
 

@@ -56,12 +56,12 @@ CONFIGURATIONS = [
     ),
     Configuration("no-compiler", {"CXX": "no-such-compiler"}, {"native": "None"}, "not alone and not slow and not native"),
 ]
-LONG = ["tests/model", "tests/generate", "tests/native", "tests/pipeline", "tests/checkpoint"]
+LONG = ["tests/model", "tests/kernels", "tests/engine", "tests/generate", "tests/pipeline", "tests/checkpoint"]
 ALONE = ["tests/checkpoint/test_demo_exported.py"]  # on the demo's model, which is trained if it is not there
 SHORT = [
-    "tests/model/test_model_against_torch.py", "tests/model/test_model_gradients.py", "tests/model/test_model_truths.py",
-    "tests/generate/test_int8.py", "tests/generate/test_native.py", "tests/generate/test_fast.py", "tests/generate/test_fast_prompt.py",
-    "tests/generate/test_best.py", "tests/pipeline/test_translator_int8.py",
+    "tests/model/test_model_against_torch.py", "tests/kernels/test_gradients.py", "tests/model/test_model_truths.py",
+    "tests/engine/test_int8.py", "tests/engine/test_native_step.py", "tests/engine/test_stepper.py", "tests/engine/test_prompt_stepper.py",
+    "tests/kernels/test_topk.py", "tests/pipeline/test_translator_int8.py",
     "tests/checkpoint/test_ctranslate2.py", "tests/checkpoint/test_import_decoders.py",
 ]
 
@@ -72,7 +72,7 @@ def observe() -> None:
     import ctranslate2
     import torch
 
-    from qkv.native.build import library
+    from qkv.kernels.build import library
 
     print("torch", torch.backends.cpu.get_cpu_capability())
     x = torch.ones(256, 256)

@@ -53,8 +53,8 @@ def missing() -> list[str]:
 
 def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
     """The library and its self-check as one program for the CPU, with the flags of the library."""
-    from qkv.native.build import FLAGS as LIBRARY_FLAGS
-    from qkv.native.build import SOURCES
+    from qkv.kernels.build import FLAGS as LIBRARY_FLAGS
+    from qkv.kernels.build import SOURCES
 
     program = folder / f"{cpu.name}-{dtype}"
     flags = [flag for flag in LIBRARY_FLAGS if flag not in ("-shared", "-fPIC")]
@@ -82,8 +82,8 @@ def check_int8_products() -> None:
     """Both int8 products with matrices that saturate 16 bits; run by the emulator."""
     import torch
 
-    from qkv.generate.int8 import int8_product
-    from qkv.generate.native import native_int8_product
+    from qkv.engine.int8 import int8_product
+    from qkv.engine.native_step import native_int8_product
 
     assert torch.backends.cpu.get_cpu_capability() == "AVX2", torch.backends.cpu.get_cpu_capability()
     made = torch.Generator().manual_seed(0)

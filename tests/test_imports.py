@@ -1,4 +1,4 @@
-"""Imports point one way, as docs and design say: text and model know nobody, the rest only what stands below it."""
+"""Imports point one way: a package imports packages of lower tiers only."""
 
 import ast
 import subprocess
@@ -10,21 +10,27 @@ import pytest
 import qkv
 
 ROOT = Path(qkv.__path__[0])
-BASE = {"errors", "language", "native", "threads"}
-FLOORS = [
-    {"text", "model"},
-    {"data", "generate", "measure", "checkpoint"},
-    {"train", "explore", "study"},
-    {"pipeline", "serve", "cli", "allocator", "__init__", "__main__"},
+TIERS = [
+    {"errors", "language", "threads", "allocator"},
+    {"text", "kernels"},
+    {"model"},
+    {"data", "engine", "plan", "checkpoint"},
+    {"generate"},
+    {"evaluate"},
+    {"pipeline", "train", "check"},
+    {"web"},
+    {"explore"},
+    {"study", "serve", "cli", "__init__", "__main__"},
 ]
+INSIDE = {"errors", "language", "threads", "allocator", "cli", "__init__", "__main__"}  # these import within their tier too
 MODULES = {
     ".".join(("qkv", *path.relative_to(ROOT).with_suffix("").parts)): path
     for path in sorted(ROOT.rglob("*.py"))
 }  # fmt: skip
 
 
-def part_of(module: str) -> str:
-    """The part of the house a module stands in: qkv.model.view -> model; qkv itself is its door."""
+def package_of(module: str) -> str:
+    """qkv.model.view -> model; qkv itself is __init__."""
     return [*module.split("."), "__init__"][1]
 
 
@@ -42,22 +48,21 @@ def imported_by(path: Path) -> set[str]:
     return {name for name in found if name.split(".")[0] == "qkv"}
 
 
-def may_know(part: str) -> set[str]:
-    """Itself, the floors below it, and what everyone needs; the textbook is open to all but text and model."""
-    if part in BASE | {"textbook"}:
-        return BASE | {part} if part in BASE else {part}
-    floor = next((index for index, parts in enumerate(FLOORS) if part in parts), None)
-    assert floor is not None, f"qkv/{part} is new: say in FLOORS where it stands"
-    if floor == 0:
-        return BASE | {part}
-    below = set().union(*FLOORS[:floor])
-    return BASE | {"textbook", part} | below | (FLOORS[3] if floor == 3 else set())
+def importable_by(package: str) -> set[str]:
+    """The package itself and all lower tiers; the textbook imports nothing of ours, and only explore imports it."""
+    if package == "textbook":
+        return {package}
+    tier = next((index for index, packages in enumerate(TIERS) if package in packages), None)
+    assert tier is not None, f"qkv/{package} is new: add it to TIERS"
+    lower = set().union(*TIERS[:tier], TIERS[tier] if package in INSIDE else set())
+    return {package} | lower | ({"textbook"} if package == "explore" else set())
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_stands_below_it(module):
-    known = {part_of(name) for name in imported_by(MODULES[module])}
-    assert known <= may_know(part_of(module)), f"{module} knows {sorted(known - may_know(part_of(module)))}"
+def test_a_module_imports_lower_tiers_only(module):
+    imported = {package_of(name) for name in imported_by(MODULES[module])}
+    allowed = importable_by(package_of(module))
+    assert imported <= allowed, f"{module} imports {sorted(imported - allowed)}"
 
 
 def test_the_check_sees_the_imports_it_judges():

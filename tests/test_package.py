@@ -22,7 +22,7 @@ FILES = {str(path.relative_to(ROOT)) for path in (ROOT / "qkv").rglob("*") if pa
 DEMO = ["demo", "--minutes", "0.1", "--out", "model"]
 WHERE = """
 import json, qkv, torch
-from qkv.native.build import library
+from qkv.kernels.build import library
 native = library(torch.float32)
 print(json.dumps([qkv.__file__, native._name, native.qkv_check()]))
 """

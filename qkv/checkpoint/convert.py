@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from qkv.checkpoint.folder import LoadedModel, load_model, save_model
-from qkv.checkpoint.huggingface import load_huggingface
-from qkv.checkpoint.huggingface_export import refuse_occupied, save_huggingface
+from qkv.checkpoint.huggingface.export import refuse_occupied, save_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.parity import Report, compare, hashes, our_answer, peer, writes_text
 from qkv.checkpoint.shards import read_json
 

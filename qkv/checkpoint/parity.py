@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.durable import fingerprint
-from qkv.checkpoint.huggingface import load_huggingface, read_config
+from qkv.checkpoint.huggingface.reader import load_huggingface, read_config
 from qkv.checkpoint.shards import Shards
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer

@@ -40,8 +40,8 @@ def attention(
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:
     """The cross-attention that --alignment reads, as a PNG: of the guided head, or the mean of the last layer but one."""
+    from qkv.evaluate.figures import attention_picture
     from qkv.generate.alignment import cross_weights
-    from qkv.measure.pictures import attention_picture
 
     source = translator.encode_source(text)
     target = translator.encode_target(translator(text))                 # <bos> y <eos>

@@ -15,8 +15,8 @@ import typer
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.measure.proofs import Finding
-    from qkv.measure.subject import Subject
+    from qkv.check.checked_model import Subject
+    from qkv.check.invariants import Finding
 
 MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -26,9 +26,9 @@ def check(
     as_json: bool = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。")),
 ) -> int:
     """Prove that a model is blind to the future, that its cache and padding change nothing, and more."""
+    from qkv.check.checked_model import Subject
+    from qkv.check.invariants import prove_subject
     from qkv.checkpoint.folder import load_model
-    from qkv.measure.proofs import prove_subject
-    from qkv.measure.subject import Subject
 
     loaded = load_model(folder, only_finite=False)
     subject = Subject(loaded.model, loaded.tokenizers, saved_and_loaded)

@@ -64,11 +64,11 @@ def number_type(to: str, int8: bool, float16: bool) -> str | None:
 def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) -> "tuple[dict[str, Any], Report | None]":
     """The model in the format `to`: facts about it, and how the two compare."""
     if to == "ctranslate2":
-        from qkv.checkpoint.ctranslate2 import export_ctranslate2
+        from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 
         return export_ctranslate2(folder, out, inputs, dtype == "int8")
     if to == "gguf":
-        from qkv.checkpoint.gguf import export_gguf
+        from qkv.checkpoint.gguf.export import export_gguf
 
         return export_gguf(folder, out, inputs, dtype or "float32")
     from qkv.checkpoint.convert import export_folder

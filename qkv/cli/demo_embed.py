@@ -35,7 +35,7 @@ def show(out: Path) -> None:
     """Recall@1 on the held-out pairs, the nearest English sentence of each demo sentence, their similarity matrix."""
     import qkv
     from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
-    from qkv.measure.similarity import retrieval
+    from qkv.evaluate.similarity import retrieval
 
     embedder = qkv.load(out)
     _, held_out = builtin_pairs()
@@ -56,7 +56,7 @@ def show(out: Path) -> None:
 def draw_similarity(embedder: "Embedder", path: Path) -> Path:
     """The cosine similarity of each Chinese demo sentence with each English one."""
     from qkv.data.builtin import NOTES_SENTENCES
-    from qkv.measure.pictures import attention_picture
+    from qkv.evaluate.figures import attention_picture
 
     rows, columns = [pair.source for pair in NOTES_SENTENCES], [pair.target for pair in NOTES_SENTENCES]
     similarity = embedder(rows) @ embedder(columns).T                    # (sentences, sentences)

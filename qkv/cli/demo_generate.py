@@ -71,7 +71,7 @@ def prefixes() -> list[str]:
 
 def grammatical(generator: "TextGenerator") -> int:
     """How many continuations are sentences that the built-in grammar generates; one seed draws alike for all prompts, so each has its own."""
-    from qkv.data.builtin_recognizer import is_sentence
+    from qkv.data.builtin.recognizer import is_sentence
 
     return sum(is_sentence(text) for seed, prefix in enumerate(prefixes()) for text in continuations(generator, [prefix], seed))
 
@@ -82,7 +82,7 @@ def draw_next_tokens(generator: "TextGenerator", path: Path, steps: int = 4, sho
 
     from matplotlib.figure import Figure
 
-    from qkv.measure.pictures import readable, save
+    from qkv.evaluate.figures import readable, save
 
     written = generator.generate([PREFIX], max_new_tokens=steps, temperature=0.0, logprobs=shown)[0][0]
     candidates = written.best or []

@@ -19,7 +19,7 @@ RECIPE: dict[str, Any] = {
 def write_files(out: Path) -> dict[str, Any]:
     """The built-in pairs as two TSV files, with their word alignments; the flags of the training that name them."""
     from qkv.data.builtin import builtin_pairs
-    from qkv.data.builtin_links import pharaoh
+    from qkv.data.builtin.links import pharaoh
     from qkv.text.lines import write_text
 
     write_pairs(out)
@@ -40,8 +40,8 @@ def show(out: Path) -> None:
     import qkv
     from qkv.cli.attention import draw_cross_attention
     from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
-    from qkv.measure.alignment_error import alignment_error_rate
-    from qkv.measure.scores import score
+    from qkv.evaluate.alignment_error import alignment_error_rate
+    from qkv.evaluate.scores import score
 
     translator = qkv.load(out)
     _, held_out = builtin_pairs()

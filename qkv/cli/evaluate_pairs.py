@@ -16,7 +16,7 @@ from qkv.language import say
 if TYPE_CHECKING:
     import numpy as np
 
-    from qkv.measure.similarity import Retrieval
+    from qkv.evaluate.similarity import Retrieval
     from qkv.pipeline.embedder import Embedder
 
 NEAR = 0.8  # pairs in the top fifth of the scale mean the same: those are the partners of the alignment
@@ -25,7 +25,7 @@ NEAR = 0.8  # pairs in the top fifth of the scale mean the same: those are the p
 def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> None:
     """Two sentences and a score a line: do near vectors get high scores?"""
     from qkv.data.scored import read_scored
-    from qkv.measure.similarity import alignment, cosines, pearson, spearman, uniformity
+    from qkv.evaluate.similarity import alignment, cosines, pearson, spearman, uniformity
 
     first, second, scores = read_scored(pairs)
     embedder, _ = open_embedder(folder, device)
@@ -49,7 +49,7 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> Non
 def evaluate_retrieval(folder: Path, source: Path, target: Path, device: str, as_json: bool) -> None:
     """Two aligned files: which sentence of the other belongs to this one?"""
     from qkv.data.corpus import Pairs
-    from qkv.measure.similarity import alignment, retrieval, uniformity
+    from qkv.evaluate.similarity import alignment, retrieval, uniformity
 
     first, second = map(list, zip(*Pairs(source, target), strict=True))
     embedder, _ = open_embedder(folder, device)

@@ -18,7 +18,7 @@ from qkv.language import say
 if TYPE_CHECKING:
     import numpy as np
 
-    from qkv.measure.text_perplexity import TextPerplexity
+    from qkv.evaluate.text_perplexity import TextPerplexity
     from qkv.pipeline.generator import Generator
 
 
@@ -63,7 +63,7 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
 
     keep_pages()  # before torch is imported
     from qkv.data.documents import Documents, count_bytes, keep_documents
-    from qkv.measure.text_perplexity import text_perplexity
+    from qkv.evaluate.text_perplexity import text_perplexity
     from qkv.pipeline.generator import Generator
 
     documents = Documents([text])
@@ -86,7 +86,7 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
 
 def _refuse_no_int8(generator: "Generator") -> None:
     """Before the text is read, not after."""
-    from qkv.generate.fast_prompt import can_prompt_fast
+    from qkv.engine.prompt_stepper import can_prompt_fast
 
     if not can_prompt_fast(generator.model, int8=True):
         raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
@@ -96,7 +96,7 @@ def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
     """Nats per token with whole and with 8-bit matrices, over all full windows."""
     import torch
 
-    from qkv.generate.fast_prompt import int8_loss
+    from qkv.engine.prompt_stepper import int8_loss
 
     width = min(generator.context, len(ids))
     if width < 2:

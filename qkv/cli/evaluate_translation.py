@@ -16,8 +16,8 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.measure.perplexity import Perplexity
-    from qkv.measure.scores import Comparison, Scores
+    from qkv.evaluate.perplexity import Perplexity
+    from qkv.evaluate.scores import Comparison, Scores
     from qkv.pipeline import Translator
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def evaluate_translation(
     against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False, int8: bool = False,
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
-    from qkv.measure.scores import score
+    from qkv.evaluate.scores import score
     from qkv.text.lines import refuse_unwritable, write_text
 
     if output:
@@ -82,8 +82,8 @@ def evaluate_translation(
 def _report(
     translator: "Translator", outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
 ) -> Report:
-    from qkv.measure.perplexity import translation_perplexity
-    from qkv.measure.scores import score
+    from qkv.evaluate.perplexity import translation_perplexity
+    from qkv.evaluate.scores import score
 
     sources, references = pairs
     perplexity = translation_perplexity(
@@ -94,7 +94,7 @@ def _report(
 
 def _compared(report: Report, lines: tuple[list[str], list[str], list[str]], kind: tuple[str, str],
               names: tuple[str, str]) -> Report:
-    from qkv.measure.scores import compare
+    from qkv.evaluate.scores import compare
 
     return Report(report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names))
 

@@ -84,7 +84,7 @@ def open_writer(engine: str, folder: Path, device: str, int8: bool, settings: di
         raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
     if int8:
         raise typed_by_folder()
-    from qkv.generate.ctranslate2_writer import CTranslate2Writer
+    from qkv.generate.ctranslate2_generator import CTranslate2Writer
 
     return CTranslate2Writer(folder, device)
 

@@ -41,7 +41,7 @@ def plan(
     as_json: bool = typer.Option(False, "--json", help=say("for a program", "供程序读取")),
 ) -> None:
     """Parameters, FLOPs, memory and time of a model, from its description alone."""
-    from qkv.measure.cost import load_of
+    from qkv.plan.cost import load_of
 
     spec = find_spec(model)
     load = load_of(spec, batch, length or min(DEFAULT_LENGTH, spec.max_len), source_length)
@@ -76,8 +76,8 @@ def find_spec(model: str) -> "Spec":
 # ── Facts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def costs(spec: "Spec", load: Any, dtype: str, tokens: int | None) -> dict[str, Any]:
     """Everything that is known from the spec alone, ready for JSON."""
-    from qkv.measure import cost
-    from qkv.measure.cost_notes import beside_the_notes
+    from qkv.plan import cost
+    from qkv.plan.formulas import beside_the_notes
 
     whole, active, flops = cost.parameters(spec), cost.active_parameters(spec), cost.flops(spec, load)
     return {
@@ -92,7 +92,7 @@ def costs(spec: "Spec", load: Any, dtype: str, tokens: int | None) -> dict[str, 
 
 
 def _windowed(spec: "Spec", load: Any, dtype: str) -> int:
-    from qkv.measure import cost
+    from qkv.plan import cost
 
     wide = cost.BYTES["float32" if dtype == "int8" else dtype]
     cross = load.source * cost.cached_cross_numbers(spec)
@@ -101,8 +101,8 @@ def _windowed(spec: "Spec", load: Any, dtype: str) -> int:
 
 def time_of(spec: "Spec", load: Any, tokens: int, gflops: float | None, devices: int) -> dict[str, Any]:
     """Hours of training: never less than at the full rate; real runs reach a quarter to three quarters of it."""
-    from qkv.measure.cost import hours
-    from qkv.measure.cost_rate import measured_gflops
+    from qkv.plan.cost import hours
+    from qkv.plan.rate import measured_gflops
 
     rate = gflops or measured_gflops()
     least = hours(spec, load, tokens, rate * devices)
@@ -130,7 +130,7 @@ def show(name: str, spec: "Spec", facts: dict[str, Any]) -> None:
 
 
 def parts_table(facts: dict[str, Any]) -> "Table":
-    from qkv.measure.cost_pieces import PARTS
+    from qkv.plan.pieces import PARTS
 
     whole, active, flops = facts["parameters"], facts["active_parameters"], facts["flops"]
     sparse = whole != active

@@ -65,7 +65,7 @@ def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any]
         raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
     if int8:
         raise typed_by_folder()
-    from qkv.generate.engine import CTranslate2Translator
+    from qkv.generate.ctranslate2_translator import CTranslate2Translator
     from qkv.generate.texts import Settings
 
     Settings(**settings)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.engine.prompt import CachedPromptStepper
 from qkv.explore.edits import Edit, swapped
 from qkv.explore.kinds import as_both
 from qkv.explore.numbers import logits, sentence_vectors
@@ -18,7 +19,6 @@ from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.story import has_logits
 from qkv.explore.words import Both
-from qkv.generate.prompt import CachedPromptStepper
 
 COMPARED = 64  # places that a change is shown at
 MOST_SAID = 64

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.engine.step import at_rest, never_said
 from qkv.explore.edits import Edit, edited, swapped
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
 from qkv.explore.subject import Subject
 from qkv.generate.decode import up_to
-from qkv.generate.step import at_rest, never_said
 from qkv.model.transformer import Memory
 
 MOST_TOKENS = 512

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from torch import Tensor
 
 from qkv.errors import QkvError, near_miss
+from qkv.evaluate.figures import attention_picture
 from qkv.explore.looking import weights
 from qkv.explore.passes import Pass
 from qkv.explore.story import attention_of
 from qkv.language import say
-from qkv.measure.pictures import attention_picture
 
 
 class Picture:

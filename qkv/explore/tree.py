@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.engine.prompt import CachedPromptStepper
+from qkv.engine.step import CachedStepper
 from qkv.explore.passes import Pass
 from qkv.generate.beam import BeamRules, Search
-from qkv.generate.prompt import CachedPromptStepper
-from qkv.generate.step import CachedStepper
 
 DEEP = 12  # tokens that a generator's tree goes down
 

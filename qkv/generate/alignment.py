@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.generate.step import at_rest
+from qkv.engine.step import at_rest
 from qkv.model.attention import ExplainedCore
 from qkv.model.explained import put
 from qkv.model.guided import AlignmentHead, core_path

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.generate.best import best_sums, log_sum
-from qkv.generate.step import as_limits, at_rest, decode_threads, make_stepper, never_said
+from qkv.engine.step import as_limits, at_rest, decode_threads, make_stepper, never_said
 from qkv.generate.texts import Hypothesis
+from qkv.kernels.topk import best_sums, log_sum
 from qkv.model.transformer import Transformer
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.generate.ahead import looking_ahead
-from qkv.generate.best import best_token
-from qkv.generate.step import as_limits, at_rest, decode_threads, make_stepper, never_said
+from qkv.engine.speculative import looking_ahead
+from qkv.engine.step import as_limits, at_rest, decode_threads, make_stepper, never_said
+from qkv.kernels.topk import best_token
 from qkv.model.transformer import Transformer
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays

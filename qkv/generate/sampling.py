@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.best import BLOCK, best_token
 from qkv.generate.settings import Sampling
+from qkv.kernels.topk import BLOCK, best_token
 
 NUCLEUS = (256, 2_048)  # so many tokens top-p looks at before it sorts a whole vocabulary
 LARGE = 16 * BLOCK      # a vocabulary in which a running sum over all tokens is slow

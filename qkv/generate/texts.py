@@ -1,7 +1,7 @@
 """From texts to translated texts, whoever searches: settings, parts, batches, and joining what was found.
 
 In: texts. Out: translations, in the order of the texts. It knows no torch: the torch model (pipeline/translator.py) and CTranslate2
-(generate/engine.py) each bring their own search. Told in docs/translation.md.
+(generate/ctranslate2_translator.py) each bring their own search. Told in docs/translation.md.
 """
 
 import logging

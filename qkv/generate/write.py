@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.generate.ahead import looking_ahead
-from qkv.generate.prompt import PromptStepper
+from qkv.engine.prompt import PromptStepper
+from qkv.engine.speculative import looking_ahead
+from qkv.engine.step import decode_threads
 from qkv.generate.sampling import Draws, choose
 from qkv.generate.settings import Writing
-from qkv.generate.step import decode_threads
 from qkv.generate.writing import Draft
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.kernels.gradients import relu_squared
 from qkv.model import spec as s
 from qkv.model.experts import ExpertFeedForward
-from qkv.model.gradients import relu_squared
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.kernels.cross_entropy import AgreeingLoss, ChunkedLoss, plain_loss
 from qkv.model import spec as s
 from qkv.model.feed_forward import ACTIVATIONS
-from qkv.model.loss import AgreeingLoss, ChunkedLoss, plain_loss
 from qkv.model.norms import make_norm
 
 FEW = 512  # tokens of a vocabulary: below, torch's own loss is cheaper (65 characters: 0.5 ms instead of 0.9)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.model.gradients import RMSNorm
+from qkv.kernels.gradients import RMSNorm
 from qkv.model.spec import Norm
 
 

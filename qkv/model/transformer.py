@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.kernels.dropout import Dropout
 from qkv.language import say
 from qkv.model import spec as s
 from qkv.model.block import make_block
 from qkv.model.cache import Cache
 from qkv.model.door import check
-from qkv.model.dropout import Dropout
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.head import LmHead, make_head
 from qkv.model.init import initialise

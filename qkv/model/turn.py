@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.model.gradients import turned_halves
+from qkv.kernels.gradients import turned_halves
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
 

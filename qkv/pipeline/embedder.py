@@ -19,9 +19,9 @@ from torch import Tensor
 
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.engine.packed_encoder import Groups, groups_of, make_encoder
+from qkv.engine.step import at_rest
 from qkv.errors import QkvError, near_miss
-from qkv.generate.fast_encoder import Groups, groups_of, make_encoder
-from qkv.generate.step import at_rest
 from qkv.language import say
 from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer

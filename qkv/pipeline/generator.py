@@ -10,10 +10,10 @@ from typing import Any
 
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.engine.prompt import make_prompt_stepper
+from qkv.engine.step import at_rest
 from qkv.errors import QkvError
-from qkv.generate.prompt import make_prompt_stepper
 from qkv.generate.settings import Writing
-from qkv.generate.step import at_rest
 from qkv.generate.write import Bounds, Writer, write
 from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say

@@ -14,8 +14,8 @@ import numpy as np
 
 from qkv.data.corpus import fingerprint_of, refuse_pipe
 from qkv.errors import QkvError
+from qkv.evaluate.similarity import nearest
 from qkv.language import say
-from qkv.measure.similarity import nearest
 from qkv.pipeline.embedder import Embedder, Wishes
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text

@@ -10,7 +10,7 @@ import torch
 
 from qkv.checkpoint.convert import with_extras
 from qkv.checkpoint.folder import MODEL, LoadedModel, load_model, refuse_incomplete, refuse_no_folder, standing_version
-from qkv.checkpoint.huggingface import is_huggingface, load_huggingface, read_spec
+from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface, read_spec
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.door import from_json

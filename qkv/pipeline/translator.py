@@ -13,12 +13,12 @@ from torch import Tensor
 
 from qkv.checkpoint.convert import ALIGNMENT, extras
 from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.engine.int8 import no_int8
+from qkv.engine.packed_model import can_be_fast
 from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, linked_words, source_units, target_units, unit_spans
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import forced_log_probs, greedy
-from qkv.generate.fast import can_be_fast
-from qkv.generate.int8 import no_int8
 from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
 from qkv.model.guided import AlignmentHead, alignment_head

@@ -1,7 +1,7 @@
 """Word alignment: the alignment error rate, and the loss that trains one attention head to align.
 
 In: links as pairs (source word, target word); attention weights of one head. Out: one number each.
-The plain form of qkv/measure/alignment_error.py and of qkv/train/guided_alignment.py.
+The plain form of qkv/evaluate/alignment_error.py and of qkv/train/guided_alignment.py.
 """
 
 from collections.abc import Set

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.language import say
-from qkv.measure.cost import parameters
 from qkv.model.spec import Stack
+from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
 from qkv.train.report import CURVES, METRICS, draw_curves, read_metrics
 from qkv.train.task import Task

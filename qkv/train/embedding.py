@@ -18,8 +18,8 @@ from qkv.data.batches import BatchPlan, collate
 from qkv.data.group_plan import GroupPlan
 from qkv.data.groups import GroupStore
 from qkv.data.store import Store
+from qkv.evaluate.similarity import retrieval
 from qkv.language import say
-from qkv.measure.similarity import retrieval
 from qkv.model.pooling import pool
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer

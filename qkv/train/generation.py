@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.data.batches import collate
 from qkv.data.windows import Windows
+from qkv.evaluate.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity
 from qkv.language import say
-from qkv.measure.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer

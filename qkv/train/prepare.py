@@ -15,10 +15,10 @@ from qkv.data.corpus import Pairs, refuse_unreadable
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
+from qkv.evaluate.scores import bleu_by
 from qkv.generate.alignment import id_spans
 from qkv.generate.texts import Settings
 from qkv.language import say
-from qkv.measure.scores import bleu_by
 from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from qkv.checkpoint.convert import GENERATION, with_extras
 from qkv.checkpoint.folder import LoadedModel, load_model
-from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
+from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface
 from qkv.checkpoint.shards import read_json
 from qkv.data.corpus import document_files, refuse_unreadable
 from qkv.data.documents import Documents, Part, count_bytes, keep_documents

@@ -216,7 +216,7 @@ def draw_curves(metrics: str | Path) -> Path:
     """metrics.jsonl -> curves.png beside it: losses, BLEU where it was measured, learning rate."""
     from matplotlib.figure import Figure  # a training without pictures never waits for it
 
-    from qkv.measure.pictures import readable, save
+    from qkv.evaluate.figures import readable, save
 
     curves = _curves(read_metrics(metrics))
     if not curves:

@@ -16,9 +16,9 @@ from torch import Tensor
 from qkv.data.alignments import gold_weights
 from qkv.data.batches import BatchPlan, Lengths, PairBatch, TurnPlan, collate, pair_batch
 from qkv.data.store import Store
+from qkv.evaluate.scores import score
 from qkv.generate.decode import greedy
 from qkv.language import say
-from qkv.measure.scores import score
 from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided_loss
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer

@@ -16,16 +16,16 @@ from transformers import (
 )
 
 from qkv.checkpoint.convert import export_folder, import_folder
-from qkv.checkpoint.ctranslate2 import export_ctranslate2
+from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 from qkv.checkpoint.folder import LoadedModel
-from qkv.checkpoint.huggingface import load_huggingface
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.evaluate.perplexity import translation_perplexity
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
 from qkv.generate.alignment import cross_weights
-from qkv.generate.engine import CTranslate2Translator
+from qkv.generate.ctranslate2_translator import CTranslate2Translator
 from qkv.generate.texts import Settings, TextTranslator
-from qkv.measure.perplexity import translation_perplexity
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator

@@ -15,11 +15,11 @@ from same_translations import differences, ids_of, our_scores
 from scipy.stats import binomtest
 
 import qkv
-from qkv.checkpoint.ctranslate2 import export_ctranslate2, names_of, save_ctranslate2
+from qkv.checkpoint.ctranslate2.export import export_ctranslate2, names_of, save_ctranslate2
 from qkv.checkpoint.folder import LoadedModel, load_model, save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.generate.engine import CTranslate2Translator, settled
+from qkv.generate.ctranslate2_translator import CTranslate2Translator, settled
 from qkv.generate.texts import Hypothesis, Settings, Translation
 from qkv.model import spec as s
 from qkv.model.presets import translator, writer
@@ -46,7 +46,7 @@ def texts() -> list[str]:
 
 def engine(folder: Path, texts: list[str], **settings) -> list[list[tuple[str, float, list[str]]]]:
     """What the engine says in a process of its own, where torch's threads do not disturb it."""
-    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.engine import CTranslate2Translator\n"
+    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.ctranslate2_translator import CTranslate2Translator\n"
             "folder, texts, settings = json.load(sys.stdin)\n"
             "found = CTranslate2Translator(folder).translate(texts, **settings)\n"
             "assert 'torch' not in sys.modules\n"
@@ -101,7 +101,7 @@ def test_every_part_that_fits_gives_the_same_numbers_and_the_same_greedy_text(sp
 
 
 def test_a_weight_that_went_wrong_is_reported_and_ends_with_1(digits, tmp_path, monkeypatch, capsys):
-    from qkv.checkpoint import ctranslate2_spec
+    from qkv.checkpoint.ctranslate2 import spec as ctranslate2_spec
 
     right = ctranslate2_spec.fill_norm
     monkeypatch.setattr(ctranslate2_spec, "fill_norm", lambda theirs, name, left: (

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.checkpoint import ctranslate2_int8
 from qkv.checkpoint.convert import import_folder
-from qkv.checkpoint.ctranslate2 import export_ctranslate2, save_ctranslate2
+from qkv.checkpoint.ctranslate2 import int8 as ctranslate2_int8
+from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslate2
 from qkv.checkpoint.folder import LoadedModel, load_model
-from qkv.generate.engine import compute_type
+from qkv.generate.ctranslate2_translator import compute_type
 from qkv.model import spec as s
 from qkv.model.presets import writer
 from qkv.model.transformer import Transformer
@@ -96,7 +96,7 @@ def test_weights_of_8_bits_would_be_wrong_there(cpu, saturating, tmp_path, monke
 
 
 # ── Whole models ─────────────────────────────────────────────────────────────────────────────────────────────────
-PARITY = """from qkv.checkpoint.ctranslate2 import export_ctranslate2
+PARITY = """from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 _, report = export_ctranslate2(sys.argv[1], sys.argv[2], 16, int8=True)
 print(json.dumps([report.same, report.largest, report.tolerance]))"""
 
@@ -108,7 +108,7 @@ def test_the_report_of_an_int8_export_is_the_same(cpu, digits, tmp_path):
     assert same and largest < tolerance and largest == pytest.approx(here.largest, abs=1e-3)
 
 
-STORY = """from qkv.generate.ctranslate2_writer import CTranslate2Writer
+STORY = """from qkv.generate.ctranslate2_generator import CTranslate2Writer
 print(json.dumps(CTranslate2Writer(sys.argv[1])('', temperature=0, max_new_tokens=30)))"""
 
 
@@ -128,7 +128,7 @@ def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(cpu, satu
     facts = save_ctranslate2(tmp_path / "old", saturating[0], int8=True)
     del facts["weight_bits"]
     (tmp_path / "old" / "qkv.json").write_text(json.dumps(facts))
-    code = ("from qkv.generate.ctranslate2_writer import CTranslate2Writer\nwriter = CTranslate2Writer(sys.argv[1])\n"
+    code = ("from qkv.generate.ctranslate2_generator import CTranslate2Writer\nwriter = CTranslate2Writer(sys.argv[1])\n"
             "print(json.dumps(writer.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))")
     names = json.loads((tmp_path / "old" / "vocabulary.json").read_text())
     found = python(cpu, code, tmp_path / "old", json.dumps([names[id] for id in IDS]))
@@ -155,7 +155,7 @@ def test_every_weight_is_its_nearest_multiple_of_a_63rd_of_the_largest_in_its_ro
 
 def test_the_copy_that_is_compared_with_holds_the_numbers_of_the_file(digits, tmp_path):
     """CTranslate2 in float32 on the exported file equals our copy in float32: the same matrices, none left out."""
-    from qkv.checkpoint.ctranslate2_parity import Theirs, random_ids, with_rounded_weights
+    from qkv.checkpoint.ctranslate2.parity import Theirs, random_ids, with_rounded_weights
     from qkv.checkpoint.parity import our_answer
 
     model, facts = load_model(digits).model, save_ctranslate2(tmp_path / "int8", load_model(digits), int8=True)

@@ -11,11 +11,11 @@ import pytest
 from gguf_cases import SPECS, loaded
 
 from qkv.checkpoint.convert import import_folder
-from qkv.checkpoint.ctranslate2 import export_ctranslate2
+from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.generate.ctranslate2_writer import CTranslate2Writer
+from qkv.generate.ctranslate2_generator import CTranslate2Writer
 from qkv.pipeline.generator import Generator
 
 SHAPES = ("llama", "llama tied, one key head", "llama with biases", "linear scaling", "scaled embedding, tied", "qwen 2", "qwen 3",
@@ -30,7 +30,7 @@ SETTINGS = [
 
 def engine(folder: Path, prompts: list[str], settings: list[dict]) -> tuple[list, list[str]]:
     """What the engine writes for each of the settings, and streams for the first prompt, in a process without torch."""
-    code = ("import json, sys; from dataclasses import asdict; from qkv.generate.ctranslate2_writer import CTranslate2Writer\n"
+    code = ("import json, sys; from dataclasses import asdict; from qkv.generate.ctranslate2_generator import CTranslate2Writer\n"
             "folder, prompts, settings = json.load(sys.stdin)\n"
             "writer = CTranslate2Writer(folder)\n"
             "found = [writer.generate(prompts, temperature=0, seed=1, **one) for one in settings]\n"

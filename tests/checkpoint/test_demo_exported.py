@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 from same_translations import differences
 
-from qkv.checkpoint.ctranslate2 import export_ctranslate2
+from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 from qkv.data.builtin import builtin_pairs
 from qkv.generate.texts import Translation
 from qkv.pipeline import Translator
@@ -36,7 +36,7 @@ def demo() -> Path:
 
 def translated(folder: Path) -> list[list[Translation]]:
     """By CTranslate2 with beam 4, in a process without torch."""
-    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.engine import CTranslate2Translator\n"
+    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.ctranslate2_translator import CTranslate2Translator\n"
             "folder, texts = json.load(sys.stdin)\n"
             "print(json.dumps([[astuple(one) for one in best] for best in CTranslate2Translator(folder).translate(texts, beam_size=4)]))\n"
             "sys.exit('torch' in sys.modules)")

@@ -10,8 +10,8 @@ from their_models import assert_close, stir
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.folder import LoadedModel, save_model
-from qkv.checkpoint.huggingface import load_huggingface
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.parity import _auto_class, compare, our_answer, peer, their_answer
 from qkv.cli.app import run
 from qkv.errors import QkvError
@@ -105,7 +105,7 @@ def test_what_no_family_can_say_is_named_and_nothing_is_written(name, tmp_path):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_family(name):
-    from qkv.checkpoint.huggingface_export import choose_family
+    from qkv.checkpoint.huggingface.export import choose_family
 
     families = {"paper-base": "marian", "paper-big": "marian", "tiny": "marian", "small": "marian", "llama2-7b": "llama",
                 "llama3-8b": "llama", "qwen": "qwen3", "deepseek": "deepseek_v2", "minilm": "bert"}

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from qkv.checkpoint.folder import LoadedModel, save_model
-from qkv.checkpoint.huggingface import load_huggingface
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s

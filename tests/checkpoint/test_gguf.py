@@ -13,9 +13,9 @@ from gguf_cases import BYTES, LLAMA3, SPECS, TEXTS, decoder, loaded, of_2019
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.gguf import export_gguf, save_gguf
-from qkv.checkpoint.gguf_parity import check_parity
-from qkv.checkpoint.gguf_reader import read_gguf
+from qkv.checkpoint.gguf.export import export_gguf, save_gguf
+from qkv.checkpoint.gguf.parity import check_parity
+from qkv.checkpoint.gguf.reader import read_gguf
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
@@ -70,10 +70,10 @@ def test_the_report_agrees_for_everything_that_fits(name, tmp_path):
 
 
 def test_the_report_sees_a_head_whose_order_is_wrong(tmp_path, monkeypatch):
-    from qkv.checkpoint import gguf_architectures
+    from qkv.checkpoint.gguf import architectures
 
     mine = loaded(decoder())
-    monkeypatch.setattr(gguf_architectures, "swapped", lambda weight, pair: weight)  # as if the order had been forgotten
+    monkeypatch.setattr(architectures, "swapped", lambda weight, pair: weight)  # as if the order had been forgotten
     save_gguf(tmp_path / "model.gguf", mine)
     assert not check_parity(mine.model, tmp_path / "model.gguf", "float32", 4).same
 

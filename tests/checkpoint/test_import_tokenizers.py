@@ -9,7 +9,7 @@ import sentencepiece
 from their_models import their
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
-from qkv.checkpoint.huggingface import load_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.text import spm

@@ -18,7 +18,7 @@ from their_models import their
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from qkv.checkpoint.convert import import_folder
-from qkv.checkpoint.huggingface import load_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.errors import QkvError
 
 LLAMA = LlamaConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, vocab_size=61,

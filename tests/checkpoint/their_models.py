@@ -16,8 +16,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import modeling_rope_utils
 
-from qkv.checkpoint.huggingface import load_huggingface
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.model.transformer import Transformer
 
 transformers.logging.set_verbosity_error()

@@ -9,7 +9,7 @@ import yaml
 from qkv.cli import demo as demos
 from qkv.cli import demo_generate
 from qkv.cli.app import run
-from qkv.data.builtin_recognizer import recognize
+from qkv.data.builtin.recognizer import recognize
 from qkv.errors import QkvError
 from qkv.train.report import read_metrics
 

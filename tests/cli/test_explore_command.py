@@ -12,8 +12,8 @@ from PIL import Image
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
+from qkv.evaluate.figures import attention_picture
 from qkv.generate.alignment import cross_weights
-from qkv.measure.pictures import attention_picture
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import reader, translator, writer
 from qkv.model.spec import Gated, Heads

@@ -9,9 +9,11 @@ from collections import Counter
 
 import pytest
 
-from qkv.data import builtin_actions, builtin_english, builtin_words
 from qkv.data.builtin import NOTES_SENTENCES, Pair, builtin_pairs, compositions
-from qkv.data.builtin_phrases import PATTERNS, Dice
+from qkv.data.builtin import actions as builtin_actions
+from qkv.data.builtin import english as builtin_english
+from qkv.data.builtin import words as builtin_words
+from qkv.data.builtin.phrases import PATTERNS, Dice
 
 TRAIN, HELD_OUT = builtin_pairs()
 EVERYTHING = TRAIN + HELD_OUT

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.data.builtin import NOTES_SENTENCES, Pair, builtin_pairs, compositions
-from qkv.data.builtin_links import GoldLink, gold_links, segments
+from qkv.data.builtin.links import GoldLink, gold_links, segments
 from qkv.text.words import word_spans
 
 TRAIN, HELD_OUT = builtin_pairs()

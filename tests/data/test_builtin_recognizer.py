@@ -5,8 +5,8 @@ from zlib import crc32
 import pytest
 
 from qkv.data.builtin import NOTES_SENTENCES, compositions
-from qkv.data.builtin_phrases import PATTERNS, Dice
-from qkv.data.builtin_recognizer import is_sentence, recognize
+from qkv.data.builtin.phrases import PATTERNS, Dice
+from qkv.data.builtin.recognizer import is_sentence, recognize
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))

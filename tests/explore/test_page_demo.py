@@ -12,9 +12,9 @@ from test_page_looks import asked_for_first_view
 import qkv
 from qkv.cli.explore import open_explorer
 from qkv.data.builtin import builtin_pairs
+from qkv.evaluate.alignment_error import alignment_error_rate
 from qkv.explore.app import make_app
 from qkv.explore.offline import write_page
-from qkv.measure.alignment_error import alignment_error_rate
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "runs" / "demo"

@@ -6,10 +6,10 @@ from threading import Barrier
 import pytest
 import torch
 
+from qkv.engine.packed_model import FastStepper
+from qkv.engine.step import make_stepper
 from qkv.explore.record import record
 from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, unit_spans, units
-from qkv.generate.fast import FastStepper
-from qkv.generate.step import make_stepper
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer

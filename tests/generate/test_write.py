@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.generate.prompt import CachedPromptStepper, make_prompt_stepper
+from qkv.engine.prompt import CachedPromptStepper, make_prompt_stepper
 from qkv.generate.settings import Writing
 from qkv.generate.write import Bounds, Writer, write
 
-TINY = runpy.run_path(str(Path(__file__).with_name("tiny_writers.py")))
+TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_writers.py"))
 PROMPTS = [[3, 4, 5, 6, 7], [9], [2, 8, 1], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], [5, 6]]
 END = 1
 

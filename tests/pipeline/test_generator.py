@@ -10,8 +10,8 @@ from tokenizers.processors import TemplateProcessing
 
 import qkv
 from qkv.checkpoint.folder import save_model
+from qkv.engine.prompt import CachedPromptStepper
 from qkv.errors import QkvError
-from qkv.generate.prompt import CachedPromptStepper
 from qkv.model import spec as s
 from qkv.model.presets import reader, writer
 from qkv.model.transformer import Transformer

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from qkv.engine.step import make_stepper
 from qkv.errors import QkvError
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import greedy
-from qkv.generate.step import make_stepper
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 

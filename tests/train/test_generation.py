@@ -14,10 +14,10 @@ from run_traces import sha256_of, told
 
 import qkv
 from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.huggingface_export import save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
-from qkv.measure.text_perplexity import text_perplexity
+from qkv.evaluate.text_perplexity import text_perplexity
 from qkv.model.presets import preset
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from qkv.data.builtin import builtin_pairs
-from qkv.data.builtin_links import pharaoh
+from qkv.data.builtin.links import pharaoh
 from qkv.errors import QkvError
+from qkv.evaluate.alignment_error import alignment_error_rate
 from qkv.generate.alignment import cross_weights
-from qkv.measure.alignment_error import alignment_error_rate
 from qkv.model.guided import AlignmentHead, GuidedCore, alignment_head, core_path, guide, guided_loss
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer

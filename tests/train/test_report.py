@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from qkv.errors import QkvError
+from qkv.evaluate.scores import score
 from qkv.language import set_language
-from qkv.measure.scores import score
 from qkv.train.card import Facts, model_card
 from qkv.train.report import TIMES, Pace, Reporter, as_time, draw_curves, read_metrics
 

@@ -1,0 +1,165 @@
+"""The fast step says what the plain one says, for every decoder it takes on."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from qkv.engine.packed_model import SHORT, FastModel, FastStepper, can_be_fast
+from qkv.engine.step import CachedStepper, make_stepper
+from qkv.model.explained import explained
+from qkv.model.presets import marian, translator
+from qkv.model.spec import Experts, Gated, Heads, Layer, LmHead, Rotary, Spec, Stack
+from qkv.model.transformer import Transformer
+from qkv.train.recipe import Shape
+from qkv.train.shape import translator_spec
+
+SMALL = {"layers": 2, "d_model": 32, "d_ff": 48, "dropout": 0.2}
+SHAPES = {
+    "today's": Shape(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
+    "the paper's": Shape(**SMALL, place="post", positions="sinusoidal"),
+    "gated, learned positions": Shape(**SMALL, gated=True, activation="silu", positions="learned", max_len=90),
+    "gelu without positions": Shape(**SMALL, activation="gelu", positions="none", tied=False),
+    "gelu by tanh": Shape(**SMALL, activation="gelu_tanh"),
+}
+
+
+def grouped() -> Spec:
+    heads = Heads(4, 2, 8)
+    layer = Layer(heads, Gated(24), repeat=2)
+    decoder = Stack((replace(layer, cross=Heads(4, 1, 8, bias=True)),), "past", final_norm=True)
+    return Spec(60, 32, Stack((layer,), final_norm=True), decoder, Rotary(share=0.5), LmHead(bias=True), max_len=90)
+
+
+SPECS = {name: translator_spec(shape, 60, 50) for name, shape in SHAPES.items()} | {
+    "grouped heads, a bias on the logits": grouped(),
+    "marian's": replace(marian(), vocab_size=60, d_model=32, **{
+        side: Stack((replace(stack.layers[0], mixer=Heads(2, 2, 16, bias=True, out_bias=True), repeat=2,
+                             cross=Heads(2, 2, 16) if side == "decoder" else None),), stack.sees)
+        for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))}),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("length", [1, 7, SHORT, SHORT + 1])
+def test_a_single_sentence_is_read_as_the_model_reads_it(name, length, steps_by):
+    torch.manual_seed(0)
+    model = Transformer(SPECS[name]).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    source, ids = torch.randint(4, 50, (1, length)), torch.tensor([2])
+    with torch.inference_mode():
+        plain, fast = CachedStepper(model, source, None), FastStepper(model, source, None)
+        assert (fast.fast.native_encoder is not None) == (steps_by == "native")
+        for _ in range(5):
+            a, b = plain.step(ids), fast.step(ids)
+            torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
+            ids = a.argmax(dim=-1)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_fast_and_plain_steps_agree_through_beams_and_departures(name, padded, steps_by):
+    torch.manual_seed(0)
+    model = Transformer(SPECS[name]).double().eval()
+    source = torch.randint(4, 50, (3, 7))
+    real = torch.arange(7) < torch.tensor([7, 5, 2])[:, None] if padded else None
+    assert can_be_fast(model)
+    with torch.inference_mode():
+        plain, fast = CachedStepper(model, source, real), FastStepper(model, source, real)
+        ids = torch.tensor([2, 2, 2])
+        for place in range(80):  # more than the first room of the cache
+            a, b = plain.step(ids), fast.step(ids)
+            torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
+            ids = a.argmax(dim=-1)
+            if place == 2:  # each sentence gets two beams
+                ids = keep_both(plain, fast, ids, [0, 0, 1, 1, 2, 2], None)
+            if place == 5:  # the second sentence leaves, beams change places
+                ids = keep_both(plain, fast, ids, [5, 4, 1, 1], [2, 0])
+
+
+def keep_both(plain, fast, ids, rows, sentences):
+    rows, sentences = torch.tensor(rows), None if sentences is None else torch.tensor(sentences)
+    plain.keep(rows, sentences)
+    fast.keep(rows, sentences)
+    return ids[rows]
+
+
+def test_float32_steps_agree_to_1e_5(steps_by):
+    torch.manual_seed(0)
+    model, source = Transformer(translator(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
+    with torch.inference_mode():
+        plain, fast, ids = CachedStepper(model, source, None), FastStepper(model, source, None), torch.tensor([2, 2])
+        for _ in range(20):
+            a = plain.step(ids)
+            torch.testing.assert_close(fast.step(ids), a, rtol=0, atol=1e-5)
+            ids = a.argmax(dim=-1)
+
+
+def test_joined_weights_follow_the_model_when_it_learns():
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    first = FastModel.of(model)
+    assert FastModel.of(model) is first
+    with torch.no_grad():
+        model.decoder.layers[0].attn.branch.v_proj.weight.add_(1.0)
+    second = FastModel.of(model)
+    assert second is not first
+    old, new = (fast.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for fast in (first, second))
+    torch.testing.assert_close(new, old + 1)
+
+
+def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
+    source, ids = torch.randint(4, 50, (2, 6)), torch.tensor([2, 2])
+    with torch.inference_mode():
+        torch.manual_seed(0)
+        model = Transformer(translator(60, 32, 1, 4, 48)).double().eval()
+        assert model.embed.weight.is_inference()
+        plain, fast = CachedStepper(model, source, None), FastStepper(model, source, None)
+        torch.testing.assert_close(fast.step(ids), plain.step(ids), rtol=0, atol=1e-10)
+        assert FastModel.of(model) is fast.fast
+
+
+@pytest.mark.parametrize("length", [2, SHORT])
+def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_company(length, steps_by):
+    torch.manual_seed(0)
+    spec = SPECS["today's"]
+    model = Transformer(replace(spec, encoder=replace(spec.encoder, sees="past"))).double().eval()
+    source, ids = torch.randint(4, 50, (2, length)), torch.tensor([2])
+    with torch.inference_mode():
+        alone, plain, company = FastStepper(model, source[:1], None), CachedStepper(model, source[:1], None), FastStepper(model, source, None)
+        expected = plain.step(ids)
+        torch.testing.assert_close(alone.step(ids), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(company.step(ids.repeat(2))[:1], expected, rtol=0, atol=1e-10)
+
+
+def test_places_forgotten_by_another_thread_are_worked_out_again():
+    class Forgetful(dict):
+        """Another thread clears it at the worst moment: after every question."""
+
+        def __contains__(self, key):
+            there = super().__contains__(key)
+            self.clear()
+            return there
+    places = FastModel(Transformer(translator(60, 32, 1, 4, 48)).eval()).decoder.places
+    expected = [places.added(place) for place in (3, 70)]
+    places.kept = Forgetful(places.kept)
+    for place, added in zip((3, 70), expected, strict=True):
+        assert places.added(place).equal(added)
+
+
+def test_other_kinds_of_decoders_take_the_plain_way():
+    spec = translator(60, 32, 1, 4, 48)
+    layer = spec.decoder.layers[0]
+    windowed = replace(layer, mixer=replace(layer.mixer, window=4))
+    expert = replace(layer, feed_forward=Experts(2, 1, Gated(8)))
+    for other in (windowed, expert):
+        model = Transformer(replace(spec, decoder=Stack((other,), "past"))).eval()
+        assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), CachedStepper)
+
+
+def test_a_model_that_is_being_explained_takes_the_plain_way():
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    with explained(model, ["decoder.layers.0.cross.branch.core"]):
+        assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), CachedStepper)
+    assert isinstance(make_stepper(model, torch.tensor([[5, 3]]), None), FastStepper)

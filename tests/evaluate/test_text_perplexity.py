@@ -1,0 +1,80 @@
+"""A whole text is measured token by token: each once, each with the context the stride promises."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.evaluate.text_perplexity import TextPerplexity, text_perplexity, windows
+from qkv.model.presets import writer
+from qkv.model.spec import Gated, Heads
+from qkv.model.transformer import Transformer
+
+VOCAB = 11
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Transformer(writer(VOCAB, 16, 2, Heads(2, 2, 8), Gated(24))).double().eval()
+
+
+def random_text(length, seed=0):
+    return np.random.default_rng(seed).integers(0, VOCAB, length).astype(np.uint16)
+
+
+@torch.no_grad()
+def token_by_token(model, ids, context, stride, first):
+    """The definition, one prediction at a time: a token sees back to where its window begins."""
+    text = ([first] if first is not None else []) + ids.tolist()
+    nats = 0.0
+    for place in range(1, len(text)):
+        # Windows end after context, context + stride, ... predictions, the last one after all.
+        end = context if place <= context else context + stride * math.ceil((place - context) / stride)
+        begin = max(0, min(end, len(text) - 1) - context)
+        logits = model.logits(model.decode(torch.tensor([text[begin:place]])))[0, -1]
+        nats += float(F.cross_entropy(logits, torch.tensor(text[place])))
+    return nats
+
+
+@pytest.mark.parametrize("first", [None, 3])
+@pytest.mark.parametrize(("length", "context", "stride"), [(30, 8, 4), (30, 8, 1), (30, 8, 8), (29, 7, 5), (5, 8, 4), (1, 4, 2)])
+def test_the_sum_is_that_of_predicting_one_token_after_the_other(model, length, context, stride, first):
+    ids = random_text(length)
+    found = text_perplexity(model, ids, 30, context, stride, first)
+    assert found.tokens == length - (first is None)
+    assert found.nats == pytest.approx(token_by_token(model, ids, context, stride, first), rel=1e-9)
+
+
+def test_a_long_text_in_many_batches_is_the_same_sum(model, monkeypatch):
+    ids = random_text(200, seed=1)
+    whole = text_perplexity(model, ids, 200, 16, 8, first=0)
+    monkeypatch.setattr("qkv.evaluate.text_perplexity.BATCH_TOKENS", 32)
+    assert text_perplexity(model, ids, 200, 16, 8, first=0).nats == pytest.approx(whole.nats, rel=1e-12)
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 40))
+def test_every_token_is_scored_once_and_sees_enough(n, context, stride):
+    stride = min(stride, context)
+    scored = [place for one in windows(n, context, stride) for place in range(one.start + one.length - one.scored, one.start + one.length)]
+    assert scored == list(range(n))
+    for one in windows(n, context, stride)[1:]:
+        assert one.length == context and one.scored <= stride
+
+
+def test_bits_per_byte_do_not_depend_on_how_the_text_was_cut_into_tokens():
+    assert TextPerplexity(nats=8 * math.log(2), tokens=4, bytes=8).bits_per_byte == pytest.approx(1.0)
+    assert TextPerplexity(nats=8 * math.log(2), tokens=2, bytes=8).bits_per_byte == pytest.approx(1.0)
+    assert TextPerplexity(nats=8 * math.log(2), tokens=4, bytes=8).value == pytest.approx(4.0)
+    assert math.isnan(TextPerplexity(0.0, 0, 0).nats_per_token) and math.isnan(TextPerplexity(0.0, 0, 0).bits_per_byte)
+
+
+def test_the_model_is_left_as_it_was_found(model):
+    model.train()
+    text_perplexity(model, random_text(9), 9, 4)
+    assert model.training
+    model.eval()

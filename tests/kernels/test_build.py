@@ -1,0 +1,160 @@
+"""The native library is made once, for its user alone; where it cannot be made, torch does all of it."""
+
+import ctypes
+import errno
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.engine import packed_model as fast
+from qkv.kernels import build
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
+
+X86 = platform.machine() in ("x86_64", "AMD64")
+WIDTHS = {"x86-64": 8, "x86-64-v3": 16}  # outputs of a panel: two registers of 128 or 256 bits of float32
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """A cache of its own, and nothing remembered from other tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    yield tmp_path / "qkv"
+    build.library.cache_clear()
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_working_compiler_torch_steps(empty_cache, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler)
+    assert build.library(torch.float32) is None
+    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    assert fast.FastModel.of(model).native is None
+    assert not empty_cache.exists() or not list(empty_cache.iterdir())
+
+
+@pytest.mark.native
+def test_a_library_that_counts_wrong_is_not_kept(empty_cache, monkeypatch):
+    monkeypatch.setattr(build, "CHECK", "import sys; sys.exit(1)")
+    assert build.library(torch.float32) is None
+    assert not list(empty_cache.iterdir())
+
+
+@pytest.mark.native
+def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
+    assert build.library(torch.float32) is not None
+    (made,) = empty_cache.iterdir()
+    assert empty_cache.stat().st_mode & 0o777 == 0o700
+    build.library.cache_clear()
+    monkeypatch.setattr(build, "build", None)  # a second making would fail
+    assert build.library(torch.float32) is not None
+    assert list(empty_cache.iterdir()) == [made]
+
+
+@pytest.mark.parametrize("where, call", [(build.tempfile, "TemporaryDirectory"), (build.Path, "replace"), (build.Path, "exists")])
+def test_in_a_cache_that_is_full_or_cannot_be_written_torch_steps(empty_cache, monkeypatch, where, call):
+    def refuse(*args, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(build, "processor", lambda: "any")
+    monkeypatch.setattr(build, "runs", lambda command: True)
+    monkeypatch.setattr(where, call, refuse)
+    assert build.library(torch.float32) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have owners on POSIX systems only")
+def test_no_library_is_loaded_from_where_others_can_write(empty_cache):
+    empty_cache.mkdir(parents=True)
+    empty_cache.chmod(0o777)
+    assert build.library(torch.float32) is None
+    assert not list(empty_cache.iterdir())
+
+
+def test_other_numbers_have_no_library():
+    assert build.library(torch.bfloat16) is None
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not X86, reason="these are names of x86 instruction sets")
+def test_each_instruction_set_has_a_library_of_its_own(empty_cache, monkeypatch):
+    for n, (march, width) in enumerate(WIDTHS.items(), start=1):
+        monkeypatch.setenv("QKV_NATIVE_MARCH", march)
+        build.library.cache_clear()
+        found = build.library(torch.float32)
+        assert found is not None and found.qkv_width() == width
+        assert len(list(empty_cache.iterdir())) == n
+
+
+def test_an_instruction_set_that_the_compiler_does_not_know_leaves_all_to_torch(empty_cache, monkeypatch):
+    monkeypatch.setenv("QKV_NATIVE_MARCH", "no-such-cpu")
+    assert build.library(torch.float32) is None
+
+
+@pytest.mark.native
+def test_on_other_cpus_a_compiler_without_native_takes_its_default(empty_cache, monkeypatch, tmp_path):
+    real = build.find_compiler()
+    compiler = tmp_path / "limited-c++"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *=native*) exit 1;; esac\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.delenv("QKV_NATIVE_MARCH", raising=False)
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    assert build.target_flags() == (("-mcpu=native",), ("-march=native",), ())
+    assert build.library(torch.float32) is not None
+
+
+# ── The self-check ───────────────────────────────────────────────────────────────────────────────────────────────
+WRONG = {  # file, what stands there, a mistake in its place, the check that finds it
+    "a product": ("products.h", "sums[r][p][1] += right * x;", "sums[r][p][1] += left * x;", 1),
+    "an int8 product that saturates": ("products.h", "if (m.scales) y *= load(m.scales + first);",
+        "if (m.scales) for (int i = 0; i < LANES; i++) y[i] = std::min(y[i], (number)32767);", 2),
+    "int8 weights without a sign": ("products.h", "all[i] = from[i];", "all[i] = (uint8_t)from[i];", 2),
+    "the exponential": ("numbers.h", "1.66666655e-1f", "1.67666655e-1f", 3),
+    "attention": ("decoding.cpp", "weight = scores[n] / total", "weight = scores[n]", 3),
+    "layer norm": ("decoding.cpp", "(norm.kind == 1 ? sum / width : sum)", "sum", 3),
+    "the choice of equals": ("choice.cpp", "sum > best[at]", "sum >= best[at]", 4),
+    "the log of the sum": ("choice.cpp", "most + std::log(total)", "most - std::log(total)", 5),
+    "rotary": ("training.cpp", "first * c[i] - second * turn", "first * c[i] + second * turn", 6),
+    "RMSNorm": ("training.cpp", "sum / h->width + eps", "sum / h->width", 7),
+    "the gradient of RMSNorm": ("training.cpp", "mean * shrink * shrink / h->width", "mean * shrink / h->width", 7),
+    "the gradient of relu squared": ("training.cpp", "2 * x[i] * grad[i]", "x[i] * grad[i]", 8),
+}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> Path:
+    """The sources, and an object file of each without optimization: a mistake needs only its own file compiled again."""
+    folder = tmp_path_factory.mktemp("objects")
+    for source in [*build.SOURCES, *build.HEADERS]:
+        shutil.copy(source, folder)
+    for source in build.SOURCES:
+        compile_object(folder, source.name)
+    assert check_of(folder) == 0
+    return folder
+
+
+def compile_object(folder: Path, name: str) -> None:
+    subprocess.run([build.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-c", name], cwd=folder, check=True, timeout=120)
+
+
+def check_of(folder: Path) -> int:
+    """What qkv_check() returns of the library that is linked of the object files here."""
+    library = folder / f"check-{len(list(folder.iterdir()))}.so"  # a library of the same name would not be loaded anew
+    subprocess.run([build.find_compiler(), "-shared", *map(str, folder.glob("*.o")), "-o", str(library)], check=True, timeout=120)
+    return ctypes.CDLL(str(library)).qkv_check()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name, right, wrong, check", WRONG.values(), ids=WRONG)
+def test_the_self_check_finds_a_wrong_kernel(objects, tmp_path, name, right, wrong, check):
+    shutil.copytree(objects, tmp_path, dirs_exist_ok=True)
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    (tmp_path / name).write_text(text.replace(right, wrong), encoding="utf-8")
+    for source in ["decoding.cpp", "choice.cpp"] if name.endswith(".h") else [name]:
+        compile_object(tmp_path, source)
+    assert check_of(tmp_path) == check

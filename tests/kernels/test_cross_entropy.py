@@ -1,0 +1,133 @@
+"""The chunked loss against torch's cross-entropy: value and gradients, whatever the chunks, the padding and the head."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import assert_close, build, decoder, encoder, random_ids
+
+from qkv.errors import QkvError
+from qkv.kernels import cross_entropy as losses
+from qkv.model import head as heads
+from qkv.model import spec as s
+from qkv.textbook.loss import agreeing
+
+HEADS = {
+    "tied": decoder(head=s.LmHead(tied=True)), "untied": decoder(head=s.LmHead(tied=False)),
+    "biased": decoder(head=s.LmHead(tied=True, bias=True)),
+    "untied-biased": decoder(head=s.LmHead(tied=False, bias=True)), "masked": encoder(head=s.MaskedHead("gelu")),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def always_in_chunks(monkeypatch):
+    """The vocabularies here are so small that torch's own loss would be used."""
+    monkeypatch.setattr(heads, "FEW", 0)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 0.5])
+@pytest.mark.parametrize("dtype, in_chunks", [
+    (torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)])  # fmt: skip
+def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype, in_chunks, agreement):
+    for name, answer in {"ChunkedLoss.apply": True, "AgreeingLoss.apply": True, "plain_loss": False}.items():
+        monkeypatch.setattr(f"qkv.model.head.{name}", lambda *given, answer=answer: torch.tensor(answer))
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some processors cannot multiply halves at all
+    model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
+    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, agreement=agreement)) == in_chunks
+
+
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
+    model, targets, x = build(spec), random_ids(spec, 3, 7), torch.randn(3, 7, 16, dtype=torch.float64)
+    chunked = model.loss(x, targets, None, smoothing)
+    monkeypatch.setattr(heads, "FEW", 512)
+    assert_close(model.loss(x, targets, None, smoothing), chunked)
+
+
+def assert_same_with_gradients(ours, theirs, parameters):
+    assert_close(ours, theirs)
+    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
+    for one, other in zip(got, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_close(one, other)
+
+
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
+@pytest.mark.parametrize("padding", [False, True])
+def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smoothing, numbers, padding):
+    monkeypatch.setattr(losses, "CHUNK_NUMBERS", numbers)
+    model, targets = build(spec), random_ids(spec, 3, 7)
+    x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
+    real = torch.rand(3, 7) > 0.3 if padding else None
+
+    ours = model.loss(x, targets, real, smoothing)
+    plain = targets if real is None else targets.masked_fill(~real, -100)
+    logits = model.logits(x).flatten(0, 1)
+    theirs = F.cross_entropy(logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100)
+    assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
+
+
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "two rows", "at once"])
+def test_agreeing_loss_and_gradients_equal_the_textbooks(monkeypatch, spec, smoothing, numbers):
+    monkeypatch.setattr(losses, "CHUNK_OF_BOTH", numbers)
+    model, targets = build(spec), random_ids(spec, 3, 7).repeat(2, 1)
+    x = torch.randn(6, 7, 16, dtype=torch.float64, requires_grad=True)
+    real = (torch.rand(3, 7) > 0.3).repeat(2, 1)
+
+    ours = model.loss(x, targets, real, smoothing, agreement=5.0)
+    first, second = model.logits(x)[real].chunk(2)
+    theirs = agreeing(first, second, targets[real].chunk(2)[0], 5.0, smoothing) * 2 * len(first)
+    assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
+
+
+def test_the_loss_of_padding_alone_is_zero_with_zero_gradients():
+    model, x = build(HEADS["tied"]), torch.randn(2, 3, 16, dtype=torch.float64, requires_grad=True)
+    loss = model.loss(x, random_ids(model.spec, 2, 3), torch.zeros(2, 3, dtype=torch.bool))
+    loss.backward()
+    assert loss == 0 and x.grad.eq(0).all() and model.embed.weight.grad.eq(0).all()
+
+
+def test_large_logits_do_not_overflow():
+    model = build(HEADS["untied"]).float()
+    x = torch.full((1, 2, 16), 1e4, requires_grad=True)
+    targets = random_ids(model.spec, 1, 2)
+    loss = model.loss(x, targets)
+    torch.testing.assert_close(loss, F.cross_entropy(model.logits(x)[0], targets[0], reduction="sum"))
+    loss.backward()
+    assert x.grad.isfinite().all()
+
+
+def test_frozen_weights_and_evaluation_work_no_gradient_out(monkeypatch):
+    asked = []
+    part = losses._softmax_part
+    monkeypatch.setattr(losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given))
+    model, targets = build(HEADS["biased"]), random_ids(HEADS["biased"], 1, 3)
+    x = torch.randn(1, 3, 16, dtype=torch.float64)
+    with torch.no_grad():
+        evaluated = model.loss(x, targets)
+    model.requires_grad_(False)
+    assert_close(model.loss(x, targets), evaluated)
+    assert asked == [False, False]
+
+
+def test_a_second_derivative_is_refused_not_wrong():
+    model, x = build(HEADS["tied"]), torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(model.loss(x, random_ids(model.spec, 1, 3)) ** 2, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("wrong", [-100, 23])
+@torch.no_grad()
+def test_a_target_outside_the_vocabulary_is_refused(wrong):
+    model, x = build(HEADS["tied"]), torch.randn(1, 3, 16, dtype=torch.float64)
+    with pytest.raises(QkvError) as caught:
+        model.loss(x, torch.tensor([[1, wrong, 2]]))
+    assert str(caught.value) == (
+        f"targets: {wrong} is out of range; this vocabulary ends at 22; is the tokenizer the model's own?"
+    )
