@@ -15,7 +15,7 @@ from qkv.engine.kv_cache import KeyValues, whole
 from qkv.engine.native_step import MANY
 from qkv.engine.packed_model import FastModel, as_hidden, is_common
 from qkv.engine.padding import left_padded
-from qkv.engine.step import at_rest
+from qkv.model.eval_mode import eval_mode
 from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
 from qkv.threads import one_torch_thread
@@ -75,7 +75,7 @@ def can_prompt_fast(model: Transformer, int8: bool = False) -> bool:
 
 def int8_loss(model: Transformer, ids: Tensor) -> tuple[float, float]:
     """Nats per token of (rows, length) ids, by the model as it is and with int8 matrices; perplexity is exp of it."""
-    with at_rest(model):
+    with eval_mode(model):
         return nats(FastModel.of(model), ids), nats(FastModel.of(model, int8=True), ids)
 
 

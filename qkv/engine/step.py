@@ -4,8 +4,7 @@ In: source sentences, then one id per row and step. Out: logits (rows, vocab). G
 through this seam, so that a faster stepper changes neither. Told in docs/translation.md, "Decoding".
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -64,20 +63,6 @@ def decode_threads(stepper: object) -> AbstractContextManager[None]:
     """For the steps of a decode loop: where the native library does the work, torch's small operations take one thread."""
     fast = getattr(stepper, "fast", None)
     return nullcontext() if fast is None or fast.native is None else one_torch_thread()
-
-
-@contextmanager
-def at_rest(model: Transformer) -> Iterator[None]:
-    """While it lasts nothing is dropped out, no gradient is kept and no number is shortened; then a model in training trains on."""
-    training = model.training
-    if training:  # going through all modules costs more than a step of a small model
-        model.eval()
-    try:
-        with torch.inference_mode(), torch.autocast("cpu", enabled=False):  # the native library reads float32
-            yield
-    finally:
-        if training:
-            model.train()
 
 
 def as_limits(model: Transformer, max_len: int | Tensor, source_ids: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.step import at_rest, never_said
+from qkv.engine.step import never_said
 from qkv.explore.edits import Edit, edited, swapped
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
 from qkv.explore.subject import Subject
 from qkv.generate.decode import up_to
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
 
 MOST_TOKENS = 512
@@ -47,7 +48,7 @@ class Pass:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The model at rest, with the edits of this pass."""
-        with at_rest(self.subject.model), edited(self.subject.model, self.edits):
+        with eval_mode(self.subject.model), edited(self.subject.model, self.edits):
             yield
 
     @property

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.step import at_rest
 from qkv.model.attention import ExplainedCore
+from qkv.model.eval_mode import eval_mode
 from qkv.model.explained import put
 from qkv.model.guided import AlignmentHead, core_path
 from qkv.model.transformer import Transformer
@@ -68,7 +68,7 @@ def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence
     assert model.decoder is not None
     path = core_path(chosen.layer if chosen else max(0, len(model.decoder.layers) - 2))
     device, kept = model.embed.weight.device, list[Tensor]()
-    with at_rest(model):
+    with eval_mode(model):
         core, ours = ExplainedCore().eval(), apart(model, path)
         put(ours, path, core)
         core.weights.register_forward_hook(lambda module, given, output: kept.append(output))

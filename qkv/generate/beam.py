@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.engine.step import as_limits, at_rest, decode_threads, make_stepper, never_said
+from qkv.engine.step import as_limits, decode_threads, make_stepper, never_said
 from qkv.generate.texts import Hypothesis
 from qkv.kernels.topk import best_sums, log_sum
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 
@@ -34,7 +35,7 @@ def beam_search(
     model: Transformer, source_ids: Tensor, real: Tensor | None, rules: BeamRules, max_len: int | Tensor, int8: bool = False
 ) -> list[list[Hypothesis]]:
     """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
-    with at_rest(model):
+    with eval_mode(model):
         search = Search(rules, as_limits(model, max_len, source_ids), model.embed.weight.dtype)
         stepper = make_stepper(model, source_ids, real, int8)
         with decode_threads(stepper):

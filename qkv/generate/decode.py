@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from qkv.engine.speculative import looking_ahead
-from qkv.engine.step import as_limits, at_rest, decode_threads, make_stepper, never_said
+from qkv.engine.step import as_limits, decode_threads, make_stepper, never_said
 from qkv.kernels.topk import best_token
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
@@ -23,7 +24,7 @@ def greedy(
     bos_id: int, eos_id: int, pad_id: int, max_len: int | Tensor, int8: bool = False,
 ) -> list[list[int]]:
     """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
-    with at_rest(model):
+    with eval_mode(model):
         stepper, limits = make_stepper(model, source_ids, real, int8), as_limits(model, max_len, source_ids).tolist()
         forbidden = never_said(source_ids, bos_id, eos_id, pad_id)
         said: list[list[int]] = [[] for _ in limits]
@@ -66,7 +67,7 @@ def forced_log_probs(
     ids = source_ids.new_full((len(targets), max(lengths)), bos_id)                     # (batch, target)
     for row, target in zip(ids, targets, strict=True):
         row[: len(target)] = ids.new_tensor(target)
-    with at_rest(model):
+    with eval_mode(model):
         begun = torch.cat([ids.new_full((len(ids), 1), bos_id), ids[:, :-1]], dim=1)    # padding at the end is not seen
         logits = model.logits(model.decode(begun, model.encode(source_ids, real)))      # (batch, target, vocab)
         gains = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]            # (batch, target)

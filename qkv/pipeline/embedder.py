@@ -20,9 +20,9 @@ from torch import Tensor
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.engine.packed_encoder import Groups, groups_of, make_encoder
-from qkv.engine.step import at_rest
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
+from qkv.model.eval_mode import eval_mode
 from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import HALVES, open_folder
@@ -174,7 +174,7 @@ class Embedder:
         """The vector of each row, (rows, d_model); rows of about one length go together."""
         encoder, device = make_encoder(self.model), self.model.embed.weight.device
         found, done = torch.empty(len(rows), self.d_model), 0
-        with at_rest(self.model):
+        with eval_mode(self.model):
             for some in passes(rows, wishes.batch_size):
                 ids = torch.tensor([id for n in some for id in rows[n]], device=device)
                 groups = groups_of([len(rows[n]) for n in some])

@@ -11,12 +11,12 @@ from typing import Any
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.engine.prompt import make_prompt_stepper
-from qkv.engine.step import at_rest
 from qkv.errors import QkvError
 from qkv.generate.settings import Writing
 from qkv.generate.write import Bounds, Writer, write
 from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 from qkv.pipeline.opening import open_folder
 from qkv.text.marks import marks_of
@@ -61,15 +61,15 @@ class Generator(TextGenerator):
         def stopped(text: int, id: int) -> bool:
             streams[text].add(id)
             return streams[text].stopped
-        with at_rest(self.model):
+        with eval_mode(self.model):
             stepper = make_prompt_stepper(self.model, self.int8)
             return write(stepper, prompts, settings, self._bounds(ends), stopped if settings.stop else None)
 
     def write_stream(self, prompt: list[int], settings: Writing, ends: tuple[int, ...]) -> Iterator[int]:
-        with at_rest(self.model):
+        with eval_mode(self.model):
             writer = Writer(make_prompt_stepper(self.model, self.int8), [prompt], settings, self._bounds(ends))
         while writer.n_alive:
-            with at_rest(self.model):  # not while the caller has the word: his gradients are his own
+            with eval_mode(self.model):  # not while the caller has the word: his gradients are his own
                 id = int(writer.advance()[0])
             yield id
 
