@@ -58,7 +58,7 @@ def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
 
     program = folder / f"{cpu.name}-{dtype}"
     flags = [flag for flag in LIBRARY_FLAGS if flag not in ("-shared", "-fPIC")]
-    sources = [*map(str, SOURCES), str(ROOT / "tests" / "native" / "self_check_main.cpp")]
+    sources = [*map(str, SOURCES), str(ROOT / "tests" / "kernels" / "self_check_main.cpp")]
     command = [cpu.compiler(), *flags, *FLAGS, *DTYPES[dtype], f"-march={cpu.march}", *sources, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)  # the linker warns of dlopen in static programs: not called here
     if done.returncode:

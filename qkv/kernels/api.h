@@ -1,5 +1,6 @@
-// The structures and functions of the library as Python calls them (kernels/build.py, engine/native_step.py, kernels/native_ops.py).
+// The structures and functions of the library as Python calls them (kernels/build.py, engine/native_step.py, the operations of kernels/).
 #pragma once
+#include "heads.h"
 #include "numbers.h"
 
 // ── The same structures stand in engine/native_step.py, field by field ──────────────────────────────────────────────────────
@@ -40,24 +41,19 @@ struct Model {
     Matrix head;
 };
 
-// ── The same structure stands in kernels/native_ops.py ──────────────────────────────────────────────────────────────────────
-struct Heads {  // (batch, heads, length, width), in any order of memory
-    int32_t batch, heads, length, width;
-    int64_t x[3], grad[3], out[3];  // strides of batch, heads and length: of what came in, of its gradient, of what goes out
-};
-
 extern "C" {
 int qkv_width();  // WIDTH of products.h
 int qkv_check();  // 0: all functions give the numbers that plain loops give
 void qkv_step(const Model *model, number *x, const number *turns, int64_t by_row, const Cells *cells, const Cells *memory, int rows, int beams,
               int threads, number *logits);
 void qkv_product(const Matrix *matrix, const number *in, int rows, int threads, number *out);
-void qkv_best(const number *scores, const number *shift, int sentences, int live, int vocab, int n, int threads, number *best, int64_t *place);
-void qkv_log_sums(const number *scores, int rows, int vocab, int threads, number *sums);
-void qkv_turn(const Heads *h, const number *in, const number *cos, const number *sin, int64_t by_batch, int half, int way, int threads, number *out);
-void qkv_relu_squared(const number *x, int64_t n, int threads, number *out);
-void qkv_relu_squared_back(const number *x, const number *grad, int64_t n, int threads, number *out);
-void qkv_rms(const Heads *h, const number *in, const number *gain, number eps, int threads, number *out, number *shrinks);
-void qkv_rms_back(const Heads *h, const number *in, const number *gain, const number *shrinks, const number *grads, int threads, number *out,
-                  number *gain_sums);
+void qkv_topk(const number *scores, const number *shift, int sentences, int live, int vocab, int k, int threads, number *best, int64_t *indices);
+void qkv_log_sum_exp(const number *scores, int rows, int vocab, int threads, number *sums);
+void qkv_rotate(const HeadLayout *h, const number *in, const number *cos, const number *sin, int64_t angle_stride, int half, int direction, int threads,
+                number *out);
+void qkv_relu2(const number *x, int64_t n, int threads, number *out);
+void qkv_relu2_backward(const number *x, const number *grad, int64_t n, int threads, number *out);
+void qkv_rms_norm(const HeadLayout *h, const number *in, const number *gain, number eps, int threads, number *out, number *scales);
+void qkv_rms_norm_backward(const HeadLayout *h, const number *in, const number *gain, const number *scales, const number *grads, int threads,
+                           number *out, number *gain_sums);
 }

@@ -1,8 +1,9 @@
-"""The training loss, by torch's own operations or, for the caches of a CPU, in chunks.
+"""Summed cross-entropy with label smoothing, and R-Drop, from hidden states and the output weights.
 
-In: the stream at real positions, the output weights, the right tokens. Out: the summed cross-entropy with label smoothing;
-for two passes over the same tokens also how far they disagree (R-Drop). In chunks, the logits of a whole batch, the largest
-matrix of all, are never held. Told in docs/model.md, "The head and the loss".
+On a CPU the logits, the largest matrix of a training step, are computed in chunks that fit in the
+cache of a core, their gradients with them; the whole matrix is never stored. Elsewhere, in bfloat16
+and for small vocabularies torch computes the loss. Explained in docs/model.md, "The head and the
+loss".
 """
 
 from typing import Any
@@ -12,42 +13,77 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_NUMBERS = 1 << 20    # logits worked out at a time: 4 MB stay in the cache of a core
-CHUNK_OF_BOTH = 1 << 19    # where more matrices of that size are needed at once: half as many
+from qkv.kernels.calling import is_cpu_float
+
+CHUNK_LOGITS = 1 << 20  # computed at a time: 4 MB stay in the cache of a core
+R_DROP_CHUNK_LOGITS = 1 << 19  # half as many: R-Drop needs more matrices of that size at once
+MIN_CHUNKED_VOCAB = 512  # below, torch is faster (65 characters: 0.5 ms instead of 0.9)
 
 Grads = tuple[Tensor, Tensor, Tensor | None]  # of x, of the weight, of the bias
 
 
-def plain_loss(logits: Tensor, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-    """The same from all logits at once, (tokens, vocab): on a GPU, in bf16, and for small vocabularies."""
+def cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    r_drop: float = 0.0,
+) -> Tensor:
+    """The cross-entropy of x W^T + b against the targets, summed over the tokens.
+
+    Args:
+        x: Hidden states, (tokens, d_model).
+        weight: Output weights W, (vocab, d_model).
+        bias: (vocab,), or None.
+        targets: Token ids, (tokens,).
+        smoothing: Label smoothing, the probability mass spread uniformly over the vocabulary.
+        r_drop: Weight of the KL divergence of two passes over the same tokens, the halves of x.
+    """
+    if not torch.is_grad_enabled():  # otherwise the gradients would be computed with the loss
+        x, weight, bias = x.detach(), weight.detach(), None if bias is None else bias.detach()
+    autocast = torch.is_autocast_enabled("cpu")  # the logits would not have the type of the sums
+    if len(weight) < MIN_CHUNKED_VOCAB or autocast or not is_cpu_float(x):
+        return _plain(F.linear(x, weight, bias), targets, smoothing, r_drop)
+    if r_drop:
+        return _RDropCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)
+    return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing)
+
+
+def _plain(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> Tensor:
+    """The same from all logits at once, (tokens, vocab)."""
     loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
-    if agreement:
-        p, q = logits.log_softmax(dim=-1).chunk(2)
-        ways = F.kl_div(p, q, reduction="sum", log_target=True), F.kl_div(q, p, reduction="sum", log_target=True)
-        loss = loss + agreement * (ways[0] + ways[1]) / 2
+    if r_drop:
+        log_p, log_q = logits.log_softmax(dim=-1).chunk(2)
+        kl_qp = F.kl_div(log_p, log_q, reduction="sum", log_target=True)
+        kl_pq = F.kl_div(log_q, log_p, reduction="sum", log_target=True)
+        loss = loss + r_drop * (kl_qp + kl_pq) / 2
     return loss
 
 
-class ChunkedLoss(torch.autograd.Function):
-    """Cross-entropy with label smoothing; gradients are worked out at once, chunk by chunk, while logits are at hand.
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """The forward pass computes the gradients too, chunk by chunk, from logits in the cache.
 
     loss = lse - (1 - s) z_target - s mean z, with z = W x + b and lse = log sum exp z
     d loss / d z = softmax(z) - (1 - s) onehot(target) - s / vocab
 
-    Only the softmax needs the logits; the other two terms are sums over rows of W and x, taken once for all chunks.
+    Only the softmax needs the logits; the other terms are sums over rows of W and x.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
-        needed = any(ctx.needs_input_grad)
-        grads = (torch.empty_like(x), torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias))
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> Tensor:
+        needs_grad, grads = any(ctx.needs_input_grad), _empty_grads(x, weight, bias)
         lse = x.new_empty(len(x), 1)
-        rows = max(1, CHUNK_NUMBERS // len(weight))
+        rows = max(1, CHUNK_LOGITS // len(weight))
         for start in range(0, len(x), rows):
             chunk = slice(start, start + rows)
-            lse[chunk] = _softmax_part(x[chunk], weight, bias, needed, (grads[0][chunk], *grads[1:]))
-        if needed:
-            _target_part(x, weight, targets, smoothing, grads)
+            lse[chunk] = _softmax_part(
+                x[chunk], weight, bias, needs_grad, (grads[0][chunk], *grads[1:])
+            )
+        if needs_grad:
+            _subtract_targets(x, weight, targets, smoothing, grads)
             ctx.save_for_backward(*grads)
         return lse.sum() - _target_score(x, weight, bias, targets, smoothing)
 
@@ -57,26 +93,36 @@ class ChunkedLoss(torch.autograd.Function):
         return (*_scaled(ctx, grad), None, None)
 
 
-class AgreeingLoss(torch.autograd.Function):
-    """R-Drop: the halves of x are two passes over the same tokens; what they say should agree.
+class _RDropCrossEntropy(torch.autograd.Function):
+    """R-Drop: the halves of x are two passes over the same tokens, with distributions p and q.
 
-    loss = CE(p) + CE(q) + weight J, with J = (KL(p || q) + KL(q || p)) / 2 summed over tokens
-    d J / d z_p = (p (1 + D - KL(p || q)) - q) / 2, with D = log p - log q; for z_q with p and q exchanged
+    loss = CE(p) + CE(q) + r_drop J, with J = (KL(p || q) + KL(q || p)) / 2 summed over tokens
+    d J / d z_p = (p (1 + D - KL(p || q)) - q) / 2, with D = log p - log q; z_q: p and q exchanged
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, agreement: float) -> Tensor:
-        half, rows = len(x) // 2, max(1, CHUNK_OF_BOTH // (2 * len(weight)))
-        passes, said = x.view(2, half, -1), x.new_empty(2, half)                      # (pass, tokens, d_model), (pass, tokens)
-        grads = (torch.empty_like(x), torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias))
-        apart = x.new_zeros(())
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        r_drop: float,
+    ) -> Tensor:
+        half, rows = len(x) // 2, max(1, R_DROP_CHUNK_LOGITS // (2 * len(weight)))
+        passes, lse = x.view(2, half, -1), x.new_empty(2, half)  # (2, tokens, d_model), (2, tokens)
+        grads, divergence = _empty_grads(x, weight, bias), x.new_zeros(())
         for start in range(0, half, rows):
             chunk = slice(start, start + rows)
-            said[:, chunk], one = _agreeing_part(passes[:, chunk], weight, bias, agreement, (grads[0].view_as(passes)[:, chunk], *grads[1:]))
-            apart += one
-        _target_part(x, weight, targets, smoothing, grads)
+            chunk_grads = (grads[0].view_as(passes)[:, chunk], *grads[1:])
+            lse[:, chunk], chunk_divergence = _r_drop_part(
+                passes[:, chunk], weight, bias, r_drop, chunk_grads
+            )
+            divergence += chunk_divergence
+        _subtract_targets(x, weight, targets, smoothing, grads)
         ctx.save_for_backward(*grads)
-        return said.sum() - _target_score(x, weight, bias, targets, smoothing) + agreement * apart
+        return lse.sum() - _target_score(x, weight, bias, targets, smoothing) + r_drop * divergence
 
     @staticmethod
     @once_differentiable
@@ -84,61 +130,80 @@ class AgreeingLoss(torch.autograd.Function):
         return (*_scaled(ctx, grad), None, None, None)
 
 
+def _empty_grads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Grads:
+    """Of x to be written, of the weight and the bias to be added to."""
+    bias_grad = None if bias is None else torch.zeros_like(bias)
+    return torch.empty_like(x), torch.zeros_like(weight), bias_grad
+
+
 def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients worked out in the forward pass, times what comes from above."""
+    """The gradients of the forward pass, times the gradient of the loss."""
     wanted = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
-    return tuple(one * grad if one is not None and asked else None for one, asked in wanted)
+    return tuple(saved * grad if saved is not None and needed else None for saved, needed in wanted)
 
 
-def _softmax_part(x: Tensor, weight: Tensor, bias: Tensor | None, needed: bool, grads: Grads) -> Tensor:
-    """lse of each row, (rows, 1); softmax(z) W, x softmax(z) and softmax(z) go into the gradients."""
-    logits = F.linear(x, weight, bias)                                                # (rows, vocab)
+def _softmax_part(
+    x: Tensor, weight: Tensor, bias: Tensor | None, needs_grad: bool, grads: Grads
+) -> Tensor:
+    """lse of each row, (rows, 1); the softmax(z) term is added to the gradients."""
+    logits = F.linear(x, weight, bias)  # (rows, vocab)
     top = logits.amax(dim=-1, keepdim=True)
-    powers = logits.sub_(top).exp_()                                                  # in place: the largest matrix
-    total = powers.sum(dim=-1, keepdim=True)
-    if needed:
+    exps = logits.sub_(top).exp_()  # in place: the largest matrix
+    total = exps.sum(dim=-1, keepdim=True)
+    if needs_grad:
         grad_x, grad_weight, grad_bias = grads
-        # Dividing the thin factors by the total instead of the wide one saves a pass over the vocabulary.
-        torch.mm(powers, weight, out=grad_x).div_(total)
-        grad_weight.addmm_(powers.T, x / total)
+        # Dividing the narrow factors by the total, not the wide one, saves a pass over the logits.
+        torch.mm(exps, weight, out=grad_x).div_(total)
+        grad_weight.addmm_(exps.T, x / total)
         if grad_bias is not None:
-            grad_bias.addmv_(powers.T, 1 / total[:, 0])
+            grad_bias.addmv_(exps.T, 1 / total[:, 0])
     return top + total.log()
 
 
-def _target_score(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
+def _target_score(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+) -> Tensor:
     """(1 - s) z_target + s mean z, summed over all tokens."""
-    total = (1 - smoothing) * (x * weight[targets]).sum() + smoothing * (x @ weight.mean(dim=0)).sum()
+    target, mean = (x * weight[targets]).sum(), (x @ weight.mean(dim=0)).sum()
+    total = (1 - smoothing) * target + smoothing * mean
     if bias is not None:
         total += (1 - smoothing) * bias[targets].sum() + smoothing * len(x) * bias.mean()
     return total
 
 
-def _target_part(x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, grads: Grads) -> None:
-    """Subtract what the targets and the smoothing ask for from the gradients."""
+def _subtract_targets(
+    x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, grads: Grads
+) -> None:
+    """The part of the gradients of the targets and of the smoothing, which needs no logits."""
     grad_x, grad_weight, grad_bias = grads
-    even = smoothing / len(weight)
-    grad_x.sub_(weight[targets], alpha=1 - smoothing).sub_(weight.sum(dim=0), alpha=even)
-    grad_weight.index_add_(0, targets, x, alpha=smoothing - 1).sub_(x.sum(dim=0), alpha=even)
+    uniform = smoothing / len(weight)
+    grad_x.sub_(weight[targets], alpha=1 - smoothing).sub_(weight.sum(dim=0), alpha=uniform)
+    grad_weight.index_add_(0, targets, x, alpha=smoothing - 1).sub_(x.sum(dim=0), alpha=uniform)
     if grad_bias is not None:
-        grad_bias.index_add_(0, targets, x.new_ones(len(x)), alpha=smoothing - 1).sub_(even * len(x))
+        grad_bias.index_add_(0, targets, x.new_ones(len(x)), alpha=smoothing - 1)
+        grad_bias.sub_(uniform * len(x))
 
 
-def _agreeing_part(x: Tensor, weight: Tensor, bias: Tensor | None, agreement: float, grads: Grads) -> tuple[Tensor, Tensor]:
-    """lse of each row of both passes and their disagreement; all of the gradient that is not the targets' goes into grads."""
-    logits = F.linear(x, weight, bias)                                                # (2, rows, vocab)
+def _r_drop_part(
+    x: Tensor, weight: Tensor, bias: Tensor | None, r_drop: float, grads: Grads
+) -> tuple[Tensor, Tensor]:
+    """lse of each row of both passes, and J; their gradients go into `grads`."""
+    logits = F.linear(x, weight, bias)  # (2, rows, vocab)
     lse = logits.logsumexp(dim=-1, keepdim=True)
-    logs = logits.sub_(lse)
-    chances = logs.exp()
-    apart = torch.stack([logs[0] - logs[1], logs[1] - logs[0]])                       # D of p, D of q
-    ways = torch.linalg.vecdot(chances, apart).unsqueeze(-1)                          # KL(p || q), KL(q || p): (2, rows, 1)
-    half = agreement / 2
-    steep = apart.sub_(ways).mul_(half).add_(1 + half).mul_(chances)                  # in place: wide matrices
-    steep[0].sub_(chances[1], alpha=half)
-    steep[1].sub_(chances[0], alpha=half)
+    log_probs = logits.sub_(lse)
+    probs = log_probs.exp()
+    log_p, log_q = log_probs
+    difference = torch.stack([log_p - log_q, log_q - log_p])  # D of p, D of q
+    kl = torch.linalg.vecdot(probs, difference).unsqueeze(
+        -1
+    )  # KL(p || q), KL(q || p): (2, rows, 1)
+    half = r_drop / 2  # below, in place: the matrices are wide
+    grad_logits = difference.sub_(kl).mul_(half).add_(1 + half).mul_(probs)
+    grad_logits[0].sub_(probs[1], alpha=half)
+    grad_logits[1].sub_(probs[0], alpha=half)
     grad_x, grad_weight, grad_bias = grads
-    grad_x.copy_(steep @ weight)
-    grad_weight.addmm_(steep.flatten(0, 1).T, x.flatten(0, 1))
+    grad_x.copy_(grad_logits @ weight)
+    grad_weight.addmm_(grad_logits.flatten(0, 1).T, x.flatten(0, 1))
     if grad_bias is not None:
-        grad_bias.add_(steep.sum(dim=(0, 1)))
-    return lse[..., 0], ways.sum() / 2
+        grad_bias.add_(grad_logits.sum(dim=(0, 1)))
+    return lse[..., 0], kl.sum() / 2

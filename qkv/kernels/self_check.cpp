@@ -179,7 +179,7 @@ bool check_topk() {
     for (number &score : scores) score = (number)(random.next() % 19);  // many are equal: the earlier wins
     for (number &one : shift) one = (number)(random.next() % 5);
     std::vector<int64_t> place(SENTENCES * N);
-    qkv_best(scores.data(), shift.data(), SENTENCES, LIVE, TOKENS, N, THREADS, best.data(), place.data());
+    qkv_topk(scores.data(), shift.data(), SENTENCES, LIVE, TOKENS, N, THREADS, best.data(), place.data());
     for (int sentence = 0; sentence < SENTENCES; sentence++) {
         auto sum = [&](int64_t i) { return scores[(size_t)sentence * LIVE * TOKENS + i] + shift[sentence * LIVE + i / TOKENS]; };
         std::vector<int64_t> order(LIVE * TOKENS);
@@ -196,7 +196,7 @@ bool check_log_sums() {
     Random random = {11};
     std::vector<number> scores(ROWS * TOKENS), sums(ROWS);
     for (number &score : scores) score = (number)(20 * random.uniform());
-    qkv_log_sums(scores.data(), ROWS, TOKENS, THREADS, sums.data());
+    qkv_log_sum_exp(scores.data(), ROWS, TOKENS, THREADS, sums.data());
     for (int row = 0; row < ROWS; row++) {
         double total = 0;
         for (int i = 0; i < TOKENS; i++) total += std::exp((double)scores[row * TOKENS + i]);
@@ -207,14 +207,14 @@ bool check_log_sums() {
 
 // ── Operations of training, on (batch, heads, length, width) ─────────────────────────────────────────────────────
 constexpr int64_t BY_BATCH = 3 * 5 * 22, BY_HEAD = 5 * 22, BY_TIME = 22;
-const Heads SHAPE = {2, 3, 5, 22, {BY_BATCH, BY_HEAD, BY_TIME}, {BY_BATCH, BY_HEAD, BY_TIME}, {BY_BATCH, BY_HEAD, BY_TIME}};
+const HeadLayout SHAPE = {2, 3, 5, 22, {BY_BATCH, BY_HEAD, BY_TIME}, {BY_BATCH, BY_HEAD, BY_TIME}, {BY_BATCH, BY_HEAD, BY_TIME}};
 constexpr int ELEMENTS = 2 * 3 * 5 * 22, HALF = 9;  // the last 22 - 18 of a vector are not rotated
 
 bool check_rotary() {
     Random random = {13};
     std::vector<number> x = uniforms(random, ELEMENTS), cos = uniforms(random, 5 * HALF), sin = uniforms(random, 5 * HALF), y(ELEMENTS);
     for (int way : {1, -1}) {
-        qkv_turn(&SHAPE, x.data(), cos.data(), sin.data(), 0, HALF, way, THREADS, y.data());
+        qkv_rotate(&SHAPE, x.data(), cos.data(), sin.data(), 0, HALF, way, THREADS, y.data());
         for (int n = 0; n < ELEMENTS; n++) {
             int i = n % 22, angle = n / 22 % 5 * HALF + i % HALF, first = n - i + i % HALF;
             double a = x[first], b = x[first + HALF], c = cos[angle], s = way * sin[angle];
@@ -229,8 +229,8 @@ bool check_rms() {
     Random random = {17};
     std::vector<number> x = uniforms(random, ELEMENTS), gain = uniforms(random, 22), grads = uniforms(random, ELEMENTS);
     std::vector<number> y(ELEMENTS), dx(ELEMENTS), shrinks(ELEMENTS / 22), gain_sums(2 * 22);
-    qkv_rms(&SHAPE, x.data(), gain.data(), (number)1e-3, THREADS, y.data(), shrinks.data());
-    qkv_rms_back(&SHAPE, x.data(), gain.data(), shrinks.data(), grads.data(), THREADS, dx.data(), gain_sums.data());
+    qkv_rms_norm(&SHAPE, x.data(), gain.data(), (number)1e-3, THREADS, y.data(), shrinks.data());
+    qkv_rms_norm_backward(&SHAPE, x.data(), gain.data(), shrinks.data(), grads.data(), THREADS, dx.data(), gain_sums.data());
     Row expected_sums(2 * 22);
     for (int first = 0; first < ELEMENTS; first += 22) {
         double squares = 0;
@@ -249,8 +249,8 @@ bool check_rms() {
 bool check_relu_squared() {
     Random random = {19};
     std::vector<number> x = uniforms(random, ELEMENTS), grads = uniforms(random, ELEMENTS), y(ELEMENTS), dx(ELEMENTS);
-    qkv_relu_squared(x.data(), ELEMENTS, THREADS, y.data());
-    qkv_relu_squared_back(x.data(), grads.data(), ELEMENTS, THREADS, dx.data());
+    qkv_relu2(x.data(), ELEMENTS, THREADS, y.data());
+    qkv_relu2_backward(x.data(), grads.data(), ELEMENTS, THREADS, dx.data());
     for (int i = 0; i < ELEMENTS; i++) {
         double positive = std::max((double)x[i], 0.0);
         if (!close(y[i], positive * positive) || !close(dx[i], 2 * positive * grads[i])) return false;

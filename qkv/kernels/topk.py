@@ -1,7 +1,8 @@
-"""The best tokens of a row of scores, found quickly.
+"""argmax, top-k over the live rows of beam search, and log-sum-exp, faster than torch's own.
 
-In: scores (rows, vocab). Out: the best and their ids. A row is first looked at in blocks: the largest number of each block
-is found by a vectorised pass, and only the best blocks are searched. Told in docs/translation.md, "Decoding".
+Scores are read in blocks: only the blocks with the largest maxima are searched. topk.cpp does it in
+one pass; without it torch operations find the maxima first. Of equal scores the lower index wins.
+There is no gradient. Explained in docs/translation.md, "Decoding".
 """
 
 from functools import lru_cache
@@ -9,82 +10,115 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from qkv.kernels.native_topk import can_choose, native_best_sums, native_best_token, native_log_sum
+from qkv.kernels.calling import address, can_be_native, inference_threads_for, native
 
-BLOCK = 64      # measured: 32 rows of 10,000 scores, argmax 500 us whole, 80 us in blocks
-VECTOR = 16     # numbers the processor takes at once
-FEW_ROWS = 2    # below, the blocks cost more than they save
-FEW_BLOCKS = 4  # per token wanted; in smaller vocabularies too
+BLOCK = 64  # scores; measured: 32 rows of 10,000, argmax 500 us whole, 80 us in blocks
+VECTOR = 16  # elements of a vector register
+MIN_ROWS_FOR_BLOCKS = 2  # with fewer, blocks cost more than they save
+MIN_BLOCKS_PER_TOKEN = 4  # of a row, for each token wanted: the same
+MIN_SCORES_FOR_THREADS = 1 << 17  # with fewer a second thread does not pay
 
 
 def best_token(scores: Tensor) -> Tensor:
-    """The id of the best of each row, (rows,); of equals the lowest."""
+    """argmax of each row, (rows, vocab) -> (rows,); of equal scores the lowest id."""
     rows, vocab = scores.shape
-    if can_choose(scores):
-        return native_best_token(scores)
-    if rows < FEW_ROWS or vocab < FEW_BLOCKS * BLOCK:
+    if _is_native(scores):
+        return _native_topk(scores, None, rows, 1)[1][:, 0]
+    if rows < MIN_ROWS_FOR_BLOCKS or vocab < MIN_BLOCKS_PER_TOKEN * BLOCK:
         return scores.argmax(dim=1)
-    blocks, tail = in_blocks(scores)
-    peaks = blocks.amax(dim=2)                                            # (rows, blocks)
-    block = peaks.argmax(dim=1)                                           # (rows,): the first of equal ones
-    each = torch.arange(rows, device=scores.device)
-    ids, best = block * BLOCK + blocks[each, block].argmax(dim=1), peaks[each, block]
-    if tail.shape[1]:
-        in_tail, place = tail.max(dim=1)
-        ids = torch.where(in_tail > best, vocab - tail.shape[1] + place, ids)
+    end = vocab // BLOCK * BLOCK
+    blocks = scores[:, :end].unflatten(1, (-1, BLOCK))  # (rows, blocks, BLOCK), no copy
+    peaks = blocks.amax(dim=2)  # (rows, blocks)
+    block = peaks.argmax(dim=1)  # (rows,): the first of equal ones
+    row = torch.arange(rows, device=scores.device)
+    ids, best = block * BLOCK + blocks[row, block].argmax(dim=1), peaks[row, block]
+    if end < vocab:  # an incomplete block
+        tail_best, tail_index = scores[:, end:].max(dim=1)
+        ids = torch.where(tail_best > best, end + tail_index, ids)
     return ids
 
 
 def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The n best scores (rows, vocab) of each sentence, its rows shifted by `shift` (sentences, live), best first.
+    """The n best candidates of each sentence over its live rows: one step of beam search.
 
-    Gives the live row, the token and the sum, each (sentences, n); of equals the lower row wins, then the lower token.
+    Args:
+        scores: (sentences * live, vocab), contiguous.
+        shift: (sentences, live), added to all scores of a row.
+        n: Candidates wanted of each sentence.
+
+    Returns:
+        The live row, the token and the sum, each (sentences, n), best first; of equal sums the
+        lower row, then the lower token.
     """
     (sentences, live), vocab = shift.shape, scores.shape[1]
     n = min(n, live * vocab)
-    if can_choose(scores):
-        return native_best_sums(scores, shift, n)
-    best, place = _top(scores, shift, min(n + 1, live * vocab))           # a place is live row * vocab + token
-    unsure = (best[:, 1:] == best[:, :-1]).any(dim=1)                     # topk does not say which of equals comes first
+    if _is_native(scores):
+        best, index = _native_topk(scores, shift, sentences, n)
+        return index // vocab, index % vocab, best
+    best, index = _top_sums(scores, shift, min(n + 1, live * vocab))
+    unsure = (best[:, 1:] == best[:, :-1]).any(dim=1)  # topk returns equal sums in any order
     if bool(unsure.any()):
         sums = (scores.view(sentences, live, vocab)[unsure] + shift[unsure][..., None]).flatten(1)
         ranked = sums.sort(dim=1, descending=True, stable=True)
-        best[unsure], place[unsure] = ranked.values[:, : best.shape[1]], ranked.indices[:, : best.shape[1]]
-    best, place = best[:, :n], place[:, :n]
-    return place // vocab, place % vocab, best
+        best[unsure] = ranked.values[:, : best.shape[1]]
+        index[unsure] = ranked.indices[:, : best.shape[1]]
+    best, index = best[:, :n], index[:, :n]
+    return index // vocab, index % vocab, best
 
 
 def log_sum(scores: Tensor) -> Tensor:
-    """log(sum(exp(scores))) of each row, (rows,); without looking for the largest first where the plain sum is fine."""
-    if can_choose(scores):
-        return native_log_sum(scores)
+    """log(sum(exp(scores))) of each row, (rows, vocab) -> (rows,)."""
+    if _is_native(scores):
+        out, threads = scores.new_empty(len(scores)), _threads(scores)
+        native(scores).qkv_log_sum_exp(address(scores), *scores.shape, threads, address(out))
+        return out
     total = scores.exp().sum(dim=1)
     if bool(((total > 1e-30) & (total < 1e30)).all()):
-        return total.log()
+        return total.log()  # no overflow, no underflow: the maximum is not needed
     return scores.logsumexp(dim=1)
 
 
-def in_blocks(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole blocks (rows, blocks, BLOCK) and the few scores left over, without a copy."""
-    end = scores.shape[1] // BLOCK * BLOCK
-    return scores[:, :end].unflatten(1, (-1, BLOCK)), scores[:, end:]
+# ── By topk.cpp ──────────────────────────────────────────────────────────────────────────────────
+def _is_native(scores: Tensor) -> bool:
+    return can_be_native(scores) and scores.is_contiguous()
 
 
-def _top(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n best sums of each sentence and their places, equals in any order."""
+def _threads(scores: Tensor) -> int:
+    return inference_threads_for(scores.numel(), MIN_SCORES_FOR_THREADS)
+
+
+def _native_topk(
+    scores: Tensor, shift: Tensor | None, sentences: int, n: int
+) -> tuple[Tensor, Tensor]:
+    """The n best sums of each sentence and their indices, live row * vocab + token."""
+    live, vocab = len(scores) // max(1, sentences), scores.shape[1]
+    best, index = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
+    shift = None if shift is None else shift.contiguous()
+    native(scores).qkv_topk(
+        address(scores), address(shift, scores.dtype), sentences, live, vocab, n,
+        _threads(scores), address(best), address(index))  # fmt: skip
+    return best, index
+
+
+# ── By torch ─────────────────────────────────────────────────────────────────────────────────────
+def _top_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n best sums of each sentence and their indices, equal sums in any order."""
     (sentences, live), vocab = shift.shape, scores.shape[1]
-    size = divisor(vocab)
-    if len(scores) < FEW_ROWS or vocab < FEW_BLOCKS * size * n:
+    size = block_size(vocab)
+    if len(scores) < MIN_ROWS_FOR_BLOCKS or vocab < MIN_BLOCKS_PER_TOKEN * size * n:
         return (scores.view(sentences, live, vocab) + shift[..., None]).flatten(1).topk(n, dim=1)
-    blocks = scores.view(sentences, live, -1, size)                                  # a row is a whole number of blocks
-    chosen = (blocks.amax(dim=3) + shift[..., None]).flatten(1).topk(n, dim=1).indices  # none of the best is elsewhere
-    few = blocks.flatten(1, 2).gather(1, chosen[..., None].expand(-1, -1, size))     # (sentences, n, size)
-    best, order = (few + shift.gather(1, chosen // (vocab // size))[..., None]).flatten(1).topk(n, dim=1)
+    blocks = scores.view(sentences, live, -1, size)  # a row is a whole number of blocks
+    peaks = (blocks.amax(dim=3) + shift[..., None]).flatten(1)  # (sentences, live * blocks)
+    chosen = peaks.topk(n, dim=1).indices  # no other block holds one of the n best
+    chosen_shift = shift.gather(1, chosen // (vocab // size))  # (sentences, n)
+    chosen_blocks = blocks.flatten(1, 2).gather(1, chosen[..., None].expand(-1, -1, size))
+    best, order = (chosen_blocks + chosen_shift[..., None]).flatten(1).topk(n, dim=1)
     return best, chosen.gather(1, order // size) * size + order % size
 
 
 @lru_cache
-def divisor(vocab: int) -> int:
-    """How many scores make a block, a divisor of all: of whole vectors if it can be, then near BLOCK; a prime is one block."""
-    fit = [size for size in range(1, vocab + 1) if vocab % size == 0 and (size >= VECTOR or size == vocab)]
+def block_size(vocab: int) -> int:
+    """The divisor of vocab nearest to BLOCK, of the multiples of VECTOR if there are any."""
+    divisors = [size for size in range(1, vocab + 1) if vocab % size == 0]
+    fit = [size for size in divisors if size >= VECTOR or size == vocab]
     return min(fit, key=lambda size: (size % VECTOR > 0, abs(size - BLOCK)))

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.gradients import RMSNorm
 from qkv.model.cache import FixedCache, GrowingCache
+from qkv.model.norms import RMSNorm
 from qkv.model.spec import Heads
 from qkv.model.view import Sight, View
 

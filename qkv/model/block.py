@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qkv.kernels.dropout import Dropout
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention
 from qkv.model.cache import LayerCache
+from qkv.model.dropout import Dropout
 from qkv.model.feed_forward import make_feed_forward
 from qkv.model.mixers import make_mixer
 from qkv.model.norms import make_norm

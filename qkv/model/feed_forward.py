@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.gradients import relu_squared
+from qkv.kernels.relu2 import relu2
 from qkv.model import spec as s
 from qkv.model.experts import ExpertFeedForward
 
@@ -19,7 +19,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu, "relu2": relu_squared, "gelu": F.gelu, "gelu_tanh": gelu_tanh, "silu": F.silu,
+    "relu": F.relu, "relu2": relu2, "gelu": F.gelu, "gelu_tanh": gelu_tanh, "silu": F.silu,
 }  # fmt: skip
 
 

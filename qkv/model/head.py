@@ -1,19 +1,16 @@
-"""The way out: from the stream to scores over the vocabulary, or to one vector per sentence.
+"""Heads: from the last hidden states to logits and the training loss, or to one vector per sentence.
 
-In: the stream after the last layer. Out: logits, or the training loss (loss.py). Told in docs/model.md, "The head and
-the loss".
+Explained in docs/model.md, "The head and the loss".
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.cross_entropy import AgreeingLoss, ChunkedLoss, plain_loss
+from qkv.kernels.cross_entropy import cross_entropy
 from qkv.model import spec as s
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.norms import make_norm
-
-FEW = 512  # tokens of a vocabulary: below, torch's own loss is cheaper (65 characters: 0.5 ms instead of 0.9)
 
 
 class LmHead(nn.Module):
@@ -25,28 +22,16 @@ class LmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if head.bias else None
 
     def prepared(self, x: Tensor) -> Tensor:
-        """What comes before the great product: nothing here."""
+        """What is applied before the product with the vocabulary: nothing here."""
         return x
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         return F.linear(self.prepared(x), table if self.weight is None else self.weight, self.bias)  # (..., vocab)
 
-    def loss(self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float, agreement: float = 0.0) -> Tensor:
-        """The summed cross-entropy of (tokens, d_model) against (tokens,) targets.
-
-        With agreement, the second half of the tokens is the first half passed once more: their disagreement counts so much.
-        """
+    def loss(self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float, r_drop: float = 0.0) -> Tensor:
+        """The summed cross-entropy of (tokens, d_model) against (tokens,) targets; see `cross_entropy`."""
         weight = table if self.weight is None else self.weight
-        bias: Tensor | None = self.bias
-        if not torch.is_grad_enabled():  # an evaluation: without this, gradients would be worked out all the same
-            weight, bias = weight.detach(), None if bias is None else bias.detach()
-        x = self.prepared(x)
-        exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")  # chunks are summed in this type
-        if len(weight) < FEW or x.device.type != "cpu" or not exact:
-            return plain_loss(F.linear(x, weight, bias), targets, smoothing, agreement)
-        if agreement:
-            return AgreeingLoss.apply(x, weight, bias, targets, smoothing, agreement)
-        return ChunkedLoss.apply(x, weight, bias, targets, smoothing)
+        return cross_entropy(self.prepared(x), weight, self.bias, targets, smoothing, r_drop)
 
 
 class MaskedHead(LmHead):

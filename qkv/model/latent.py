@@ -7,9 +7,9 @@ cache is read as it is, by all heads at once. Told in docs/model.md, "Latent att
 import torch
 from torch import Tensor, nn
 
-from qkv.kernels.gradients import RMSNorm
 from qkv.model.attention import FusedCore, join_heads, split_heads
 from qkv.model.cache import GrowingCache
+from qkv.model.norms import RMSNorm
 from qkv.model.spec import Latent
 from qkv.model.view import View
 

@@ -1,19 +1,27 @@
-"""Norms: they keep the stream's size in bounds.
+"""Normalization layers: LayerNorm (torch's), RMSNorm and, for comparison, BatchNorm over tokens.
 
-In: the stream. Out: the same, brought to unit size and stretched by a trained gain. LayerNorm and RMSNorm are torch's;
-BatchNorm is here to be compared. Told in docs/model.md, "Norms".
+Explained in docs/model.md, "Norms".
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.gradients import RMSNorm
+from qkv.kernels.rms_norm import rms_norm
 from qkv.model.spec import Norm
 
 
+class RMSNorm(nn.RMSNorm):
+    """gain * x / sqrt(mean(x^2) + eps)."""
+
+    eps: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
 class TokenBatchNorm(nn.Module):
-    """Each channel is normalised over all tokens of the batch (padding counts too, and buckets leave almost none)."""
+    """Each channel is normalized over all tokens of the batch (padding too; batches of one length have little)."""
 
     def __init__(self, d_model: int, eps: float):
         super().__init__()

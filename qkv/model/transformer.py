@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.kernels.dropout import Dropout
 from qkv.language import say
 from qkv.model import spec as s
 from qkv.model.block import make_block
 from qkv.model.cache import Cache
 from qkv.model.door import check
+from qkv.model.dropout import Dropout
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.head import LmHead, make_head
 from qkv.model.init import initialise
@@ -115,10 +115,10 @@ class Transformer(nn.Module):
         return self.lm_head(stream, self.embed.weight)
 
     def loss(self, stream: Tensor, targets: Tensor, real: Tensor | None = None, label_smoothing: float = 0.0,
-             agreement: float = 0.0) -> Tensor:
+             r_drop: float = 0.0) -> Tensor:
         """The summed cross-entropy at real positions; the logits of the others are never computed.
 
-        With agreement, the second half of the batch is the first half passed once more: their disagreement counts so much.
+        With r_drop, the second half of the batch is a second pass over the first half: the KL divergence of the two counts so much.
         """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if real is None:
@@ -127,7 +127,7 @@ class Transformer(nn.Module):
             stream, targets = stream[real], targets[real]
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.spec.vocab_size:
             raise out_of_range("targets", targets, self.spec.vocab_size)        # -1 would read the last row
-        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, agreement)
+        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, r_drop)
 
     def new_cache(self) -> Cache:
         """An empty memory for step-by-step decoding."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.kernels.gradients import turned_halves
+from qkv.kernels.rotary import rotate_halves
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
 
@@ -29,7 +29,7 @@ class HalvesTurn:
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        return turned_halves(x, self.cos, self.sin)
+        return rotate_halves(x, self.cos, self.sin)
 
 
 @dataclass(frozen=True)

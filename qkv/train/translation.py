@@ -134,7 +134,7 @@ class Translation:
         source, target_in, target_out = (torch.cat([one, one]).to(device) for one in (batch.source, batch.target_in, batch.target_out))
         memory = model.encode(*_moved(source, self.pad, device))
         stream = model.decode(target_in, memory)
-        loss = model.loss(stream, target_out, target_out.ne(self.pad), smoothing, agreement=self.recipe.r_drop)
+        loss = model.loss(stream, target_out, target_out.ne(self.pad), smoothing, r_drop=self.recipe.r_drop)
         return (loss + self._alignment_loss(model, None if batch.gold is None else torch.cat([batch.gold, batch.gold]))) / 2
 
     @torch.no_grad()

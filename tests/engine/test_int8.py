@@ -51,11 +51,11 @@ def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, row
 
 def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
     """native_int8_product of a library compiled for other instructions than this CPU's."""
-    flags = (*build.FLAGS, f"-march={march}", *build.THREADED)
+    flags = (*build.FLAGS, f"-march={march}", *build.OPENMP_FLAGS)
     compiler = build.find_compiler()
-    path = build.place_of(compiler, flags)
-    assert build.is_there(compiler, flags, path)
-    lib = build.opened(path, ctypes.c_float)
+    path = build.library_path(compiler, flags)
+    assert build.is_built(compiler, flags, path)
+    lib = build.load_library(path, ctypes.c_float)
     assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
     scales = weight.abs().amax(dim=1) / 127
     return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the kernels: the small models are found, and every test starts from the same seed."""
+"""Fixtures for the tests of the kernels: a fixed seed, and each operation by torch and by the C++."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))  # so that tests import small_models
+from qkv.kernels import calling
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model")]  # tests import autograd_reference, small_models
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(11)
+
+
+@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
+def backend(request, monkeypatch):
+    """Kernels use torch operations, or the C++ in float32 and float64, which must have been built."""
+    dtypes = {torch.float32, torch.float64}
+    monkeypatch.setattr(calling, "NATIVE_DTYPES", dtypes if request.param == "native" else set())
+    for dtype in dtypes:
+        assert calling.can_be_native(torch.zeros(1, dtype=dtype)) == (request.param == "native")
+    return request.param

@@ -60,8 +60,8 @@ def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
 def test_in_a_cache_that_is_full_or_cannot_be_written_torch_steps(empty_cache, monkeypatch, where, call):
     def refuse(*args, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(build, "processor", lambda: "any")
-    monkeypatch.setattr(build, "runs", lambda command: True)
+    monkeypatch.setattr(build, "cpu_model", lambda: "any")
+    monkeypatch.setattr(build, "succeeds", lambda command: True)
     monkeypatch.setattr(where, call, refuse)
     assert build.library(torch.float32) is None
 
@@ -116,12 +116,12 @@ WRONG = {  # file, what stands there, a mistake in its place, the check that fin
     "the exponential": ("numbers.h", "1.66666655e-1f", "1.67666655e-1f", 3),
     "attention": ("decoding.cpp", "weight = scores[n] / total", "weight = scores[n]", 3),
     "layer norm": ("decoding.cpp", "(norm.kind == 1 ? sum / width : sum)", "sum", 3),
-    "the choice of equals": ("choice.cpp", "sum > best[at]", "sum >= best[at]", 4),
-    "the log of the sum": ("choice.cpp", "most + std::log(total)", "most - std::log(total)", 5),
-    "rotary": ("training.cpp", "first * c[i] - second * turn", "first * c[i] + second * turn", 6),
-    "RMSNorm": ("training.cpp", "sum / h->width + eps", "sum / h->width", 7),
-    "the gradient of RMSNorm": ("training.cpp", "mean * shrink * shrink / h->width", "mean * shrink / h->width", 7),
-    "the gradient of relu squared": ("training.cpp", "2 * x[i] * grad[i]", "x[i] * grad[i]", 8),
+    "the choice of equals": ("topk.cpp", "sum > best[rank]", "sum >= best[rank]", 4),
+    "the log of the sum": ("topk.cpp", "max + std::log(total)", "max - std::log(total)", 5),
+    "rotary": ("rotary.cpp", "first * c[i] - second * sine", "first * c[i] + second * sine", 6),
+    "RMSNorm": ("rms_norm.cpp", "sum / h->width + eps", "sum / h->width", 7),
+    "the gradient of RMSNorm": ("rms_norm.cpp", "mean * scale * scale / h->width", "mean * scale / h->width", 7),
+    "the gradient of relu squared": ("relu2.cpp", "2 * x[i] * grad[i]", "x[i] * grad[i]", 8),
 }
 
 
@@ -155,6 +155,6 @@ def test_the_self_check_finds_a_wrong_kernel(objects, tmp_path, name, right, wro
     text = (tmp_path / name).read_text(encoding="utf-8")
     assert text.count(right) == 1
     (tmp_path / name).write_text(text.replace(right, wrong), encoding="utf-8")
-    for source in ["decoding.cpp", "choice.cpp"] if name.endswith(".h") else [name]:
+    for source in ["decoding.cpp", "topk.cpp"] if name.endswith(".h") else [name]:
         compile_object(tmp_path, source)
     assert check_of(tmp_path) == check

@@ -7,7 +7,6 @@ from small_models import assert_close, build, decoder, encoder, random_ids
 
 from qkv.errors import QkvError
 from qkv.kernels import cross_entropy as losses
-from qkv.model import head as heads
 from qkv.model import spec as s
 from qkv.textbook.loss import agreeing
 
@@ -21,18 +20,18 @@ HEADS = {
 @pytest.fixture(autouse=True)
 def always_in_chunks(monkeypatch):
     """The vocabularies here are so small that torch's own loss would be used."""
-    monkeypatch.setattr(heads, "FEW", 0)
+    monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 0)
 
 
-@pytest.mark.parametrize("agreement", [0.0, 0.5])
+@pytest.mark.parametrize("r_drop", [0.0, 0.5])
 @pytest.mark.parametrize("dtype, in_chunks", [
     (torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)])  # fmt: skip
-def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype, in_chunks, agreement):
-    for name, answer in {"ChunkedLoss.apply": True, "AgreeingLoss.apply": True, "plain_loss": False}.items():
-        monkeypatch.setattr(f"qkv.model.head.{name}", lambda *given, answer=answer: torch.tensor(answer))
+def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype, in_chunks, r_drop):
+    for name, answer in {"_ChunkedCrossEntropy.apply": True, "_RDropCrossEntropy.apply": True, "_plain": False}.items():
+        monkeypatch.setattr(f"qkv.kernels.cross_entropy.{name}", lambda *given, answer=answer: torch.tensor(answer))
     monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some processors cannot multiply halves at all
     model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
-    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, agreement=agreement)) == in_chunks
+    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, r_drop=r_drop)) == in_chunks
 
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
@@ -40,7 +39,7 @@ def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype
 def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
     model, targets, x = build(spec), random_ids(spec, 3, 7), torch.randn(3, 7, 16, dtype=torch.float64)
     chunked = model.loss(x, targets, None, smoothing)
-    monkeypatch.setattr(heads, "FEW", 512)
+    monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 512)
     assert_close(model.loss(x, targets, None, smoothing), chunked)
 
 
@@ -58,7 +57,7 @@ def assert_same_with_gradients(ours, theirs, parameters):
 @pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
 @pytest.mark.parametrize("padding", [False, True])
 def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smoothing, numbers, padding):
-    monkeypatch.setattr(losses, "CHUNK_NUMBERS", numbers)
+    monkeypatch.setattr(losses, "CHUNK_LOGITS", numbers)
     model, targets = build(spec), random_ids(spec, 3, 7)
     x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
     real = torch.rand(3, 7) > 0.3 if padding else None
@@ -70,16 +69,37 @@ def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smooth
     assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
 
+@pytest.mark.parametrize("r_drop", [0.0, 0.7])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+def test_chunks_of_a_real_vocabulary_equal_torch_in_float64(dtype, tolerance, r_drop):
+    inputs = [torch.randn(40, 16), 0.3 * torch.randn(40_000, 16), 0.3 * torch.randn(40_000)]
+    targets, results = torch.randint(40_000, (20,)).repeat(2), []
+    for function, in_dtype in ((losses.cross_entropy, dtype), (plain_cross_entropy, torch.float64)):
+        leaves = [tensor.to(in_dtype).requires_grad_() for tensor in inputs]
+        loss = function(*leaves, targets, 0.1, r_drop)
+        results.append([loss, *torch.autograd.grad(loss, leaves)])
+    assert type(results[0][0].grad_fn).__name__ == ("_RDropCrossEntropyBackward" if r_drop else "_ChunkedCrossEntropyBackward")
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def plain_cross_entropy(x, weight, bias, targets, smoothing, r_drop):
+    log_probs = (x @ weight.T + bias).log_softmax(dim=-1)
+    p, q = log_probs.chunk(2)
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum() / 2  # (KL(p || q) + KL(q || p)) / 2
+    return -(1 - smoothing) * log_probs[range(len(x)), targets].sum() - smoothing * log_probs.mean(dim=-1).sum() + r_drop * divergence
+
+
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "two rows", "at once"])
-def test_agreeing_loss_and_gradients_equal_the_textbooks(monkeypatch, spec, smoothing, numbers):
-    monkeypatch.setattr(losses, "CHUNK_OF_BOTH", numbers)
+def test_r_drop_and_its_gradients_equal_the_textbooks(monkeypatch, spec, smoothing, numbers):
+    monkeypatch.setattr(losses, "R_DROP_CHUNK_LOGITS", numbers)
     model, targets = build(spec), random_ids(spec, 3, 7).repeat(2, 1)
     x = torch.randn(6, 7, 16, dtype=torch.float64, requires_grad=True)
     real = (torch.rand(3, 7) > 0.3).repeat(2, 1)
 
-    ours = model.loss(x, targets, real, smoothing, agreement=5.0)
+    ours = model.loss(x, targets, real, smoothing, r_drop=5.0)
     first, second = model.logits(x)[real].chunk(2)
     theirs = agreeing(first, second, targets[real].chunk(2)[0], 5.0, smoothing) * 2 * len(first)
     assert_same_with_gradients(ours, theirs, [x, *model.parameters()])

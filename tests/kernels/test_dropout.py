@@ -4,7 +4,8 @@ import pytest
 import torch
 from small_models import assert_close, decoder, random_ids
 
-from qkv.kernels.dropout import STEPS, Dropout
+from qkv.kernels.dropout import LEVELS
+from qkv.model.dropout import Dropout
 from qkv.model.transformer import Transformer
 
 
@@ -12,8 +13,8 @@ from qkv.model.transformer import Transformer
 def test_the_share_of_zeros_is_p_and_the_mean_is_kept(p):
     n, x = 400_000, torch.ones(400_000)
     out = Dropout(p)(x)
-    rounded = round(p * STEPS) / STEPS
-    assert abs(rounded - p) <= 0.5 / STEPS
+    rounded = round(p * LEVELS) / LEVELS
+    assert abs(rounded - p) <= 0.5 / LEVELS
     deviation = (rounded * (1 - rounded) / n) ** 0.5
     assert out.eq(0).float().mean() == pytest.approx(rounded, abs=5 * deviation)
     assert out.unique().tolist() == pytest.approx([0, 1 / (1 - rounded)])

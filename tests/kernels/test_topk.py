@@ -3,16 +3,9 @@
 import pytest
 import torch
 
-from qkv.kernels.calling import can_be_native
 from qkv.kernels.topk import best_sums, best_token, log_sum
 
-
-@pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)], autouse=True)
-def chosen_by(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setattr("qkv.kernels.topk.can_choose", lambda scores: False)
-    else:
-        assert can_be_native(torch.zeros(1))
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 def scores(rows: int, vocab: int, levels: int | None) -> torch.Tensor:
