@@ -11,7 +11,7 @@ import qkv
 
 ROOT = Path(qkv.__path__[0])
 TIERS = [
-    {"errors", "language", "threads", "allocator"},
+    {"errors", "pydantic_errors", "files", "language", "threads", "allocator"},
     {"text", "kernels"},
     {"model"},
     {"data", "engine", "plan", "checkpoint"},
@@ -22,7 +22,7 @@ TIERS = [
     {"explore"},
     {"study", "serve", "cli", "__init__", "__main__"},
 ]
-INSIDE = {"errors", "language", "threads", "allocator", "cli", "__init__", "__main__"}  # these import within their tier too
+INSIDE = TIERS[0] | {"cli", "__init__", "__main__"}  # these import within their tier too
 MODULES = {
     ".".join(("qkv", *path.relative_to(ROOT).with_suffix("").parts)): path
     for path in sorted(ROOT.rglob("*.py"))

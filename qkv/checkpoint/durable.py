@@ -40,6 +40,16 @@ def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
         put_in_place(folder, path)
 
 
+def write_new_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """The folder `path`, which is empty or not there, holds what `fill` writes into the folder it is given, or nothing."""
+    with scratch(path) as folder:
+        fill(folder)
+        for child in (*sorted(folder.rglob("*")), folder):
+            disk.sync(child)
+        disk.put(folder, path)
+        disk.sync(path.parent)
+
+
 def put_in_place(folder: Path, path: Path) -> None:
     """`folder` becomes `path`; the version before steps aside under a name that `standing` knows."""
     if path.exists():
@@ -179,11 +189,11 @@ def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None
     write_file(path, packed(tensors))
 
 
-def packed(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path], None]:
+def packed(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> Callable[[Path], None]:
     """The tensors as the content of a file: write_folder(path, {"model.safetensors": packed(weights)})."""
     def fill(path: Path) -> None:
         try:
-            save_file(separate(tensors), path)
+            save_file(separate(tensors), path, metadata)
         except SafetensorError as error:
             code = re.search(r"os error (\d+)", str(error))
             if code is None:

@@ -8,18 +8,27 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.durable import MANIFEST, fingerprint, packed, read_manifest, write_folder
-from qkv.checkpoint.weights import PICKLES, NoFirstWeights, fill, refuse_not_finite, refuse_pickles
+from qkv.checkpoint.loaded_model import (
+    ALIGNMENT,
+    GENERATION,
+    POOLING,
+    LoadedModel,
+    metadata_of,
+    read_alignment,
+    read_generation,
+    read_pooling,
+)
+from qkv.checkpoint.weights import PICKLES, NoFirstWeights, fill, refuse_not_finite, refuse_pickles, reset_balance
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.door import from_json, to_json
-from qkv.model.experts import ExpertFeedForward
+from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 
@@ -31,15 +40,6 @@ TOKENIZERS = {"tokenizer": "tokenizer.json", "source": "source.json", "target": 
 # of every file, moves last. So a crash leaves the old version or the new one, and a mixture is never taken for either.
 NEXT = ".next"
 TRIES = 5  # a save may come by while we read
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model in evaluation mode, its tokenizers by name, and facts about its weights."""
-
-    model: Transformer
-    tokenizers: dict[str, Tokenizer]
-    facts: dict[str, Any]  # parameters, dtype, bytes, sha256 (None without a manifest)
 
 
 @dataclass(frozen=True)
@@ -141,24 +141,30 @@ def load_version(folder: Path, version: Version, device: str | torch.device, dty
 
 
 def read_version(folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None) -> LoadedModel:
-    spec = from_json(version.files[MODEL].read_text("utf-8", "replace"), str(folder / MODEL))
+    spec = read_model_json(folder, version)
     with torch.device("meta"), NoFirstWeights():  # only shapes: the memory comes with the weights
         model = Transformer(spec)
     fill(model, version.files[WEIGHTS], device, dtype)
-    for module in model.modules():
-        if isinstance(module, ExpertFeedForward):
-            module.balance = torch.zeros((), device=device)  # no weight, so no file brings it off the meta device
+    reset_balance(model, device)
     named = {name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files}
-    return LoadedModel(model.eval(), {name: Tokenizer.load(path) for name, path in named.items()},
-                       facts_of(model, version))
+    sha256 = str(version.manifest[WEIGHTS]["sha256"]) if version.manifest else None
+    generation, pooling, alignment = (version.files.get(name, folder / name) for name in (GENERATION, POOLING, ALIGNMENT))
+    return LoadedModel(
+        model.eval(), {name: Tokenizer.load(path) for name, path in named.items()},
+        metadata_of(model, version.files[WEIGHTS].stat().st_size, sha256),
+        read_generation(generation), read_pooling(pooling), read_alignment(alignment, spec))
 
 
-def facts_of(model: Transformer, version: Version) -> dict[str, Any]:
-    numbers = sum(weight.numel() for weight in model.parameters())
-    stored = version.files[WEIGHTS].stat().st_size
-    sha256 = version.manifest[WEIGHTS]["sha256"] if version.manifest else None
-    return {"parameters": numbers, "dtype": str(model.embed.weight.dtype).removeprefix("torch."),
-            "bytes": stored, "sha256": sha256}
+def read_model_json(folder: Path, version: Version) -> Spec:
+    return from_json(version.files[MODEL].read_text("utf-8", "replace"), str(folder / MODEL))
+
+
+def read_folder_spec(folder: Path) -> Spec:
+    """The spec of a folder of ours; its weights need not be there."""
+    refuse_no_folder(folder)
+    version = standing_version(folder)
+    refuse_without(folder, version, MODEL, say("is this a model folder?", "这是模型文件夹吗？"))
+    return read_model_json(folder, version)
 
 
 def refuse_no_folder(folder: Path) -> None:
@@ -171,12 +177,14 @@ def refuse_no_folder(folder: Path) -> None:
 
 
 def refuse_incomplete(folder: Path, version: Version) -> None:
-    if MODEL not in version.files:
+    refuse_without(folder, version, MODEL, say("is this a model folder?", "这是模型文件夹吗？"))
+    refuse_without(folder, version, WEIGHTS, say("is the copy complete?", "复制完整了吗？"))
+
+
+def refuse_without(folder: Path, version: Version, name: str, right: str) -> None:
+    if name not in version.files:
         refuse_pickles(folder)
-        raise QkvError(folder, say(f"no {MODEL}", f"没有 {MODEL}"), say("is this a model folder?", "这是模型文件夹吗？"))
-    if WEIGHTS not in version.files:
-        refuse_pickles(folder)
-        raise QkvError(folder, say(f"no {WEIGHTS}", f"没有 {WEIGHTS}"), say("is the copy complete?", "复制完整了吗？"))
+        raise QkvError(folder, say(f"no {name}", f"没有 {name}"), right)
 
 
 def refuse_changed(folder: Path, version: Version) -> None:

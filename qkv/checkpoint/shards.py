@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from qkv.checkpoint.weights import PICKLES
+from qkv.checkpoint.weights import refuse_pickles
 from qkv.errors import QkvError
 from qkv.language import say
 
@@ -121,7 +121,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return [inside(folder, WEIGHTS)]
     if (folder / INDEX).is_symlink() or (folder / INDEX).exists():
         return [inside(folder, name) for name in _shard_names(folder)]
-    _refuse_pickles(folder)
+    refuse_pickles(folder, _turn_into_safetensors)
     raise QkvError(folder, say(f"no {WEIGHTS}", f"没有 {WEIGHTS}"), say("is the download complete?", "下载完整吗？"))
 
 
@@ -148,14 +148,6 @@ def _read_header(path: Path) -> dict[str, Entry]:
     header.pop("__metadata__", None)
     return {name: Entry(path, 8 + size + one["data_offsets"][0], tuple(one["shape"]), one["dtype"])
             for name, one in header.items()}
-
-
-def _refuse_pickles(folder: Path) -> None:
-    """A pickle is a program; it is turned into plain numbers elsewhere, or not at all."""
-    found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
-    if found:
-        raise QkvError(folder / found[0], say("a pickle, which can run any program when it is opened",
-                                              "是 pickle 文件，打开它可能执行任意程序"), _turn_into_safetensors(found))
 
 
 def _turn_into_safetensors(pickles: Iterable[str]) -> str:

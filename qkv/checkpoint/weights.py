@@ -5,7 +5,7 @@ that is missing, unknown, of another shape or not finite. Told in docs/files.md,
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from qkv.checkpoint.durable import read_tensors
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.model.experts import ExpertFeedForward
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -64,6 +65,11 @@ def refuse_others(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str,
               for name in wanted if name in stored and stored[name].shape != wanted[name].shape]
     kinds = [f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
              for name in wanted if name in stored and stored[name].dtype not in FLOATS]
+    refuse_mismatch(path, missing, unknown, shapes, kinds, say("is it the model that model.json describes?", "它是 model.json 所描述的模型吗？"))
+
+
+def refuse_mismatch(where: Path, missing: list[str], unknown: list[str], shapes: list[str], kinds: list[str], right: str) -> None:
+    """One message with all weights that are missing, unknown, of another shape or not numbers."""
     found = [
         (missing, say("weight missing" if len(missing) == 1 else "weights missing", "个权重缺失")),
         (unknown, say("unknown", "个未知")),
@@ -72,8 +78,14 @@ def refuse_others(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str,
     ]
     told = [f"{len(names)} {what} ({', '.join(names)})" for names, what in found if names]
     if told:
-        right = say("is it the model that model.json describes?", "它是 model.json 所描述的模型吗？")
-        raise QkvError(path, say(", ", "，").join(told), right)
+        raise QkvError(where, say(", ", "，").join(told), right)
+
+
+def reset_balance(model: nn.Module, device: str | torch.device) -> None:
+    """Experts' load-balancing loss is no weight: no file brings it off the meta device."""
+    for module in model.modules():
+        if isinstance(module, ExpertFeedForward):
+            module.balance = torch.zeros((), device=device)
 
 
 def not_finite(model: nn.Module) -> dict[str, int]:
@@ -92,10 +104,10 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
                        say("the training went astray: take an earlier checkpoint", "训练已发散：请改用更早的检查点"))
 
 
-def refuse_pickles(folder: Path) -> None:
-    """Other people's weights in a pickle are not opened: reading a pickle can run any program."""
+def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:
+    """Weights in a pickle are not opened: reading a pickle can run any program. `remedy` says what to do with these files."""
     found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
     if found:
+        right = remedy(found) if remedy else say("take the safetensors file of this model", "请使用该模型的 safetensors 文件")
         raise QkvError(folder / found[0], say("a pickle, which can run any program when it is opened",
-                                              "是 pickle 文件，打开它可能执行任意程序"),
-                       say("take the safetensors file of this model", "请使用该模型的 safetensors 文件"))
+                                              "是 pickle 文件，打开它可能执行任意程序"), right)

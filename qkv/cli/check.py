@@ -1,6 +1,6 @@
-"""`qkv check`: proves on a person's own model what must hold of every Transformer.
+"""`qkv check`: tests on a user's own model the invariants of every Transformer.
 
-In: a model folder. Out: a line for each check, with a tick or an explanation; exit code 1 if one fails.
+In: a model folder, ours or Hugging Face's. Out: a line for each check, with a tick or an explanation; exit code 1 if one fails.
 Told in docs/check.md.
 """
 
@@ -22,15 +22,15 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 
 def check(
-    folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
+    folder: Path = typer.Argument(help=say("A model folder, ours or Hugging Face's.", "模型文件夹，我们的或 Hugging Face 的。")),
     as_json: bool = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。")),
 ) -> int:
-    """Prove that a model is blind to the future, that its cache and padding change nothing, and more."""
+    """Check a model: causality, KV cache, padding and batch invariance, tied weights."""
     from qkv.check.checked_model import Subject
     from qkv.check.invariants import prove_subject
-    from qkv.checkpoint.folder import load_model
+    from qkv.checkpoint.load import load_folder
 
-    loaded = load_model(folder, only_finite=False)
+    loaded = load_folder(folder, only_finite=False)
     subject = Subject(loaded.model, loaded.tokenizers, saved_and_loaded)
     findings = prove_subject(subject)
     print(as_text(folder, findings) if as_json else "\n".join([headline(folder, subject), *map(line, findings)]))

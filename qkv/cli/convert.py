@@ -7,7 +7,7 @@ Told in docs/convert.md.
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,6 +15,7 @@ from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
 if TYPE_CHECKING:
+    from qkv.checkpoint.loaded_model import WeightsMetadata
     from qkv.checkpoint.parity import Report
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
@@ -43,7 +44,7 @@ def export(
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
-    """Write a model of ours so that other software loads it."""
+    """Write a model folder so that other software loads it."""
     if to not in FORMATS:
         raise QkvError("--to", say(f"no format '{to}'", f"没有格式 '{to}'"), near_miss(to, FORMATS))
     return tell(out, *written(folder, to, out, inputs, number_type(to, int8, float16)), as_json)
@@ -61,8 +62,8 @@ def number_type(to: str, int8: bool, float16: bool) -> str | None:
     return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
 
 
-def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) -> "tuple[dict[str, Any], Report | None]":
-    """The model in the format `to`: facts about it, and how the two compare."""
+def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) -> "tuple[WeightsMetadata, Report | None]":
+    """The model in the format `to`: its metadata, and how the two compare."""
     if to == "ctranslate2":
         from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 
@@ -76,19 +77,19 @@ def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) ->
     return export_folder(folder, out, inputs)
 
 
-def tell(out: Path, facts: dict[str, Any], report: "Report | None", as_json: bool) -> int:
+def tell(out: Path, metadata: "WeightsMetadata", report: "Report | None", as_json: bool) -> int:
     """Print what was made and how it compares; 1 if it does not."""
     if as_json:
         proof = {**asdict(report), "same": report.same} if report else None
-        print(json.dumps({"folder": str(out), "facts": facts, "report": proof}, ensure_ascii=False))
+        print(json.dumps({"folder": str(out), "metadata": asdict(metadata), "report": proof}, ensure_ascii=False))
     else:
-        print("\n".join([headline(out, facts), *(lines(report) if report else [unproven()])]))
+        print("\n".join([headline(out, metadata), *(lines(report) if report else [unproven()])]))
     return 0 if report is None or report.same else 1
 
 
-def headline(out: Path, facts: dict[str, Any]) -> str:
-    return say(f"{out}: {facts['family']}, {facts['parameters']:,} parameters, {facts['dtype']}",
-               f"{out}：{facts['family']}，{facts['parameters']:,} 个参数，{facts['dtype']}")
+def headline(out: Path, metadata: "WeightsMetadata") -> str:
+    return say(f"{out}: {metadata.family}, {metadata.parameters:,} parameters, {metadata.dtype}",
+               f"{out}：{metadata.family}，{metadata.parameters:,} 个参数，{metadata.dtype}")
 
 
 def lines(report: "Report") -> list[str]:

@@ -52,11 +52,11 @@ def open_embedder(folder: Path, device: str, **wishes: Any) -> "tuple[Embedder, 
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
+    from qkv.checkpoint.load import load_spec
     from qkv.pipeline.embedder import Embedder, Wishes
-    from qkv.pipeline.opening import spec_of
 
     asked = Wishes(**wishes)
-    asked.check(spec_of(folder).d_model)
+    asked.check(load_spec(folder).d_model)
     return Embedder.load(folder, device), asked
 
 

@@ -79,6 +79,6 @@ def _is_embedder(folder: Path) -> bool:
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
-    from qkv.pipeline.opening import spec_of
+    from qkv.checkpoint.load import load_spec
 
-    return spec_of(folder).decoder is None
+    return load_spec(folder).decoder is None

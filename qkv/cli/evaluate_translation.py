@@ -60,7 +60,8 @@ def evaluate_translation(
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
     from qkv.evaluate.scores import score
-    from qkv.text.lines import refuse_unwritable, write_text
+    from qkv.files import refuse_unwritable
+    from qkv.text.lines import write_text
 
     if output:
         refuse_unwritable(output)

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.checkpoint.folder import LoadedModel
+    from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.explore.explorer import Explorer
 
 PORT = 8321
@@ -53,24 +53,24 @@ def explore(
 
 def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = None) -> "Explorer":
     """The explorer of a model folder, ours or Hugging Face's."""
+    from qkv.checkpoint.load import load_folder
     from qkv.explore.explorer import Explorer
     from qkv.explore.subject import Subject
-    from qkv.pipeline.opening import open_folder
     from qkv.text.lines import read_lines
 
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
-    loaded = open_folder(folder, device)
+    loaded = load_folder(folder, device)
     return Explorer(Subject(loaded, Path(folder).resolve().name, begin_of(loaded)), lines)
 
 
 def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
     """What a generator reads before every text, as in `qkv generate`."""
-    from qkv.text.marks import marks_of
+    from qkv.text.special_tokens import generation_tokens
 
     tokenizer = loaded.tokenizers.get("tokenizer")
     if loaded.model.spec.encoder is not None or tokenizer is None:
         return None
-    return marks_of(tokenizer, loaded.facts.get("generation") or {}).begin
+    return generation_tokens(tokenizer, loaded.generation).begin
 
 
 def check_door(host: str, key: str | None) -> None:

@@ -1,6 +1,6 @@
 """`qkv plan`: what a model will cost, before anything is built.
 
-In: a preset, a model.json or a model folder, and the size of a pass. Out: tables (or JSON) of parameters, FLOPs and
+In: a preset, a model.json or a model folder (ours or Hugging Face's), and the size of a pass. Out: tables (or JSON) of parameters, FLOPs and
 bytes, the well-known formulas beside them, and hours of training. Told in docs/cost.md.
 """
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
@@ -58,19 +57,16 @@ def find_spec(model: str) -> "Spec":
     """The spec behind what a person typed; presets come first, so write ./gpt2 for a folder of that name."""
     from qkv.model.door import from_json
     from qkv.model.presets import PRESETS, preset
+    from qkv.text.lines import read_text
 
     path = Path(model)
     if model in PRESETS or not (path.exists() or path.suffix == ".json" or len(path.parts) > 1):
         return preset(model)
-    file = path / "model.json" if path.is_dir() else path
-    try:
-        return from_json(file.read_text(encoding="utf-8"), str(file))
-    except FileNotFoundError:
-        right = say("give a preset, a model.json or a model folder", "请给出预设名、model.json 或模型文件夹")
-        raise QkvError(file, say("no such file", "没有这个文件"), right) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or say("is not text", "不是文本")
-        raise QkvError(file, reason, say("give a readable model.json", "请给出可读的 model.json")) from None
+    if path.is_dir():
+        from qkv.checkpoint.load import load_spec
+
+        return load_spec(path)
+    return from_json(read_text(path), model)
 
 
 # ── Facts ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.corpus import fingerprint_of
+from qkv.data.hold_out import is_held_out
 from qkv.data.store import Store, StoreWriter, TextStore, reusable
 from qkv.errors import QkvError
 from qkv.language import say
@@ -45,7 +46,7 @@ class Groups:
         kept = 0
         for number, group in enumerate(filter(None, (self._group(*one) for one in self._lines()))):
             # Groups are counted, not lines: blank ones between them must not take the places of those held out.
-            if not self.every or (number % self.every == self.every // 2) == self.held_out:
+            if not self.every or is_held_out(number, self.every) == self.held_out:
                 kept += 1
                 yield group
         if not kept:

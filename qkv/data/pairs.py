@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from qkv.data.corpus import Pair, Pairs
+from qkv.data.hold_out import is_held_out
 from qkv.data.store import Store, StoreWriter, TextStore, reusable, write_store
 
 
@@ -37,7 +38,7 @@ class Share:
 
     def has(self, index: int) -> bool:
         """Whether the pair of this number, counted without dropped ones, is in this share."""
-        return (index % self.every == self.every // 2) == self.held_out
+        return is_held_out(index, self.every) == self.held_out
 
 
 def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, TextStore]:

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.files import atomic_path
 from qkv.language import say
-from qkv.text.lines import refuse_folder
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +63,9 @@ def attention_picture(weights: Tensor | np.ndarray, rows: Sequence[str], columns
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write the PNG whole or not at all."""
-    path = Path(path)
-    refuse_folder(path)
-    half = path.with_name(f"{path.name}.part")
-    try:
-        figure.savefig(half, format="png", dpi=150)
-        half.replace(path)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise QkvError(path, say(f"cannot be written ({error.strerror})", f"无法写入（{error.strerror}）"),
-                       say("check the folder and the free space", "请检查文件夹和剩余空间")) from error
-    return path
+    with atomic_path(path) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=150)
+    return Path(path)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 BATCH_TOKENS = 4_096  # source and target together, padding included
@@ -50,13 +51,11 @@ def translation_perplexity(model: Transformer, sources: Sequence[Ids], targets: 
     fits = [n for n, (source, target) in enumerate(zip(sources, targets, strict=True))
             if len(source) <= limits[0] and len(target) - 1 <= limits[1]]
     fits.sort(key=lambda n: (len(targets[n]), len(sources[n])))
-    nats, training = 0.0, model.training
-    model.eval()
-    with torch.inference_mode():
+    nats = 0.0
+    with eval_mode(model):
         for rows in _batches([len(sources[n]) + len(targets[n]) for n in fits]):
             chosen = [fits[row] for row in rows]
             nats += _nats(model, [sources[n] for n in chosen], [targets[n] for n in chosen])
-    model.train(training)
     return Perplexity(nats, sum(len(targets[n]) - 1 for n in fits), len(targets) - len(fits))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from qkv.evaluate.perplexity import Surprise
+from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 BATCH_TOKENS = 8_192  # read at once; without gradients this is little memory
@@ -47,15 +48,13 @@ def text_perplexity(
     """
     assert model.decoder is not None and ids.ndim == 1
     text = Text(ids, first)
-    nats, training, device = 0.0, model.training, model.embed.weight.device
-    model.eval()
-    with torch.inference_mode():
+    nats, device = 0.0, model.embed.weight.device
+    with eval_mode(model):
         for batch in batches(windows(len(text), context, stride or max(1, context // 2))):
             rows = torch.from_numpy(np.stack([text[one.start : one.start + one.length + 1] for one in batch])).to(device)
             scored = batch[0].scored
             stream = model.decode(rows[:, :-1])                                       # (rows, length, d_model)
             nats += float(model.loss(stream[:, -scored:], rows[:, -scored:]))
-    model.train(training)
     return TextPerplexity(nats, len(text), n_bytes)
 
 
@@ -74,14 +73,11 @@ def documents_perplexity(model: Transformer, ids: np.ndarray, n_bytes: int, cont
 
 def _nats(model: Transformer, rows: np.ndarray, first: int) -> float:
     """The summed negative log-likelihood of rows (documents, length), each read after `first`."""
-    training, device = model.training, model.embed.weight.device
-    model.eval()
-    with torch.inference_mode():
+    device = model.embed.weight.device
+    with eval_mode(model):
         targets = torch.from_numpy(rows.astype(np.int64)).to(device)
         given = torch.cat([torch.full_like(targets[:, :1], first), targets[:, :-1]], dim=1)
-        nats = float(model.loss(model.decode(given), targets))
-    model.train(training)
-    return nats
+        return float(model.loss(model.decode(given), targets))
 
 
 def windows(n: int, context: int, stride: int) -> list[Window]:

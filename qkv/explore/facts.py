@@ -35,7 +35,7 @@ EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A lit
 def model_answer(subject: Subject) -> dict[str, Any]:
     """All of it, as JSON."""
     spec, model = subject.model.spec, subject.model
-    kinds = kinds_of(spec, subject.pooling["pooling"])
+    kinds = kinds_of(spec, subject.pooling.pooling)
     speaks = isinstance(model.lm_head, LmHead)
     return {
         "name": subject.name, "family": subject.family, "language": current_language(), "facts": facts_of(subject),

@@ -87,5 +87,5 @@ def sentence_vectors(one: Pass) -> tuple[Tensor, Tensor]:
     """The pooled vector, and the sentence vector, (d_model,) each: the same one where the model does not normalise."""
     rule = one.subject.pooling
     with one.running():
-        pooled = pool(one.streams["encoder"], None, rule["pooling"])[0]
-        return pooled, F.normalize(pooled, dim=-1) if rule["normalised"] else pooled
+        pooled = pool(one.streams["encoder"], None, rule.pooling)[0]
+        return pooled, F.normalize(pooled, dim=-1) if rule.normalize else pooled

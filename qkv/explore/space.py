@@ -134,4 +134,4 @@ def nearest_sentences(one: Pass, sentences: Sequence[str], vectors: Tensor) -> d
     own = sentence_vectors(one)[1]
     cosines = F.cosine_similarity(vectors, own[None], dim=-1).tolist() if len(sentences) else []
     order = sorted(zip(cosines, sentences, strict=True), key=lambda pair: -pair[0])
-    return {"pooling": one.subject.pooling["pooling"], "nearest": [{"text": text, "cosine": cosine} for cosine, text in order]}
+    return {"pooling": one.subject.pooling.pooling, "nearest": [{"text": text, "cosine": cosine} for cosine, text in order]}

@@ -118,7 +118,7 @@ def end_steps(one: Pass) -> Iterator[Step]:
     """Logits and the next token; for an embedder the sentence vector."""
     spec, side = one.subject.model.spec, one.end
     if one.subject.family == "embedder":
-        for kind in ("pooling", "sentence") if one.subject.pooling["normalised"] else ("pooling",):
+        for kind in ("pooling", "sentence") if one.subject.pooling.normalize else ("pooling",):
             shown = Shown(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (shown,))
     if has_logits(one):
@@ -207,7 +207,7 @@ def attention_of(one: Pass) -> list[dict[str, Any]]:
         cross = [(n, layer.cross.n_heads) for n, layer in layers if layer.cross is not None]
         sides = SIDE_OF[name], SIDE_OF[name]
         found += [(name, sides, own), ("cross", ("target", "source"), cross)]
-    guided = one.subject.alignment_head
+    guided = one.subject.alignment
     return [{"name": name, "title": as_both(ATTENTION[name]), "rows": rows, "columns": columns,
              "layers": [{"layer": n, "heads": heads} for n, heads in layers],
              "guided": guided._asdict() if guided and name == "cross" else None}

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.language import say
-from qkv.model.guided import AlignmentHead, alignment_head
-from qkv.text.frame import Frame, frame_of, pair_frame
 from qkv.text.lines import mend_surrogates
-from qkv.text.marks import start_mark
+from qkv.text.special_tokens import Template, decoder_start_id, encoder_template, translation_template
 from qkv.text.tokenizer import Tokenizer
 
 _PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
@@ -27,39 +25,25 @@ class Subject:
 
     def __init__(self, loaded: LoadedModel, name: str, begin: Sequence[int] | None = None):
         """`begin`: what a generator reads before every text; None: the <bos> of its tokenizer."""
-        self.model, self.facts, self.name = loaded.model, loaded.facts, name
+        self.model, self.name = loaded.model, name
         spec = self.model.spec
         both = spec.encoder is not None and spec.decoder is not None
         self.family = "translator" if both else "generator" if spec.decoder else "embedder"
         self.tokenizers = sides_of(loaded, self.family, name)
         self.begin = begin
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """The ids that begin and end a text, as far as the folder tells them."""
-        return self.facts.get("generation") or {}
-
-    @property
-    def pooling(self) -> dict[str, Any]:
-        """How token vectors become one vector."""
-        return {"pooling": "mean", "normalised": False} | (self.facts.get("pooling") or {})
-
-    @property
-    def alignment_head(self) -> AlignmentHead | None:
-        """The cross-attention head that guided alignment has trained, if the folder names one."""
-        return alignment_head(self.facts.get("alignment"), self.model.spec, self.name)
+        self.generation, self.alignment = loaded.generation, loaded.alignment
+        self.pooling = loaded.pooling or PoolingConfig()
 
     @property
     def eos_id(self) -> int | None:
         """The token that ends what the decoder says."""
-        ends = self.generation.get("eos_ids") or [self.tokenizers["target"].eos_id]
-        return ends[0]
+        return (self.generation.eos_ids or (self.tokenizers["target"].eos_id,))[0]
 
     @property
     def bos_id(self) -> int | None:
         """The token that what the decoder says begins with."""
         target = self.tokenizers["target"]
-        return start_mark(target, self.generation) if self.family == "translator" else target.bos_id
+        return decoder_start_id(target, self.generation) if self.family == "translator" else target.bos_id
 
     def read(self, text: str, side: str) -> list[int]:
         """What the model reads of a person's text: its ids with the special tokens around them."""
@@ -72,12 +56,12 @@ class Subject:
         if side == "target":
             begin = self.begin if self.family == "generator" else None
             return present(self.bos_id) if begin is None else list(begin), []
-        return list(self.frame.before), list(self.frame.after)
+        return list(self.template.before), list(self.template.after)
 
     @cached_property
-    def frame(self) -> Frame:
-        """What stands around a sentence that an encoder reads."""
-        return (pair_frame if self.family == "translator" else frame_of)(self.tokenizers["source"])
+    def template(self) -> Template:
+        """The special tokens around an encoder's input."""
+        return (translation_template if self.family == "translator" else encoder_template)(self.tokenizers["source"])
 
     def shown(self, ids: Sequence[int], side: str) -> list[str]:
         """A readable string for each id of a text; a vocabulary larger than its tokenizer has nameless ids."""
@@ -133,7 +117,7 @@ class Subject:
     @property
     def longest(self) -> int:
         """How many tokens a side may have."""
-        return min(self.pooling.get("max_len") or self.model.spec.max_len, self.model.spec.max_len)
+        return min(self.pooling.max_len or self.model.spec.max_len, self.model.spec.max_len)
 
 
 def first_part(part: re.Match[str]) -> str:
@@ -147,11 +131,8 @@ def present(id: int | None) -> list[int]:
 
 def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:
     """The tokenizer of each side."""
-    names = loaded.tokenizers
-    both = names.get("tokenizer")
-    found = {"source": both or names.get("source"), "target": both or names.get("target")}
     wanted = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[family]
-    sides = {side: one for side, one in found.items() if side in wanted and one is not None}
+    sides = {side: found for side in wanted if (found := loaded.tokenizer(side)) is not None}
     if len(sides) < len(wanted):
         raise QkvError(name, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
     return sides

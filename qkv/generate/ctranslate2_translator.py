@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import QkvError
 from qkv.generate.texts import Hypothesis, Progress, Settings, TextTranslator, Translation
 from qkv.language import say
-from qkv.text.frame import pair_frame
+from qkv.text.special_tokens import translation_template
 from qkv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CTranslate2Translator(TextTranslator):
         self.source, self.target = read_tokenizers(folder)
         self.source_names, self.names = read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
-        self.frame, self.eos, self.max_len = pair_frame(self.source), facts["eos"], facts["max_len"]
+        self.frame, self.eos, self.max_len = translation_template(self.source), facts["eos"], facts["max_len"]
         self.limit = self.max_len - self.frame.size
         self.never_said = [[self.names[id]] for id in {facts["bos"], facts["pad"]} - {self.eos}]
         self.pace = 1.0  # tokens said for each that was read, in the last batch: a guess that costs or saves time only

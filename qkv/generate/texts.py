@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.text.frame import Frame
 from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
+from qkv.text.special_tokens import Template
 from qkv.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TextTranslator(ABC):
 
     source: Tokenizer
     target: Tokenizer
-    frame: Frame  # around each source
+    frame: Template  # around each source
     eos: int
     limit: int    # source tokens that the model reads beside the frame
 

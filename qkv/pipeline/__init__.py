@@ -7,9 +7,9 @@ Told in docs/translation.md, docs/generation.md and docs/embedding.md.
 from pathlib import Path
 from typing import Any
 
+from qkv.checkpoint.load import check_device, load_folder
 from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.generator import Generator
-from qkv.pipeline.opening import check_device, open_folder
 from qkv.pipeline.translator import Translator
 
 __all__ = ["Embedder", "Generator", "Translator", "check_device", "load"]
@@ -17,7 +17,7 @@ __all__ = ["Embedder", "Generator", "Translator", "check_device", "load"]
 
 def load(folder: str | Path, device: str = "cpu") -> Any:
     """Which stacks are present is what the model is for."""
-    loaded = open_folder(folder, device)
+    loaded = load_folder(folder, device)
     spec = loaded.model.spec
     if spec.decoder is None:
         return Embedder.of(loaded, folder)

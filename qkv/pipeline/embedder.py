@@ -6,7 +6,7 @@ Told in docs/embedding.md, "Use".
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.convert import extras
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.load import HALVES, load_folder
+from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
 from qkv.engine.packed_encoder import Groups, groups_of, make_encoder
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.eval_mode import eval_mode
 from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer
-from qkv.pipeline.opening import HALVES, open_folder
-from qkv.text.frame import frame_of
 from qkv.text.lines import no_text
+from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -76,11 +76,11 @@ class Wishes:
 class Embedder:
     """embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model)."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, pooling: Mapping[str, Any] | None = None):
-        self.model, self.tokenizer, self.frame = model.eval(), tokenizer, frame_of(tokenizer)
-        told = pooling or {}
-        self.pooling, self.normalize = str(told.get("pooling") or "mean"), bool(told.get("normalised"))
-        self.limit = min(told.get("max_len") or model.spec.max_len, model.spec.max_len)  # tokens, [CLS] and [SEP] too
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, pooling: PoolingConfig | None = None):
+        self.model, self.tokenizer, self.frame = model.eval(), tokenizer, encoder_template(tokenizer)
+        stored = pooling or PoolingConfig()
+        self.pooling, self.normalize = stored.pooling, stored.normalize
+        self.limit = min(stored.max_len or model.spec.max_len, model.spec.max_len)  # tokens, [CLS] and [SEP] too
         if self.limit <= self.frame.size:
             raise QkvError("max_len", say(f"{self.limit} tokens", f"{self.limit} 个词元"), say(
                 f"a sentence needs more than {self.frame.size}", f"一个句子需要多于 {self.frame.size} 个"))
@@ -88,7 +88,7 @@ class Embedder:
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Embedder":
         """The embedder in a model folder, ours or Hugging Face's."""
-        return cls.of(open_folder(folder, device), folder)
+        return cls.of(load_folder(folder, device), folder)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path) -> "Embedder":
@@ -98,12 +98,12 @@ class Embedder:
                 "an embedder is an encoder alone", "句向量模型只有编码器"))
         if "tokenizer" not in loaded.tokenizers:
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
-        return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.facts.get("pooling"))
+        return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.pooling)
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
-        told = {"pooling": self.pooling, "normalised": self.normalize, "max_len": self.limit}
-        save_model(folder, self.model, {"tokenizer": self.tokenizer}, extras(pooling=told))
+        stored = PoolingConfig(self.pooling, self.normalize, self.limit)
+        save_model(folder, self.model, {"tokenizer": self.tokenizer}, stored_files(pooling=stored))
 
     @property
     def d_model(self) -> int:

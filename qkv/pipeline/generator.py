@@ -6,10 +6,10 @@ Told in docs/generation.md.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from qkv.checkpoint.convert import extras
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.load import load_folder
+from qkv.checkpoint.loaded_model import LoadedModel, stored_files
 from qkv.engine.prompt import make_prompt_stepper
 from qkv.errors import QkvError
 from qkv.generate.settings import Writing
@@ -18,19 +18,18 @@ from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
-from qkv.pipeline.opening import open_folder
-from qkv.text.marks import marks_of
+from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
 
 class Generator(TextGenerator):
     """generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40); lists give lists."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, marks: dict[str, Any] | None = None, int8: bool = False):
-        """`marks` are the ids that begin and end texts, as an imported folder tells them: start_id, eos_ids."""
-        self.model, self.tokenizer, self.marks = model.eval(), tokenizer, marks or {}
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, marks: SpecialTokenIds = NOT_STORED, int8: bool = False):
+        """`marks` are the special token ids stored with the model: start_id, eos_ids."""
+        self.model, self.tokenizer, self.marks = model.eval(), tokenizer, marks
         self.vocab_size, self.context = model.spec.vocab_size, model.spec.max_len
-        known = marks_of(tokenizer, self.marks)
+        known = generation_tokens(tokenizer, marks)
         self.begin, self.first, self.ends = known.begin, known.first, known.ends
         self.int8 = int8
         make_prompt_stepper(model, int8)  # what it prepares is kept; a model that has no such step is refused now
@@ -38,7 +37,7 @@ class Generator(TextGenerator):
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Generator":
         """The generator in a model folder, ours or Hugging Face's; `int8` makes its matrices small and fast."""
-        return cls.of(open_folder(folder, device), folder, int8)
+        return cls.of(load_folder(folder, device), folder, int8)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path, int8: bool = False) -> "Generator":
@@ -49,11 +48,11 @@ class Generator(TextGenerator):
                 "one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
         if "tokenizer" not in loaded.tokenizers:
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
-        return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.facts.get("generation"), int8)
+        return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.generation, int8)
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
-        save_model(folder, self.model, {"tokenizer": self.tokenizer}, extras(self.marks))
+        save_model(folder, self.model, {"tokenizer": self.tokenizer}, stored_files(self.marks))
 
     def write_batch(self, prompts: list[list[int]], settings: Writing, ends: tuple[int, ...]) -> list[Draft]:
         streams = [self.text_stream(prompt, settings) for prompt in prompts for _ in range(settings.n)]

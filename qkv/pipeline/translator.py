@@ -6,13 +6,13 @@ Told in docs/translation.md.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.convert import ALIGNMENT, extras
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.load import load_folder
+from qkv.checkpoint.loaded_model import LoadedModel, stored_files
 from qkv.engine.int8 import no_int8
 from qkv.engine.packed_model import can_be_fast
 from qkv.errors import QkvError
@@ -21,11 +21,9 @@ from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.texts import Hypothesis, Settings, TextTranslator
 from qkv.language import say
-from qkv.model.guided import AlignmentHead, alignment_head
+from qkv.model.guided import AlignmentHead
 from qkv.model.transformer import Transformer
-from qkv.pipeline.opening import open_folder
-from qkv.text.frame import pair_frame
-from qkv.text.marks import start_mark
+from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, decoder_start_id, translation_template
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
 
@@ -34,30 +32,30 @@ class Translator(TextTranslator):
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
     def __init__(
-        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: dict[str, Any] | None = None,
+        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: SpecialTokenIds = NOT_STORED,
         alignment: AlignmentHead | None = None,
     ):
-        """`marks` are the ids that begin and end texts, as an imported folder tells them; only start_id matters here.
+        """`marks` are the special token ids stored with the model; only start_id matters here.
 
         `alignment` is the head that guided alignment has trained, if one has been.
         """
         self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
-        self.marks, self.alignment = marks or {}, alignment
+        self.marks, self.alignment = marks, alignment
         if int8 and not can_be_fast(model, int8):
             raise no_int8()
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
             raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
                            say("a translator needs both", "翻译模型两者都需要"))
-        self.frame, self.target_frame = pair_frame(source), pair_frame(target)
+        self.frame, self.target_frame = translation_template(source), translation_template(target)
         self.eos, self.pad = target.eos_id, target.pad_id
-        start = start_mark(target, self.marks)
+        start = decoder_start_id(target, marks)
         self.bos = self.pad if start is None else start
         self.limit = model.spec.max_len - self.frame.size  # <eos> needs a place too
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
         """The translator in a model folder, ours or Hugging Face's; `int8` makes its matrices small and fast."""
-        return cls.of(open_folder(folder, device), folder, int8)
+        return cls.of(load_folder(folder, device), folder, int8)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path, int8: bool = False) -> "Translator":
@@ -69,15 +67,14 @@ class Translator(TextTranslator):
         if not ("tokenizer" in names or {"source", "target"} <= names.keys()):
             raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
         both = names.get("tokenizer")
-        guided = alignment_head(loaded.facts.get("alignment"), loaded.model.spec, Path(folder) / ALIGNMENT)
-        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.facts.get("generation"), guided)
+        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.generation, loaded.alignment)
 
     def save(self, folder: str | Path) -> None:
         """A folder that `qkv.load` reads."""
         shared = self.source.fingerprint == self.target.fingerprint
         save_model(folder, self.model, {"tokenizer": self.target} if shared
                    else {"source": self.source, "target": self.target},
-                   extras(self.marks, alignment=self.alignment._asdict() if self.alignment else None))
+                   stored_files(self.marks, alignment=self.alignment))
 
     def encode_source(self, text: str) -> list[int]:
         """The ids the encoder reads: the text and <eos>, or what else its tokenizer puts around it."""

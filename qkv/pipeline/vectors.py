@@ -5,16 +5,15 @@ Told in docs/embedding.md, "Use".
 """
 
 import json
-import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from qkv.errors import QkvError
+from qkv.files import atomic_path
 from qkv.language import say
 
 KINDS = (".npy", ".jsonl")
@@ -28,52 +27,38 @@ class VectorWriter:
         if self.path.suffix not in KINDS:
             raise QkvError(path, say("no kind of file for vectors", "不是向量文件的类型"),
                            say("name it .npy or .jsonl", "请用 .npy 或 .jsonl 结尾"))
-        self.unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.unfinished")
 
     def __enter__(self) -> "VectorWriter":
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = self.unfinished.open("wb")
-        except OSError as error:
-            raise self._unwritable(error) from None
-        if self.path.suffix == ".npy":
-            self._write_header()
+        with ExitStack() as stack:
+            self.file = stack.enter_context(stack.enter_context(atomic_path(self.path)).open("wb"))
+            stack.push(self._finish)
+            if self.path.suffix == ".npy":
+                self._write_header()
+            self.stack = stack.pop_all()
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        """The file gets its name only when all of it is there."""
+        self.stack.__exit__(*error)
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Rows of the matrix, in the order they come."""
         assert vectors.shape == (len(texts), self.width), vectors.shape
         self.count += len(vectors)
-        try:
-            if self.path.suffix == ".npy":
-                self.file.write(vectors.astype("<f4", copy=False).tobytes())
-            else:
-                self.file.write("".join(map(as_line, texts, vectors)).encode())
-        except OSError as error:
-            raise self._unwritable(error) from None
+        if self.path.suffix == ".npy":
+            self.file.write(vectors.astype("<f4", copy=False).tobytes())
+        else:
+            self.file.write("".join(map(as_line, texts, vectors)).encode())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The file gets its name only when all of it is there."""
-        try:
-            if kind is None and self.path.suffix == ".npy":
-                self.file.seek(0)
-                self._write_header()
-            self.file.close()
-            if kind is None:
-                self.unfinished.replace(self.path)
-        except OSError as problem:
-            raise self._unwritable(problem) from None
-        finally:
-            with suppress(OSError):  # it is there only if something went wrong
-                self.unfinished.unlink()
+    def _finish(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self.path.suffix == ".npy":
+            self.file.seek(0)
+            self._write_header()
 
     def _write_header(self) -> None:
         """numpy leaves room in its header for the number of rows to grow."""
         shape: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.width)}
         np.lib.format.write_array_header_1_0(self.file, shape)
-
-    def _unwritable(self, error: OSError) -> QkvError:
-        return QkvError(self.path, say("cannot be written", "无法写入"), str(error.strerror))
 
 
 def as_line(text: str, vector: np.ndarray) -> str:

@@ -6,14 +6,13 @@ Told in docs/tokenizers.md, "Reading text".
 
 import gzip
 import io
-import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
+from qkv.files import atomic_path
 from qkv.language import say
 
 _BOM = b"\xef\xbb\xbf"
@@ -132,31 +131,7 @@ def no_text(where: str) -> QkvError:
                     say("an empty sentence has no vector; take the line out", "空句子没有向量；请去掉这一行"))
 
 
-def refuse_folder(path: Path) -> None:
-    """A file cannot be written where a folder stands."""
-    if path.is_dir():
-        raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"), say("name a file", "请写出文件名"))
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Before long work whose result is to stand there; folders on the way to it are made when it is written."""
-    refuse_folder(path)
-    above = next(one for one in path.resolve().parents if one.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise QkvError(path, say("cannot be written", "无法写入"), say("choose another place", "请另选位置"))
-
-
 def write_text(path: str | Path, text: str) -> None:
-    """A whole new file or none: written beside its place, then renamed."""
-    path = Path(path)
-    refuse_folder(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """A whole new file or none."""
+    with atomic_path(path) as unfinished:
         unfinished.write_bytes(text.encode())
-        unfinished.replace(path)
-    except OSError as error:
-        raise QkvError(path, say("cannot be written", "无法写入"), str(error.strerror)) from None
-    finally:
-        with suppress(OSError):  # it is there only if something went wrong
-            unfinished.unlink()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.data.batches import BatchPlan, collate
 from qkv.data.group_plan import GroupPlan
 from qkv.data.groups import GroupStore
@@ -23,7 +24,7 @@ from qkv.language import say
 from qkv.model.pooling import pool
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
-from qkv.text.frame import frame_of
+from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.contrast import Chunks, contrastive_loss, cut_chunks, meanings
 from qkv.train.luck import luck_at
@@ -60,7 +61,7 @@ class Embedding:
     def __init__(self, recipe: EmbedRecipe, train: GroupData, valid: GroupData, plain: Store | None, tokenizer: Tokenizer):
         self.recipe, self.train, self.valid, self.plain, self.tokenizer = recipe, train, valid, plain, tokenizer
         assert tokenizer.pad_id is not None
-        self.pad, self.frame = tokenizer.pad_id, frame_of(tokenizer)
+        self.pad, self.frame = tokenizer.pad_id, encoder_template(tokenizer)
         self.room = self.spec.max_len - self.frame.size
         self.plan = GroupPlan(train.groups.members.lengths, recipe.batch_pairs, recipe.seed, recipe.views)
         if plain is not None:
@@ -83,9 +84,8 @@ class Embedding:
         return {"tokenizer": self.tokenizer}
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """How vectors are made of this model, saved as pooling.json; imported models keep it in the same way."""
-        return {"pooling": {"pooling": self.recipe.pooling, "normalised": True, "max_len": self.spec.max_len}}
+    def metadata(self) -> dict[str, Any]:
+        return {"pooling": PoolingConfig(self.recipe.pooling, True, self.spec.max_len)}
 
     def begin(self) -> Transformer:
         return new_model(self)

@@ -16,6 +16,7 @@ from qkv.evaluate.text_perplexity import TextPerplexity, documents_perplexity, t
 from qkv.language import say
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
+from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.task import Final, new_model
@@ -38,7 +39,7 @@ class Start:
 
     spec: Spec
     model: Transformer | None
-    marks: dict[str, Any]  # the ids that begin and end its texts, as its folder tells them
+    special_tokens: SpecialTokenIds = NOT_STORED  # of its folder
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Generation:
         return {"tokenizer": self.tokenizer}
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return {"generation": self.start.marks} if self.start.marks else {}
+    def metadata(self) -> dict[str, Any]:
+        return {"generation": self.start.special_tokens}
 
     def begin(self) -> Transformer:
         """First weights, or those of the model to go on from."""

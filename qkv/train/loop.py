@@ -4,11 +4,10 @@ In: a task (batches, losses, validation), a recipe, a folder. Out: the folder wi
 model. Every random choice comes from (seed, step), so a resumed run equals an unbroken one. See docs/training.md.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.loaded_model import stored_files
 from qkv.errors import QkvError
 from qkv.language import say
+from qkv.model.eval_mode import eval_mode
 from qkv.model.experts import ExpertFeedForward
 from qkv.text.lines import write_text
 from qkv.train.average import Ema, mean_of
@@ -253,16 +254,11 @@ class Trainer:
     @contextmanager
     def measured_weights(self) -> Iterator[None]:
         """What is measured and published: the running average if there is one, else the weights themselves."""
-        self.model.eval()
-        if self.ema is None:
+        with self.ema.lent_to(self.model) if self.ema else nullcontext(), eval_mode(self.model):
             yield
-        else:
-            with self.ema.lent_to(self.model):
-                yield
 
     def publish(self) -> None:
-        beside = {f"{name}.json": f"{json.dumps(fact, indent=2)}\n".encode() for name, fact in self.task.facts.items()}
-        save_model(self.folder, self.model, self.task.tokenizers, beside)
+        save_model(self.folder, self.model, self.task.tokenizers, stored_files(**self.task.metadata))
 
     def finish(self) -> None:
         """Average the last checkpoints if the recipe says so; the better of average and best stays at the top."""
@@ -272,8 +268,8 @@ class Trainer:
         group = "ema" if self.ema else "model"
         states = (load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps)
         self.model.load_state_dict(mean_of(states), strict=self.ema is None)
-        self.model.eval()
-        figures = self.task.validate(self.model)
+        with eval_mode(self.model):
+            figures = self.task.validate(self.model)
         figures.pop("samples", None)
         self.reporter.record(self.progress.step, "average", **figures)
         told = validation_text(self.progress.step, figures, [])

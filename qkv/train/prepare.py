@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qkv.data.alignments import keep_token_links, read_alignment, token_links
 from qkv.data.corpus import Pairs, refuse_unreadable
+from qkv.data.hold_out import FEWEST, hold_out_every
 from qkv.data.pairs import Share, keep_ids, keep_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
@@ -29,7 +30,6 @@ from qkv.train.vocabulary import kept_tokenizer, run_choices
 
 Texts = tuple[TextStore, TextStore]
 MERGING = ("bpe", "bytes")  # tokenizers that have merges
-FEWEST = 10     # pairs of which one can be held out
 SAMPLE = 2_000  # lines looked at to see whether two files are of one language
 WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
 
@@ -82,7 +82,7 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | 
     if count < FEWEST:
         wrong = say(f"only {count} pairs, too few to hold some out", f"只有 {count} 对，不够留出验证集")
         raise QkvError(recipe.source, wrong, say(f"give {FEWEST} or more, or --valid-source", f"请给至少 {FEWEST} 对，或给 --valid-source"))
-    every = max(100, -(-count // 1_000)) if count >= 200 else 10
+    every = hold_out_every(count)
     share = Share(pairs, every, False)
     return keep_pairs(folder / "train", share), keep_pairs(folder / "valid", Share(pairs, every, True)), share
 

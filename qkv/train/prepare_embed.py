@@ -10,13 +10,14 @@ from pathlib import Path
 
 from qkv.data.corpus import document_files, fingerprint_of, read_pieces, refuse_unreadable
 from qkv.data.groups import Groups, GroupStore, groups_of, keep_groups
+from qkv.data.hold_out import FEWEST, hold_out_every
 from qkv.data.pairs import keep_ids
 from qkv.data.store import Store, TextStore, reusable, write_store, write_texts
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.door import check
-from qkv.text.frame import frame_of
 from qkv.text.pipeline import Choices
+from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.embedding import Embedding, GroupData
 from qkv.train.recipe import EmbedRecipe
@@ -24,7 +25,6 @@ from qkv.train.shape import reader_spec
 from qkv.train.vocabulary import kept_tokenizer
 
 FRAME = 2     # [CLS] before and [SEP] after each sentence
-FEWEST = 10   # groups of which one can be held out
 AT_ONCE = 4_096  # lines encoded at a time
 
 
@@ -74,7 +74,7 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
         wrong = say(f"only {count} groups, too few to hold some out", f"只有 {count} 组，不够留出验证集")
         right = say(f"give {FEWEST} or more, or --valid-pairs", f"请给至少 {FEWEST} 组，或给 --valid-pairs")
         raise QkvError(", ".join(map(str, train.paths)), wrong, right)
-    every = max(100, -(-count // 1_000)) if count >= 200 else FEWEST
+    every = hold_out_every(count)
     return train.share(every, held_out=False), train.share(every, held_out=True)
 
 
@@ -127,7 +127,7 @@ def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupDat
 
 def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
     """Lines as ids, those that are too long cut into pieces that fit; nothing of the text is lost."""
-    room = reader_spec(recipe.model, tokenizer.vocab_size, True).max_len - frame_of(tokenizer).size
+    room = reader_spec(recipe.model, tokenizer.vocab_size, True).max_len - encoder_template(tokenizer).size
     fingerprint = {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint, "room": str(room)}
     stored = reusable(folder / "pieces", fingerprint)
     return stored or write_store(folder / "pieces", _cut(texts, tokenizer, room), tokenizer.vocab_size, fingerprint)

@@ -11,10 +11,8 @@ import tokenizers
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from qkv.checkpoint.convert import GENERATION, with_extras
-from qkv.checkpoint.folder import LoadedModel, load_model
-from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface
-from qkv.checkpoint.shards import read_json
+from qkv.checkpoint.load import load_folder
+from qkv.checkpoint.loaded_model import GENERATION, LoadedModel, read_generation, stored_files
 from qkv.data.corpus import document_files, refuse_unreadable
 from qkv.data.documents import Documents, Part, count_bytes, keep_documents
 from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short, rows_of
@@ -46,7 +44,7 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
         tokenizer = _tokenizer(recipe, folder, train, resume)
         if recipe.separate_documents:
             tokenizer = with_start(tokenizer)
-        start = Start(writer_spec(recipe.model, tokenizer.vocab_size, recipe.context), None, {})
+        start = Start(writer_spec(recipe.model, tokenizer.vocab_size, recipe.context), None)
     _refuse_long(recipe.context, start.spec)
     if tokenizer.eos_id is None:
         raise QkvError("tokenizer", say("has no <eos>", "没有 <eos>"), say("documents need one between them", "文档之间需要它"))
@@ -126,14 +124,14 @@ def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Sta
     kept, spec_file = folder / "tokenizer.json", folder / "model.json"
     if resume and kept.is_file() and spec_file.is_file():
         spec = from_json(spec_file.read_text(encoding="utf-8"), str(spec_file))
-        return Tokenizer.load(kept), Start(spec, None, read_json(folder, GENERATION, {}))
-    loaded = load_huggingface(name) if is_huggingface(name) else with_extras(load_model(name, dtype=torch.float32), Path(name))
+        return Tokenizer.load(kept), Start(spec, None, read_generation(folder / GENERATION))
+    loaded = load_folder(name, dtype=torch.float32)
     tokenizer = _writer_of(loaded, name)
     keep_given(kept, tokenizer)
-    marks = loaded.facts.get("generation") or {}
-    write_text(folder / GENERATION, json.dumps(marks, indent=2) + "\n")
+    stored = stored_files(loaded.generation).get(GENERATION, b"{}\n")  # a file of an earlier attempt must not stay
+    write_text(folder / GENERATION, stored.decode())
     write_text(spec_file, to_json(loaded.model.spec))
-    return tokenizer, Start(loaded.model.spec, loaded.model, marks)
+    return tokenizer, Start(loaded.model.spec, loaded.model, loaded.generation)
 
 
 def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:

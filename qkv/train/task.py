@@ -52,8 +52,8 @@ class Task(Protocol):
         ...
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What else is saved beside them, name -> value; such as {"pooling": {...}} in pooling.json."""
+    def metadata(self) -> dict[str, Any]:
+        """What else is saved beside them: arguments of `stored_files`, such as {"pooling": PoolingConfig(...)}."""
         ...
 
     def begin(self) -> Transformer:

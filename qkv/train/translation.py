@@ -80,8 +80,8 @@ class Translation:
         return AlignmentHead(max(0, len(self.spec.decoder.each_layer()) - 2), 0) if self.train.token_links else None
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return {"alignment": self.alignment_head._asdict()} if self.alignment_head else {}
+    def metadata(self) -> dict[str, Any]:
+        return {"alignment": self.alignment_head}
 
     def begin(self) -> Transformer:
         model = new_model(self)

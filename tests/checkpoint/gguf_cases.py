@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
 from qkv.model.presets import writer
 from qkv.model.transformer import Transformer
@@ -46,11 +46,11 @@ SPECS = {
 }
 
 
-def loaded(spec: s.Spec, tokenizer: Tokenizer = BYTES, **facts: Any) -> LoadedModel:
+def loaded(spec: s.Spec, tokenizer: Tokenizer = BYTES, **stored: Any) -> LoadedModel:
     """A random model in which every weight matters."""
     torch.manual_seed(3)
     model = Transformer(spec).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.randn_like(weight) * (0.3 if weight.ndim == 1 else weight.shape[-1] ** -0.5) + (weight.ndim == 1))
-    return LoadedModel(model, {"tokenizer": tokenizer}, facts)
+    return LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model), **stored)

@@ -17,9 +17,9 @@ from transformers import (
 
 from qkv.checkpoint.convert import export_folder, import_folder
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2
-from qkv.checkpoint.folder import LoadedModel
 from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.evaluate.perplexity import translation_perplexity
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
@@ -109,7 +109,7 @@ def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_p
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)
-    save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, {}))
+    save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model)))
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert (tokenizer.bos_id, theirs.generation_config.decoder_start_token_id, theirs.config.decoder_start_token_id) == (None, 0, 0)
     assert said_by_theirs(theirs) == said_by(Translator(model, tokenizer, tokenizer))

@@ -16,7 +16,8 @@ from scipy.stats import binomtest
 
 import qkv
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2, names_of, save_ctranslate2
-from qkv.checkpoint.folder import LoadedModel, load_model, save_model
+from qkv.checkpoint.folder import load_model, save_model
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.generate.ctranslate2_translator import CTranslate2Translator, settled
@@ -33,9 +34,9 @@ LETTERS = learn("char", ["abcdefghijklmnop"], 30)
 
 @pytest.fixture(scope="module")
 def exported(digits) -> Path:
-    facts, report = export_ctranslate2(digits, digits.parent / "ct2", 16)
+    metadata, report = export_ctranslate2(digits, digits.parent / "ct2", 16)
     assert report.same and report.greedy and report.n_same == 16 and report.largest < 1e-4
-    assert (facts["family"], facts["dtype"]) == ("ctranslate2", "float32")
+    assert (metadata.family, metadata.dtype) == ("ctranslate2", "float32")
     return digits.parent / "ct2"
 
 
@@ -182,7 +183,8 @@ def test_int8_is_smaller_and_nearly_as_good(digits, exported, tmp_path):
 def test_exporting_to_8_bits_leaves_the_model_in_memory_alone(digits, tmp_path):
     model = qkv.load(digits)
     before = {name: weight.clone() for name, weight in model.model.state_dict().items()}
-    save_ctranslate2(tmp_path / "int8", LoadedModel(model.model, {"source": model.source, "target": model.target}, {}), int8=True)
+    loaded = LoadedModel(model.model, {"source": model.source, "target": model.target}, metadata_of(model.model))
+    save_ctranslate2(tmp_path / "int8", loaded, int8=True)
     assert all(torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items())
 
 

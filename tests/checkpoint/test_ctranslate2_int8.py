@@ -16,7 +16,8 @@ import torch
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.ctranslate2 import int8 as ctranslate2_int8
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslate2
-from qkv.checkpoint.folder import LoadedModel, load_model
+from qkv.checkpoint.folder import load_model
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.generate.ctranslate2_translator import compute_type
 from qkv.model import spec as s
 from qkv.model.presets import writer
@@ -72,7 +73,7 @@ def saturating() -> tuple[LoadedModel, list[float]]:
     sums = np.array([[sum(a * b for a, b in zip(embed[id], row, strict=True)) for row in head] for id in IDS[:-1]])  # (tokens, vocab)
     logits = sums * step / np.sqrt(1 + spec.decoder.layers[0].norm.eps)
     exact = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return LoadedModel(model, {"tokenizer": LETTERS}, {}), [float(row[id]) for row, id in zip(exact, IDS[1:], strict=True)]
+    return LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)), [float(row[id]) for row, id in zip(exact, IDS[1:], strict=True)]
 
 
 def largest_gap(cpu: str, folder: Path, exact: list[float]) -> float:

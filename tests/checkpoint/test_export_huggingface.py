@@ -9,9 +9,10 @@ import transformers
 from their_models import assert_close, stir
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, metadata_of
 from qkv.checkpoint.parity import _auto_class, compare, our_answer, peer, their_answer
 from qkv.cli.app import run
 from qkv.errors import QkvError
@@ -55,12 +56,12 @@ SPECS = {
 }
 
 
-def loaded(spec: s.Spec, **facts) -> LoadedModel:
+def loaded(spec: s.Spec, **stored) -> LoadedModel:
     model = Transformer(spec)
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)
-    return LoadedModel(model.eval(), {}, facts)
+    return LoadedModel(model.eval(), {}, metadata_of(model), **stored)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -114,9 +115,9 @@ def test_every_preset_has_a_family(name):
 
 
 def test_a_sentence_encoder_keeps_its_pooling(tmp_path):
-    pooling = {"pooling": "mean", "normalised": True, "max_len": 48}
+    pooling = PoolingConfig("mean", True, 48)
     save_huggingface(tmp_path / "out", loaded(reader(61, 32, 1, 4, 40), pooling=pooling))
-    assert load_huggingface(tmp_path / "out").facts["pooling"] == pooling
+    assert load_huggingface(tmp_path / "out").pooling == pooling
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bytes", "wordpiece"])

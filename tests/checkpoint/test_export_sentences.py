@@ -10,9 +10,10 @@ import sentence_transformers
 import torch
 import transformers
 
-from qkv.checkpoint.folder import LoadedModel, save_model
+from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
@@ -21,6 +22,7 @@ from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
 from qkv.text.pipeline import Choices
+from qkv.text.special_tokens import SpecialTokenIds
 
 TEXTS = ["The cat sat on the mat.", "What is retrieval-augmented generation?", "我爱机器学习", "Hi", "a word " * 60]
 
@@ -66,16 +68,16 @@ def test_a_shape_that_bert_does_not_have_is_refused_by_name(tmp_path):
 
 
 # ── What stands around a text, for all kinds of models ───────────────────────────────────────────────────────────
-@pytest.mark.parametrize("spec, facts, before, after", [
+@pytest.mark.parametrize("spec, stored, before, after", [
     (translator(300, 32, 1, 4, 40), {}, [], ["<eos>"]),
     (writer(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {}, [], []),
-    (writer(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {"generation": {"start_id": 2, "eos_ids": [3]}}, ["<bos>"], []),
+    (writer(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {"generation": SpecialTokenIds(start_id=2, eos_ids=(3,))}, ["<bos>"], []),
     (reader(300, 32, 1, 4, 40), {}, ["<bos>"], ["<eos>"]),
 ], ids=["translator", "language model", "language model that begins", "encoder"])
-def test_transformers_puts_the_same_tokens_around_a_text_as_we(spec, facts, before, after, tmp_path):
+def test_transformers_puts_the_same_tokens_around_a_text_as_we(spec, stored, before, after, tmp_path):
     tokenizer = learn("bytes", TEXTS, 300)
     model = Transformer(replace(spec, vocab_size=tokenizer.vocab_size))
-    save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, facts))
+    save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model), **stored))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in TEXTS:
         assert theirs(text)["input_ids"] == [*map(tokenizer.special_ids.get, before), *tokenizer.encode(text),

@@ -60,8 +60,8 @@ def test_every_bit_comes_back(spec, dtype, tmp_path):
     loaded = load_model(tmp_path / "x")
     assert same_bits(loaded.model, model) and not loaded.model.training
     assert all(weight.requires_grad and weight.device.type == "cpu" for weight in loaded.model.parameters())
-    assert loaded.facts["parameters"] == sum(weight.numel() for weight in model.parameters())
-    assert loaded.facts["dtype"] == str(dtype).removeprefix("torch.")
+    assert loaded.metadata.parameters == sum(weight.numel() for weight in model.parameters())
+    assert loaded.metadata.dtype == str(dtype).removeprefix("torch.")
 
 
 @torch.no_grad()
@@ -179,7 +179,7 @@ def test_files_of_two_models_are_not_taken_for_one(name, tmp_path):
     right = "put back a good copy, or delete manifest.json if the change was meant"
     assert complaint(tmp_path / "a") == f"{tmp_path / 'a'}: {name} changed since it was saved; {right}"
     (tmp_path / "a" / "manifest.json").unlink()
-    assert load_model(tmp_path / "a").facts["sha256"] is None
+    assert load_model(tmp_path / "a").metadata.sha256 is None
 
 
 def test_everything_wrong_with_the_weights_is_said_in_one_line(tmp_path):

@@ -25,6 +25,7 @@ from qkv.text.files import read_sentencepiece
 from qkv.text.learn import learn
 from qkv.text.pipeline import Choices
 from qkv.text.ranks import PATTERNS
+from qkv.text.special_tokens import SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 
 transformers.logging.set_verbosity_error()
@@ -109,7 +110,7 @@ def test_the_command_writes_one_file_and_tells(tmp_path, capsys):
     assert out[1] == "✓ compared with the file, read as llama.cpp reads it" and out[2].endswith("same greedy text 8/8")
     assert out[3].startswith("  m.gguf  ")
     assert run(["export", str(tmp_path / "ours"), "--to", "gguf", "--out", str(tmp_path / "q"), "--int8", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["facts"]["dtype"] == "int8"
+    assert json.loads(capsys.readouterr().out)["metadata"]["dtype"] == "int8"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "ours", "q"]
 
 
@@ -171,8 +172,8 @@ def test_layers_that_differ_are_refused(tmp_path):
 
 
 # ── Tokenizers ───────────────────────────────────────────────────────────────────────────────────────────────────
-def small(tokenizer: Tokenizer, **facts):
-    return loaded(replace(writer(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64), tokenizer, **facts)
+def small(tokenizer: Tokenizer, **stored):
+    return loaded(replace(writer(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64), tokenizer, **stored)
 
 
 def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):
@@ -188,7 +189,7 @@ def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):
 
 def test_the_scores_put_llamas_pieces_in_sentencepieces_order(shared, tmp_path):
     path = shared / "llama2_tokenizer" / "tokenizer.model"
-    save_gguf(tmp_path / "m.gguf", small(read_sentencepiece(path), generation={"start_id": 1, "eos_ids": [2]}))
+    save_gguf(tmp_path / "m.gguf", small(read_sentencepiece(path), generation=SpecialTokenIds(start_id=1, eos_ids=(2,))))
     told, theirs = fields(tmp_path / "m.gguf"), sentencepiece.SentencePieceProcessor(str(path))
     made = [id for id in range(259, 32_000) if told["tokenizer.ggml.scores"][id]]  # the rest are single characters
     order = sorted(made, key=lambda id: -told["tokenizer.ggml.scores"][id])

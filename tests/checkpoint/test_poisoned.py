@@ -287,7 +287,7 @@ def test_other_files_are_data_too(name, content, honest, tmp_path):
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     (folder / name).write_text(content)
     if content == "{}" and not name.startswith("1_"):
-        assert load_huggingface(folder).facts["pooling"]["pooling"] == "mean"
+        assert load_huggingface(folder).pooling.pooling == "mean"
     else:
         with pytest.raises(QkvError, match=name):
             load_huggingface(folder)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.checkpoint import convert, parity
-from qkv.checkpoint.folder import load_model
+from qkv.checkpoint.load import load_folder
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.language import set_language
@@ -30,7 +30,7 @@ def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
     assert any(line.startswith("  model.safetensors  1,045,056  sha256 ") for line in out)
     assert run(["export", str(tmp_path / "ours"), "--to", "huggingface", "--out", str(tmp_path / "theirs"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["facts"]["family"] == "llama" and told["report"]["same"] and told["report"]["largest"] < 1e-4
+    assert told["metadata"]["family"] == "llama" and told["report"]["same"] and told["report"]["largest"] < 1e-4
     assert set(told["report"]["files"]) == {"README.md", "config.json", "generation_config.json", "model.safetensors",
                                             "tokenizer.json", "tokenizer_config.json"}
 
@@ -45,14 +45,14 @@ def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(stori
 
 
 def test_a_mismatch_leaves_with_1_in_both_languages(stories, tmp_path, capsys, monkeypatch):
-    spoiled = load_model
+    spoiled = load_folder
 
     def load_and_spoil(*arguments, **options):
         loaded = spoiled(*arguments, **options)
         loaded.model.embed.weight.data[5] += 1
         return loaded
 
-    monkeypatch.setattr(convert, "load_model", load_and_spoil)  # as if a weight had been lost on the way
+    monkeypatch.setattr(convert, "load_folder", load_and_spoil)  # as if a weight had been lost on the way
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 1
     assert "✗ compared with transformers" in capsys.readouterr().out
     set_language("zh")

@@ -157,7 +157,7 @@ BAD = [
     (["learn", "a.txt", "--errors", "ignore", "--out", "x.json"], "--errors: no way 'ignore'; choose from strict, replace"),
     (["learn", "a.txt", "--special", "mask", "--out", "x.json"],
      "--special: 'mask' could be a word of the text; write <mask> or [mask]"),
-    (["learn", "a.txt", "--out", "a.txt/x.json"], "a.txt/x.json: cannot be written; File exists"),
+    (["learn", "a.txt", "--out", "a.txt/x.json"], "a.txt/x.json: cannot be written (File exists); check the folder and the free space"),
     (["learn", "a.txt", "--out", "folder"], "folder: a folder; write --out folder/tokenizer.json"),
     (["encode", "none.json", "x"], "none.json: no such file; check the path"),
     (["encode", "cut.json", "x"], "cut.json: damaged JSON (line 1, column 12); is the download complete?"),

@@ -115,8 +115,9 @@ def test_labels_that_do_not_fit_the_weights_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
     with pytest.raises(QkvError) as error:
-        attention_picture(np.ones((1, 1)), ["a"], ["b"], tmp_path / "none" / "x.png")
-    assert str(error.value) == (f"{tmp_path / 'none' / 'x.png'}: cannot be written (No such file or directory); "
+        attention_picture(np.ones((1, 1)), ["a"], ["b"], tmp_path / "file" / "x.png")
+    assert str(error.value) == (f"{tmp_path / 'file' / 'x.png'}: cannot be written (File exists); "
                                 "check the folder and the free space")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qkv.errors import QkvError
 from qkv.evaluate import perplexity as module
 from qkv.evaluate.perplexity import Perplexity, translation_perplexity
 from qkv.model.presets import translator
@@ -51,3 +52,10 @@ def test_pairs_beyond_the_models_positions_are_left_out_and_counted():
     ours = translation_perplexity(Transformer(spec), sources, targets)
     assert (ours.left_out, ours.tokens) == (2, 2)
     assert math.isnan(Perplexity(0.0, 0).nats_per_token)
+
+
+def test_a_model_in_training_is_in_training_again_after_an_error():
+    model = Transformer(translator(20, 16, 1, 2, 32)).train()
+    with pytest.raises(QkvError, match="out of range"):
+        translation_perplexity(model, [[4, 2]], [[1, 99, 2]])  # there is no token 99
+    assert all(module.training for module in model.modules())

@@ -1,10 +1,11 @@
 """Small explorers for the tests: three families with random weights and a tokenizer learned on a few lines."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
 from qkv.model.presets import reader, translator, writer
@@ -44,10 +45,11 @@ def build(spec: Spec, seed: int = 3) -> Transformer:
     return model.double().eval()
 
 
-def explorer_of(spec: Spec, tokens: Tokenizer, **facts: object) -> Explorer:
-    return Explorer(Subject(LoadedModel(build(spec), {"tokenizer": tokens}, dict(facts)), "small"))
+def explorer_of(spec: Spec, tokens: Tokenizer, **stored: Any) -> Explorer:
+    model = build(spec)
+    return Explorer(Subject(LoadedModel(model, {"tokenizer": tokens}, metadata_of(model), **stored), "small"))
 
 
-def small(family: str, max_len: int = 64, **facts: object) -> Explorer:
+def small(family: str, max_len: int = 64, **stored: Any) -> Explorer:
     tokens = tokenizer()
-    return explorer_of(replace(specs(tokens.vocab_size)[family], max_len=max_len), tokens, **facts)
+    return explorer_of(replace(specs(tokens.vocab_size)[family], max_len=max_len), tokens, **stored)

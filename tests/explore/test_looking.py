@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.explore.looking import merged
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
+from qkv.model.guided import AlignmentHead
 from qkv.model.presets import writer
 from qkv.model.spec import Dense, Heads
 
@@ -46,7 +47,7 @@ def test_weights_are_those_of_the_pass(family, which, path):
 
 
 def test_the_guided_head_of_a_translator_is_named_and_that_of_others_is_not():
-    plain, guided = small("translator").open(TEXT), small("translator", alignment={"layer": 0, "head": 3}).open(TEXT)
+    plain, guided = small("translator").open(TEXT), small("translator", alignment=AlignmentHead(0, 3)).open(TEXT)
     assert {kind["name"]: kind["guided"] for kind in guided["attention"]} == {
         "encoder": None, "decoder": None, "cross": {"layer": 0, "head": 3}}
     assert all(kind["guided"] is None for kind in plain["attention"])

@@ -14,6 +14,7 @@ import torch
 from playwright._impl._driver import compute_driver_executable
 from small_explorers import TEXT, small
 
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.errors import QkvError
 from qkv.explore.app import to_json
 from qkv.explore.bundle import as_function, bundle, data_block, joined
@@ -51,7 +52,7 @@ def parts_of(path):
 
 @pytest.fixture(scope="module", params=["generator", "translator", "embedder"])
 def written(request, tmp_path_factory):
-    explorer = small(request.param, 20, pooling={"pooling": "mean", "normalised": True})
+    explorer = small(request.param, 20, pooling=PoolingConfig("mean", normalize=True))
     return explorer, write_page(explorer, [TEXT, HARD], tmp_path_factory.mktemp("page") / "page.html")
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_explorers import TEXT, explorer_of, small, specs, tokenizer
 
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.explore.record import record
 from qkv.model import spec as s
 from qkv.model.positions import sinusoids
@@ -90,7 +91,7 @@ def test_the_translator_of_2017_is_told_in_the_six_steps_of_translation():
 
 
 def test_an_encoder_ends_in_the_vector_of_the_sentence():
-    explorer = small("embedder", pooling={"pooling": "mean", "normalised": True})
+    explorer = small("embedder", pooling=PoolingConfig("mean", normalize=True))
     story = explorer.open(TEXT)
     assert [step["kind"] for step in story["steps"]][-3:] == ["vectors", "pooling", "sentence"]
     states = explorer.subject.model.encode(torch.tensor([story["sides"]["source"]["ids"]])).states[0].detach()

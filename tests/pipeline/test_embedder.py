@@ -19,8 +19,8 @@ from qkv.model.presets import reader, translator
 from qkv.model.spec import Heads, Layer, NoPositions
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder, passes
-from qkv.text.frame import frame_of
 from qkv.text.learn import learn
+from qkv.text.special_tokens import encoder_template
 from qkv.textbook import pooling as textbook
 
 TEXTS = ["the cat sat on the mat", "a dog", "cats and dogs and cats and dogs", "the", "on the mat the cat sat"]
@@ -180,7 +180,7 @@ def test_other_encoders_and_tokenizers_without_cls_work_too():
         embedder = Embedder(Transformer(other), tokenizer)
         alone = np.stack([embedder(text) for text in TEXTS])
         assert np.abs(embedder(TEXTS) - alone).max() < 1e-6
-    assert frame_of(tokenizer).before == (tokenizer.bos_id,)
+    assert encoder_template(tokenizer).before == (tokenizer.bos_id,)
 
 
 def test_a_pass_holds_so_many_sentences_and_so_many_tokens(monkeypatch):

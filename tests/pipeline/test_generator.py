@@ -1,12 +1,9 @@
-"""A prompt in, text out: the published story, streams, seeds, stops, marks, and every mistake in one line."""
+"""A prompt in, text out: the published story, streams, seeds, stops, special tokens, and every mistake in one line."""
 
-import json
 from dataclasses import replace
 
 import pytest
-import tokenizers
 import torch
-from tokenizers.processors import TemplateProcessing
 
 import qkv
 from qkv.checkpoint.folder import save_model
@@ -17,7 +14,6 @@ from qkv.model.presets import reader, writer
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator
 from qkv.text.learn import learn
-from qkv.text.marks import begin_marks
 from qkv.text.tokenizer import Tokenizer
 
 TEXT = ["今天天气真好🚀，我们去公园吧。", "ROMEO:\nBut soft, what light?"]
@@ -164,23 +160,11 @@ def test_log_probabilities_come_when_asked_for(bytewise):
     assert all(best[0][1] >= number for best, number in zip(told.best, told.log_probs, strict=True))
 
 
-# ── Marks ────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_ours_begin_where_a_document_ended_and_prompts_get_no_mark(bytewise):
+# ── Special tokens ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_ours_begin_where_a_document_ended_and_prompts_get_no_special_token(bytewise):
     eos = bytewise.tokenizer.eos_id
     assert bytewise.encode_prompt("") == [eos] and bytewise.encode_prompt("ab") == bytewise.tokenizer.encode("ab")
     assert bytewise("", temperature=0, max_new_tokens=12) == "今天天气"
-
-
-def test_the_tokenizers_own_template_says_how_texts_begin():
-    def templated(**rules) -> Tokenizer:
-        core = tokenizers.Tokenizer.from_str(json.dumps(learn("bytes", TEXT, 262).rules))
-        if rules:
-            core.post_processor = TemplateProcessing(special_tokens=[("<bos>", 2), ("<eos>", 3)], **rules)
-        return Tokenizer(core)
-    assert begin_marks(templated(single="<bos> $A"), start_id=None, ends=(3,)) == (2,)
-    assert begin_marks(templated(single="$A <eos>"), start_id=2, ends=(3,)) == ()
-    assert begin_marks(templated(), start_id=2, ends=(3,)) == (2,)           # a Llama folder without a template
-    assert begin_marks(templated(), start_id=3, ends=(3,)) == ()             # GPT-2: one mark between texts
 
 
 # ── Beyond the context ───────────────────────────────────────────────────────────────────────────────────────────

@@ -15,14 +15,14 @@ from run_traces import sha256_of, told
 import qkv
 from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.load import load_folder
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.evaluate.text_perplexity import text_perplexity
 from qkv.model.presets import preset
 from qkv.model.transformer import Transformer
-from qkv.pipeline.opening import open_folder
 from qkv.text.learn import learn
-from qkv.text.marks import marks_of
+from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.card import write_card
 from qkv.train.generation import NOBODY
@@ -120,8 +120,7 @@ def test_separate_documents_are_measured_as_if_each_stood_alone(make_task, tmp_p
 def test_prompts_of_a_model_of_separate_documents_begin_as_its_documents_did(make_task, tmp_path, separate, begin):
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{one}"}}\n' for one in SENTENCES[:60]), encoding="utf-8")
     task = make_task(text=(str(tmp_path / "a.jsonl"),), separate_documents=separate)
-    marks = marks_of(task.tokenizers["tokenizer"], {})
-    assert tuple(task.tokenizer.tokens(marks.begin)) == begin
+    assert tuple(task.tokenizer.tokens(generation_tokens(task.tokenizers["tokenizer"]).begin)) == begin
     assert task.tokenizer.encode("a") == Tokenizer.load(tmp_path / "data" / "tokenizer.json").encode("a")  # texts are read as before
 
 
@@ -230,14 +229,14 @@ def llama_folder(tmp_path):
                     feed_forward=replace(spec.decoder.layers[0].feed_forward, d_ff=24), repeat=2)
     model = Transformer(replace(spec, vocab_size=300, d_model=16, decoder=replace(spec.decoder, layers=(layer,))))
     save_model(tmp_path / "ours", model, {"tokenizer": tokenizer})
-    save_huggingface(tmp_path / "theirs", open_folder(tmp_path / "ours"))
+    save_huggingface(tmp_path / "theirs", load_folder(tmp_path / "ours"))
     return tmp_path
 
 
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 def test_training_goes_on_from_a_folder_of_ours_or_theirs(make_task, llama_folder, tmp_path, kind):
     task = make_task(start_from=str(llama_folder / kind))
-    there = open_folder(llama_folder / kind)
+    there = load_folder(llama_folder / kind)
     begun = task.begin()
     assert task.spec == there.model.spec and task.tokenizer.fingerprint == there.tokenizers["tokenizer"].fingerprint
     for name, weight in there.model.state_dict().items():
@@ -256,16 +255,16 @@ def test_a_resumed_run_needs_the_folder_it_began_from_no_more(make_task, llama_f
     assert sha256_of(tmp_path / "broken", 12) == sha256_of(tmp_path / "whole", 12)
 
 
-def test_a_resumed_run_keeps_the_marks_of_the_model_it_began_from(make_task, llama_folder, tmp_path):
-    marks, name = {"start_id": 5, "eos_ids": [3, 7]}, str(llama_folder / "ours")
-    (llama_folder / "ours" / "generation.json").write_text(json.dumps(marks), encoding="utf-8")
-    assert make_task(start_from=name).facts == {"generation": marks}
+def test_a_resumed_run_keeps_the_special_tokens_of_the_model_it_began_from(make_task, llama_folder, tmp_path):
+    stored, name = {"start_id": 5, "eos_ids": [3, 7]}, str(llama_folder / "ours")
+    (llama_folder / "ours" / "generation.json").write_text(json.dumps(stored), encoding="utf-8")
+    assert make_task(start_from=name).metadata == {"generation": SpecialTokenIds(5, None, (3, 7))}
     trained(make_task(start_from=name, resume=True), tmp_path / "run")  # the first one was stopped before it published
-    assert json.loads((tmp_path / "run" / "generation.json").read_text(encoding="utf-8")) == marks
+    assert json.loads((tmp_path / "run" / "generation.json").read_text(encoding="utf-8")) == stored
     (llama_folder / "ours" / "generation.json").unlink()
-    assert make_task(start_from=name).facts == make_task(start_from=name, resume=True).facts == {}
+    assert make_task(start_from=name).metadata == make_task(start_from=name, resume=True).metadata == {"generation": NOT_STORED}
     (tmp_path / "data" / "generation.json").unlink()
-    assert make_task(start_from=name, resume=True).facts == {}, "a run from before the marks were kept"
+    assert make_task(start_from=name, resume=True).metadata == {"generation": NOT_STORED}, "a run from before they were kept"
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------

@@ -4,22 +4,22 @@ In: a model folder. Out: model.bin (float32 or int8), vocabularies, our tokenize
 (generate/ctranslate2_translator.py, generate/ctranslate2_generator.py) need to know. Told in docs/ctranslate2.md.
 """
 
-from dataclasses import asdict
-from importlib.util import find_spec
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint import disk
-from qkv.checkpoint.convert import with_extras
 from qkv.checkpoint.ctranslate2.int8 import WEIGHT_BITS, quantize_weights
 from qkv.checkpoint.ctranslate2.parity import check_parity
 from qkv.checkpoint.ctranslate2.spec import refuse_inexpressible, their_model
-from qkv.checkpoint.folder import TOKENIZERS, LoadedModel, load_model
-from qkv.checkpoint.huggingface.export import as_json, refuse_occupied
+from qkv.checkpoint.durable import write_new_folder
+from qkv.checkpoint.folder import TOKENIZERS
+from qkv.checkpoint.huggingface.export import as_json, refuse_not_installed, refuse_occupied
+from qkv.checkpoint.load import load_folder
+from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
 from qkv.checkpoint.parity import Report
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.text.marks import marks_of, start_mark
+from qkv.text.special_tokens import decoder_start_id, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
 FACTS = "qkv.json"
@@ -27,13 +27,13 @@ FACTS = "qkv.json"
 
 def export_ctranslate2(
     folder: str | Path, out: str | Path, n_inputs: int = 8, int8: bool = False
-) -> tuple[dict[str, Any], Report | None]:
-    """Our folder as one of CTranslate2's, and the proof that both say the same; 0 inputs: no proof."""
-    folder, out = Path(folder), Path(out)
+) -> tuple[WeightsMetadata, Report | None]:
+    """A model folder as one of CTranslate2's, and the comparison of both; 0 inputs: no comparison."""
+    out = Path(out)
     refuse_occupied(out)
-    loaded = with_extras(load_model(folder), folder)
+    loaded = load_folder(folder, as_stored=True)
     facts = save_ctranslate2(out, loaded, int8)
-    return (loaded.facts | {"family": "ctranslate2", "dtype": facts["dtype"]},
+    return (replace(loaded.metadata, family="ctranslate2", dtype=facts["dtype"]),
             check_parity(loaded.model, out, facts, n_inputs) if n_inputs else None)
 
 
@@ -45,25 +45,23 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
     theirs.optimize()  # matrices that are shared are written once
     if int8:
         quantize_weights(theirs)
-    with disk.scratch(path) as scratch:
+
+    def fill(scratch: Path) -> None:
         theirs.save(str(scratch))
-        disk.fill(scratch / FACTS, as_json(facts))
+        (scratch / FACTS).write_bytes(as_json(facts))
         for name, tokenizer in loaded.tokenizers.items():
             tokenizer.save(scratch / TOKENIZERS[name])
-        for file in (*scratch.iterdir(), scratch):
-            disk.sync(file)
-        disk.put(scratch, path)
-        disk.sync(path.parent)
+    write_new_folder(path, fill)
     return facts
 
 
 def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
     """Their specification with weights, vocabularies and the names of the tokens that begin and end."""
     spec = loaded.model.spec
-    refuse_not_installed()
+    refuse_not_installed("ctranslate2")
     refuse_inexpressible(spec)
     weights = {name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()}
-    theirs, target = their_model(spec, weights), target_tokenizer(loaded)
+    theirs, target = their_model(spec, weights), tokenizer_of(loaded, "target")
     names = names_of(target, spec.vocab_size)
     assert spec.decoder is not None
     config = theirs.config
@@ -74,25 +72,24 @@ def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
         theirs.register_vocabulary(names)
         return theirs
     config.decoder_start_token = names[facts["bos"]]
-    theirs.register_source_vocabulary(names_of(source_tokenizer(loaded), spec.source_vocab_size or spec.vocab_size))
+    theirs.register_source_vocabulary(names_of(tokenizer_of(loaded, "source"), spec.source_vocab_size or spec.vocab_size))
     theirs.register_target_vocabulary(names)
     return theirs
 
 
 def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     """What stands in qkv.json; the ids are those of pipeline.Translator and Generator."""
-    source, target, spec = source_tokenizer(loaded), target_tokenizer(loaded), loaded.model.spec
+    source, target, spec = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target"), loaded.model.spec
     if source.eos_id is None or target.eos_id is None:
         raise QkvError(say("tokenizer", "分词器"), say("it has no <eos>", "缺少 <eos>"),
                        say("CTranslate2 needs a token that ends a text", "CTranslate2 需要一个结束文本的词元"))
     pad = target.eos_id if target.pad_id is None else target.pad_id
-    told = loaded.facts.get("generation") or {}
-    start = start_mark(target, told) if spec.encoder else target.bos_id
+    start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
     facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
              "kind": "translator" if spec.encoder else "generator", "bos": pad if start is None else start, "eos": target.eos_id, "pad": pad}
     if int8:
         facts["weight_bits"] = WEIGHT_BITS
-    return facts if spec.encoder else facts | asdict(marks_of(target, told))
+    return facts if spec.encoder else facts | asdict(generation_tokens(target, loaded.generation))
 
 
 def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
@@ -104,22 +101,9 @@ def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
     return list(names)
 
 
-def source_tokenizer(loaded: LoadedModel) -> Tokenizer:
-    return _tokenizer(loaded, "source")
-
-
-def target_tokenizer(loaded: LoadedModel) -> Tokenizer:
-    return _tokenizer(loaded, "target")
-
-
-def _tokenizer(loaded: LoadedModel, side: str) -> Tokenizer:
-    found = loaded.tokenizers.get("tokenizer") or loaded.tokenizers.get(side)
+def tokenizer_of(loaded: LoadedModel, side: str) -> Tokenizer:
+    found = loaded.tokenizer(side)
     if found is None:
         raise QkvError(say("model folder", "模型文件夹"), say("no tokenizer.json", "没有 tokenizer.json"),
                        say("CTranslate2 needs the names of all tokens", "CTranslate2 需要所有词元的名字"))
     return found
-
-
-def refuse_not_installed() -> None:
-    if find_spec("ctranslate2") is None:
-        raise QkvError("ctranslate2", say("is not installed", "没有安装"), "pip install 'qkv[convert]'")

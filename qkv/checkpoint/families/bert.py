@@ -6,7 +6,7 @@ In: their config.json. Out: our spec, and back. Which head a file has, its weigh
 
 from typing import Any
 
-from qkv.checkpoint.families.config import Config, grouped, their_activation
+from qkv.checkpoint.families.config import Config, biased_heads, grouped, their_activation
 from qkv.checkpoint.names import Family, Row
 from qkv.model.spec import Dense, Head, Heads, Layer, Learned, MaskedHead, Norm, Pooler, Spec, Stack
 
@@ -81,7 +81,7 @@ def read(config: Config, masked: str, first: int) -> Spec:
     """BERT, and RoBERTa, which counts places from the number after its padding token."""
     config.only(tie_word_embeddings=True)
     d_model, n_heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    mixer = Heads(n_heads, n_heads, max(1, d_model // n_heads), bias=True, out_bias=True)
+    mixer = biased_heads(n_heads, d_model)
     part = Dense(config.whole("intermediate_size"), config.activation("hidden_act", "gelu"), bias=True)
     stack = encoder(config, mixer, part, config.layers("num_hidden_layers"), config.number("layer_norm_eps", 1e-12))
     return Spec(config.whole("vocab_size"), d_model, stack, None, Learned(first), read_head(config, masked),
@@ -103,7 +103,7 @@ def read_roberta(config: Config) -> Spec:
 def read_distilbert(config: Config) -> Spec:
     config.only(tie_word_embeddings=True)
     d_model, n_heads = config.whole("dim"), config.whole("n_heads")
-    mixer = Heads(n_heads, n_heads, max(1, d_model // n_heads), bias=True, out_bias=True)
+    mixer = biased_heads(n_heads, d_model)
     part = Dense(config.whole("hidden_dim"), config.activation("activation", "gelu"), bias=True)
     stack = encoder(config, mixer, part, config.layers("n_layers"), 1e-12)
     return Spec(config.whole("vocab_size"), d_model, stack, None, Learned(), read_head(config, "vocab_"),

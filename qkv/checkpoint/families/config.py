@@ -12,7 +12,7 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.model.spec import Activation, Layer
+from qkv.model.spec import Activation, Heads, Layer
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -102,6 +102,11 @@ class Config:
             raise QkvError(f"{self.where}, {name}", say("is missing", "缺失"), say("is this the model's own config?",
                                                                                  "这是该模型的 config 吗？"))
         return default if value is None else value
+
+
+def biased_heads(n_heads: int, d_model: int) -> Heads:
+    """Multi-head attention as in 2017 to 2019: biases everywhere, heads of d_model / n_heads."""
+    return Heads(n_heads, n_heads, max(1, d_model // n_heads), bias=True, out_bias=True)
 
 
 def their_activation(ours: Activation) -> str:

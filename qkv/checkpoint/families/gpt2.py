@@ -5,7 +5,7 @@ In: its config.json. Out: our spec, and back. Told in docs/convert.md, "Families
 
 from typing import Any
 
-from qkv.checkpoint.families.config import Config, grouped, their_activation
+from qkv.checkpoint.families.config import Config, biased_heads, grouped, their_activation
 from qkv.checkpoint.names import Family, Joined, Row, Turned
 from qkv.model.spec import Dense, Heads, Layer, Learned, LmHead, Norm, Spec, Stack
 
@@ -27,7 +27,7 @@ ROWS = [
 def read(config: Config) -> Spec:
     config.only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     d_model, n_heads = config.whole("n_embd"), config.whole("n_head")
-    mixer = Heads(n_heads, n_heads, max(1, d_model // n_heads), bias=True, out_bias=True)
+    mixer = biased_heads(n_heads, d_model)
     part = Dense(config.whole("n_inner", 4 * d_model), config.activation("activation_function", "gelu_new"), bias=True)
     layer = Layer(mixer, part, Norm("layer", "pre", config.number("layer_norm_epsilon", 1e-5)))
     head = None if config.is_bare() else LmHead(tied=config.flag("tie_word_embeddings", True))

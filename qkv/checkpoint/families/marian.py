@@ -7,7 +7,7 @@ Told in docs/convert.md, "Families".
 from dataclasses import replace
 from typing import Any, Literal
 
-from qkv.checkpoint.families.config import Config, grouped, their_activation
+from qkv.checkpoint.families.config import Config, biased_heads, grouped, their_activation
 from qkv.checkpoint.names import Family, Row, RowVector
 from qkv.model.spec import Dense, Heads, Layer, Learned, LmHead, Norm, Positions, Sinusoidal, Spec, Stack
 
@@ -52,7 +52,7 @@ def read(config: Config, positions: Positions, embed_norm: bool) -> Spec:
 
 def side_layer(config: Config, side: str) -> Layer:
     n_heads, d_model = config.whole(f"{side}_attention_heads"), config.whole("d_model")
-    heads = Heads(n_heads, n_heads, max(1, d_model // n_heads), bias=True, out_bias=True)
+    heads = biased_heads(n_heads, d_model)
     part = Dense(config.whole(f"{side}_ffn_dim"), config.activation("activation_function", "gelu"), bias=True)
     return Layer(heads, part, Norm("layer", "post"), cross=heads if side == "decoder" else None)
 

@@ -6,13 +6,13 @@ which the nearest has no words. Told in docs/gguf.md, "What fits".
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.families.config import grouped
-from qkv.checkpoint.huggingface.export import canonical, differences, expressed, mendable
+from qkv.checkpoint.families.config import biased_heads, grouped
+from qkv.checkpoint.huggingface.export import expressed, mendable, nearest, refuse_inexpressible
 from qkv.checkpoint.names import Row
 from qkv.errors import QkvError
 from qkv.language import say
@@ -183,7 +183,7 @@ def nearest_gpt2(spec: Spec) -> Spec | None:
     if parts is None or not isinstance(parts[1], Dense):
         return None
     n_heads = parts[0].n_heads
-    mixer = Heads(n_heads, n_heads, max(1, spec.d_model // n_heads), bias=True, out_bias=True)
+    mixer = biased_heads(n_heads, spec.d_model)
     return rebuilt(spec, mixer, Dense(parts[1].d_ff, "gelu_tanh", bias=True), "layer", Learned())
 
 
@@ -200,23 +200,14 @@ ARCHITECTURES = [
 # ── Choosing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def choose(spec: Spec) -> tuple[Architecture, Spec]:
     """The architecture that can say this spec, and the spec as it says it."""
-    tries = []
-    for one in ARCHITECTURES:
-        target = one.nearest(spec)
-        if target is not None:
-            gaps = list(differences(asdict(canonical(spec)), asdict(target)))
-            parts = [f"{path} {ours!r}" for path, ours, theirs in gaps if not can_mend(path, ours, theirs)]
-            tries.append((len(parts), len(gaps), one, target, parts))
-    if not tries:
+    targets = [(one, target) for one in ARCHITECTURES if (target := one.nearest(spec)) is not None]
+    if not targets:
         names = ", ".join(one.name for one in ARCHITECTURES)
         raise QkvError("model.json", say("llama.cpp has no model of this shape that we write", "llama.cpp 没有我们能写的这种结构"),
                        say(f"we write {names}", f"可写：{names}"))
-    _, _, one, target, parts = min(tries, key=lambda one: one[:2])
-    if parts:
-        raise QkvError("model.json", say(f"GGUF's nearest architecture, {one.name}, has no way to say {', '.join(parts)}",
-                                         f"GGUF 最接近的架构 {one.name} 无法表达 {'、'.join(parts)}"),
-                       say("such a model stays in our own format", "这样的模型请保留我们的格式"))
-    return one, target
+    chosen, target, parts = nearest(spec, targets, can_mend)
+    refuse_inexpressible(parts, say(f"GGUF's nearest architecture, {chosen.name},", f"GGUF 最接近的架构 {chosen.name}"))
+    return chosen, target
 
 
 def can_mend(path: str, ours: object, theirs: object) -> bool:

@@ -5,24 +5,22 @@ part GGUF cannot express. Told in docs/gguf.md.
 """
 
 from collections.abc import Iterator
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from qkv.checkpoint import disk
-from qkv.checkpoint.convert import with_extras
-from qkv.checkpoint.folder import LoadedModel, load_model
+from qkv.checkpoint.durable import write_file
 from qkv.checkpoint.gguf.architectures import choose, told
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
-from qkv.checkpoint.huggingface.export import refuse_occupied
+from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
+from qkv.checkpoint.load import load_folder
+from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
 from qkv.checkpoint.names import links, to_theirs
 from qkv.checkpoint.parity import Report
-from qkv.errors import QkvError
-from qkv.language import say
 from qkv.model.spec import Experts, LinearScaling, LlamaScaling, Rotary, Spec
 from qkv.model.turn import frequencies
 
@@ -33,29 +31,25 @@ BLOCK = 32  # numbers that share one scale in Q8_0: narrower rows stay float16
 
 def export_gguf(
     folder: str | Path, out: str | Path, n_inputs: int = 8, dtype: str = "float32"
-) -> tuple[dict[str, Any], Report | None]:
-    """Our folder as a GGUF file, and the proof that it says the same; 0 inputs: no proof."""
-    folder, out = Path(folder), Path(out)
+) -> tuple[WeightsMetadata, Report | None]:
+    """A model folder as a GGUF file, and the comparison of both; 0 inputs: no comparison."""
+    out = Path(out)
     refuse_occupied(out)
-    loaded = with_extras(load_model(folder), folder)
+    loaded = load_folder(folder, as_stored=True)
     name = save_gguf(out, loaded, dtype)
-    return (loaded.facts | {"family": f"gguf {name}", "dtype": dtype},
+    return (replace(loaded.metadata, family=f"gguf {name}", dtype=dtype),
             check_parity(loaded.model, out, dtype, n_inputs) if n_inputs else None)
 
 
 def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> str:
     """The whole file or none of it; the architecture it was written as comes back."""
     path, spec = Path(path), loaded.model.spec
-    refuse_not_installed()
+    refuse_not_installed("gguf")
     one, target = choose(spec)
     weights = told(loaded.model.state_dict(), spec, target)
     table, nameless = links(one.rows(target), weights)
     assert not nameless, nameless
-    with disk.scratch(path) as scratch:
-        write(scratch / path.name, one.name, loaded, target, to_theirs(table, weights), dtype)
-        disk.sync(scratch / path.name)
-        disk.rename(scratch / path.name, path)
-        disk.sync(path.parent)
+    write_file(path, lambda part: write(part, one.name, loaded, target, to_theirs(table, weights), dtype))
     return one.name
 
 
@@ -124,8 +118,3 @@ def packed(weights: dict[str, torch.Tensor], spec: Spec, dtype: str) -> Iterator
         if kind == "Q8_0" and values.shape[-1] % BLOCK:
             kind = "F16"
         yield name, gguf.quantize(values, gguf.GGMLQuantizationType[kind]), kind
-
-
-def refuse_not_installed() -> None:
-    if find_spec("gguf") is None:
-        raise QkvError("gguf", say("is not installed", "没有安装"), "pip install 'qkv[convert]'")

@@ -7,11 +7,11 @@ what it cannot do. Told in docs/gguf.md, "Tokenizers".
 from collections.abc import Iterator
 from typing import Any
 
-from qkv.checkpoint.folder import LoadedModel
+from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.errors import QkvError
 from qkv.language import say
-from qkv.text.marks import marks_of
 from qkv.text.ranks import PATTERNS
+from qkv.text.special_tokens import SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # llama.cpp's kinds of pieces
@@ -35,7 +35,7 @@ def add_tokenizer(writer: Any, loaded: LoadedModel, size: int) -> None:
     pieces = names_of(tokenizer, size)
     writer.add_token_list(pieces)
     writer.add_token_types(kinds_of(tokenizer, size))
-    add_special(writer, tokenizer, loaded.facts.get("generation") or {})
+    add_special(writer, tokenizer, loaded.generation)
 
 
 def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
@@ -55,18 +55,18 @@ def kinds_of(tokenizer: Tokenizer, size: int) -> list[int]:
     return kinds
 
 
-def add_special(writer: Any, tokenizer: Tokenizer, told: dict[str, Any]) -> None:
-    """The ids that begin, end and fill a text, and whether the first of them is put before every prompt."""
-    marks = marks_of(tokenizer, told)
-    if len(marks.begin) > 1:
+def add_special(writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> None:
+    """The special token ids, and whether bos is put before every prompt."""
+    known = generation_tokens(tokenizer, stored)
+    if len(known.begin) > 1:
         refuse([say("several tokens before every text", "每段文本前的多个词元")])
-    begin = marks.begin[0] if marks.begin else told.get("start_id", tokenizer.bos_id)
-    ids = {"bos": begin, "eos": marks.ends[0] if marks.ends else None, "unk": tokenizer.unk_id,
-           "pad": told.get("pad_id", tokenizer.pad_id)}
+    start = tokenizer.bos_id if stored.start_id is None else stored.start_id
+    ids = {"bos": known.begin[0] if known.begin else start, "eos": known.ends[0] if known.ends else None,
+           "unk": tokenizer.unk_id, "pad": tokenizer.pad_id if stored.pad_id is None else stored.pad_id}
     for role, id in ids.items():
         if id is not None:
             getattr(writer, f"add_{role}_token_id")(id)
-    writer.add_add_bos_token(bool(marks.begin))
+    writer.add_add_bos_token(bool(known.begin))
     writer.add_add_eos_token(False)
 
 

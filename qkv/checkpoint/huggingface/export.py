@@ -6,31 +6,31 @@ card; or one line that says which part their format cannot express. Told in docs
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.durable import separate
+from qkv.checkpoint.durable import packed, write_new_folder
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config, grouped
-from qkv.checkpoint.folder import LoadedModel
 from qkv.checkpoint.huggingface.reader import TARGET
 from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_files
+from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.checkpoint.names import Family, links, to_theirs
 from qkv.errors import QkvError
 from qkv.language import say
 from qkv.model.spec import Sinusoidal, Spec
 from qkv.model.transformer import Transformer
-from qkv.text.frame import Frame, frame_of, pair_frame
-from qkv.text.marks import marks_of
+from qkv.text.special_tokens import Template, encoder_template, generation_tokens, translation_template
 from qkv.text.tokenizer import Tokenizer
 
+Kind = TypeVar("Kind")  # what a spec is written as
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
 
@@ -42,7 +42,7 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     weights = expressed(loaded.model.state_dict(), spec, target)
     table, nameless = links(family.rows(target), weights)
     assert not nameless, nameless
-    files: dict[str, disk.Content] = {"model.safetensors": packed(to_theirs(table, weights))}
+    files: dict[str, disk.Content] = {"model.safetensors": packed(to_theirs(table, weights), {"format": "pt"})}
     ids = special_ids(loaded)
     kind = next(iter(weights.values())).dtype
     config = config | {k: v for k, v in ids.items() if k != "pad_token_id" or family.model_type != "roberta"} | {
@@ -52,8 +52,8 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     if spec.decoder is not None:
         files["generation_config.json"] = as_json(ids)
     files |= tokenizer_files(loaded)
-    if spec.decoder is None and loaded.facts.get("pooling"):
-        files |= pooling_files(loaded.facts["pooling"], spec.d_model)
+    if spec.decoder is None and loaded.pooling:
+        files |= pooling_files(loaded.pooling, spec.d_model)
     write(path, files)
     return family.model_type
 
@@ -61,29 +61,40 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
 # ── Which family, and what it cannot say ─────────────────────────────────────────────────────────────────────────
 def choose_family(spec: Spec) -> tuple[Family, dict[str, Any], Spec]:
     """The family whose config.json, read again, gives this spec; the nearest one's misfits are named if none does."""
-    tries, reasons = [], []
+    targets, reasons = [], []
     for family in FAMILIES.values():
-        config = family.write(spec)
+        written = family.write(spec)
         try:
-            target = family.read(Config("config.json", config, _head_names(spec))) if config else None
+            if written:
+                targets.append(((family, written), family.read(Config("config.json", written, _head_names(spec)))))
         except QkvError as error:
             reasons.append(error)
-            continue
-        if config is not None and target is not None:
-            gaps = list(differences(asdict(canonical(spec)), asdict(canonical(target))))
-            tries.append((sum(not mendable(*gap) for gap in gaps), len(gaps), family, config, target, gaps))
-    if reasons and not tries:
+    if reasons and not targets:
         raise reasons[0]
-    if not tries:
+    if not targets:
         raise QkvError("model.json", say("no family of Hugging Face has this shape", "Hugging Face 没有这种结构的模型族"),
                        say(f"we write {', '.join(FAMILIES)}", f"可写：{'、'.join(FAMILIES)}"))
-    wrong, _, family, config, target, gaps = min(tries, key=lambda one: one[:2])
-    if wrong:
-        parts = ", ".join(f"{path} {ours!r}" for path, ours, theirs in gaps if not mendable(path, ours, theirs))
-        raise QkvError("model.json", say(f"the nearest family, {family.model_type}, has no way to say {parts}",
-                                         f"最接近的模型族 {family.model_type} 无法表达 {parts}"),
-                       say("such a model stays in our own format", "这样的模型请保留我们的格式"))
+    (family, config), target, parts = nearest(spec, targets, mendable)
+    refuse_inexpressible(parts, say(f"the nearest family, {family.model_type},", f"最接近的模型族 {family.model_type}"))
     return family, config, target
+
+
+def nearest(
+    spec: Spec, targets: Iterable[tuple[Kind, Spec]], mendable: Callable[[str, Any, Any], bool]
+) -> tuple[Kind, Spec, list[str]]:
+    """The format whose spec differs least, that spec, and the parts of ours that it cannot express."""
+    tries = []
+    for kind, target in targets:
+        gaps = list(differences(asdict(canonical(spec)), asdict(canonical(target))))
+        tries.append((kind, target, [f"{gap[0]} {gap[1]!r}" for gap in gaps if not mendable(*gap)], len(gaps)))
+    kind, target, parts, _ = min(tries, key=lambda one: (len(one[2]), one[3]))
+    return kind, target, parts
+
+
+def refuse_inexpressible(parts: list[str], who: str) -> None:
+    if parts:
+        raise QkvError("model.json", say(f"{who} has no way to say {', '.join(parts)}", f"{who} 无法表达 {'、'.join(parts)}"),
+                       say("such a model stays in our own format", "这样的模型请保留我们的格式"))
 
 
 def _head_names(spec: Spec) -> list[str]:
@@ -146,11 +157,13 @@ def reordered(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def special_ids(loaded: LoadedModel) -> dict[str, Any]:
     """bos, eos, pad and, for a translator, the token that begins."""
-    tokenizer = loaded.tokenizers.get("target") or loaded.tokenizers.get("tokenizer")
-    known = loaded.facts.get("generation") or {}
+    tokenizer = loaded.tokenizer("target")
+    stored = loaded.generation
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_id", None) for role in ("bos", "eos", "pad")}
-    start, ends = known.get("start_id", ids["bos_token_id"]), known.get("eos_ids") or [ids["eos_token_id"]]
-    ids |= {"pad_token_id": known.get("pad_id", ids["pad_token_id"]), "eos_token_id": ends if len(ends) > 1 else ends[0]}
+    start = ids["bos_token_id"] if stored.start_id is None else stored.start_id
+    ends: list[int | None] = [*stored.eos_ids] or [ids["eos_token_id"]]
+    pad = ids["pad_token_id"] if stored.pad_id is None else stored.pad_id
+    ids |= {"pad_token_id": pad, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if loaded.model.spec.encoder and loaded.model.spec.decoder:  # without a start our Translator's is <pad>, MarianConfig's 58100
         ids["decoder_start_token_id"] = ids["pad_token_id"] if start is None else start
     else:
@@ -160,40 +173,39 @@ def special_ids(loaded: LoadedModel) -> dict[str, Any]:
 
 def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
     """tokenizer.json and which of its tokens does what; a second vocabulary stands beside it."""
-    tokenizers, spec = loaded.tokenizers, loaded.model.spec
-    first = tokenizers.get("tokenizer") or tokenizers.get("source")
+    tokenizers, spec, first = loaded.tokenizers, loaded.model.spec, loaded.tokenizer("source")
     if first is None:
         return {}
     ids = {role: getattr(first, f"{role}_id") for role in ROLES}
     named = {f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.max_len, **named}
-    framed = with_frame(first, frame_for(loaded, first))
-    files: dict[str, disk.Content] = {"tokenizer.json": framed.save, "tokenizer_config.json": as_json(about)}
+    templated = with_template(first, template_for(loaded, first))
+    files: dict[str, disk.Content] = {"tokenizer.json": templated.save, "tokenizer_config.json": as_json(about)}
     return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
 
 
-def frame_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Frame:
-    """What our own pipelines put around a text that the model reads; other software knows it only from tokenizer.json."""
+def template_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Template:
+    """The special tokens that our own pipelines add to a text; other software knows them only from tokenizer.json."""
     spec = loaded.model.spec
     if spec.decoder is None:
-        return frame_of(tokenizer)
+        return encoder_template(tokenizer)
     if spec.encoder is None:
-        return Frame(marks_of(tokenizer, loaded.facts.get("generation") or {}).begin)
-    return pair_frame(tokenizer)
+        return Template(generation_tokens(tokenizer, loaded.generation).begin)
+    return translation_template(tokenizer)
 
 
-def with_frame(tokenizer: Tokenizer, frame: Frame) -> Tokenizer:
-    """The same tokenizer, which puts these tokens around a text by itself; one that has a rule of its own keeps it."""
-    if tokenizer.rules.get("post_processor") is not None or not frame.size:
+def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
+    """The same tokenizer with this post-processing template; one that has a post-processor keeps its own."""
+    if tokenizer.rules.get("post_processor") is not None or not added.size:
         return tokenizer
-    name = dict(zip(ids := (*frame.before, *frame.after), tokenizer.tokens(ids), strict=True))
+    name = dict(zip(ids := (*added.before, *added.after), tokenizer.tokens(ids), strict=True))
 
     def template(*sequences: str) -> list[dict[str, Any]]:
         """before A after, and for a pair: before A after B after."""
-        parts: list[dict[str, Any]] = [{"SpecialToken": {"id": name[id], "type_id": 0}} for id in frame.before]
+        parts: list[dict[str, Any]] = [{"SpecialToken": {"id": name[id], "type_id": 0}} for id in added.before]
         for kind, sequence in enumerate(sequences):
             parts += [{"Sequence": {"id": sequence, "type_id": kind}}]
-            parts += [{"SpecialToken": {"id": name[id], "type_id": kind}} for id in frame.after]
+            parts += [{"SpecialToken": {"id": name[id], "type_id": kind}} for id in added.after]
         return parts
     rule = {"type": "TemplateProcessing", "single": template("A"), "pair": template("A", "B"),
             "special_tokens": {piece: {"id": piece, "ids": [id], "tokens": [piece]} for id, piece in name.items()}}
@@ -209,16 +221,13 @@ def card(loaded: LoadedModel, family: Family) -> str:
             f"{numbers:,} parameters, written by `qkv export --to huggingface`. Load it with `transformers`; no custom code.\n")
 
 
-def packed(weights: Mapping[str, Tensor]) -> Any:
-    """The weights as the content of a file; transformers asks for the word "pt"."""
-    def fill(path: Path) -> None:
-        save_file(separate(weights), path, metadata={"format": "pt"})
-        path.chmod(path.parent.stat().st_mode & 0o666)  # the library writes 0600: a server may be another user
-    return fill
-
-
 def as_json(fields: Mapping[str, Any]) -> bytes:
     return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
+
+
+def refuse_not_installed(name: str) -> None:
+    if find_spec(name) is None:
+        raise QkvError(name, say("is not installed", "没有安装"), "pip install 'qkv[convert]'")
 
 
 def refuse_occupied(path: Path) -> None:
@@ -228,11 +237,8 @@ def refuse_occupied(path: Path) -> None:
 
 def write(path: Path, files: Mapping[str, disk.Content]) -> None:
     """The folder with all its files, or none of it."""
-    with disk.scratch(path) as folder:
+    def fill(folder: Path) -> None:
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             disk.fill(folder / name, content)
-            disk.sync(folder / name)
-        disk.sync(folder)
-        disk.put(folder, path)
-        disk.sync(path.parent)
+    write_new_folder(path, fill)

@@ -14,19 +14,20 @@ from torch import Tensor
 
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config
-from qkv.checkpoint.folder import LoadedModel
 from qkv.checkpoint.huggingface.marian_tokenizers import FILES as MARIAN_FILES
 from qkv.checkpoint.huggingface.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.checkpoint.names import Family, links, to_ours, to_theirs
 from qkv.checkpoint.shards import TYPES, Shards, inside, read_table
+from qkv.checkpoint.weights import refuse_mismatch, reset_balance
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.door import check
-from qkv.model.experts import ExpertFeedForward
 from qkv.model.spec import Experts, Spec
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_tokenizer
+from qkv.text.special_tokens import SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 
 TARGET = "target_tokenizer.json"  # of a model of ours with two vocabularies; other software knows only one
@@ -40,16 +41,11 @@ def is_huggingface(folder: str | Path) -> bool:
 
 
 def load_huggingface(
-    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32
+    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32, only_finite: bool = True
 ) -> LoadedModel:
     """The model of their folder, computing in `dtype` (None: each weight as it is stored), with its tokenizer."""
     folder = Path(folder)
-    shards = Shards(folder)
-    config = Config(folder / "config.json", read_config(folder), shards.entries)
-    family = family_of(config)
-    spec = family.read(config)
-    check(spec, str(config.where))
-    refuse_boasts(spec, shards, config)
+    shards, config, family, spec = read_family(folder)
     with torch.device("meta"):  # only shapes: the memory comes with the weights
         model = Transformer(spec)
     slots = model.state_dict()
@@ -57,18 +53,28 @@ def load_huggingface(
     assert not nameless, nameless
     names, copies = match_names(shards, family, family.spare(spec), to_theirs(table, slots))
     refuse_different_copies(shards, copies)
-    weights = to_ours(table, reader(shards, names, device, dtype))
+    weights = to_ours(table, reader(shards, names, device, dtype, only_finite))
     model.load_state_dict(weights, assign=True)
-    for module in model.modules():
-        if isinstance(module, ExpertFeedForward):
-            module.balance = torch.zeros((), device=device)  # no weight, so no file brings it off the meta device
-    return LoadedModel(model.eval(), read_tokenizers(folder, spec), facts_of(model, family, shards, config, folder))
+    reset_balance(model, device)
+    metadata = metadata_of(model, sum(path.stat().st_size for path in shards.files), family=family.model_type)
+    return LoadedModel(model.eval(), read_tokenizers(folder, spec), metadata,
+                       read_special_ids(folder, config, spec.vocab_size), read_pooling(folder))
 
 
 def read_spec(folder: Path) -> Spec:
-    """What their config.json describes, in our words."""
-    config = Config(folder / "config.json", read_config(folder), Shards(folder).entries)
-    return family_of(config).read(config)
+    """The spec that their config.json describes."""
+    return read_family(folder)[3]
+
+
+def read_family(folder: Path) -> tuple[Shards, Config, Family, Spec]:
+    """Their config.json, checked against the headers of the weights, with its family and the spec it describes."""
+    shards = Shards(folder)
+    config = Config(folder / "config.json", read_config(folder), shards.entries)
+    family = family_of(config)
+    spec = family.read(config)
+    check(spec, str(config.where))
+    refuse_boasts(spec, shards, config)
+    return shards, config, family, spec
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -139,26 +145,17 @@ def refuse_misfits(shards: Shards, names: dict[str, str], wanted: dict[str, Tens
     shapes = [f"{name}: {one.shape}{say(', not ', '，应为 ')}{tuple(wanted[name].shape)}"
               for name, one in found.items() if one.shape != tuple(wanted[name].shape)]
     kinds = [f"{name}: {one.kind}" for name, one in found.items() if one.kind not in TYPES]
-    parts = [
-        (missing, say("weight missing" if len(missing) == 1 else "weights missing", "个权重缺失")),
-        (unknown, say("unknown", "个未知")),
-        (shapes, say("of another shape", "个形状不同")),
-        (kinds, say("not of a float type", "个不是浮点类型")),
-    ]
-    told = [f"{len(some)} {what} ({', '.join(some)})" for some, what in parts if some]
-    if told:
-        raise QkvError(shards.folder, say(", ", "，").join(told),
-                       say("is the download complete, and the model what config.json says?",
-                           "下载完整吗？模型与 config.json 相符吗？"))
+    refuse_mismatch(shards.folder, missing, unknown, shapes, kinds, say(
+        "is the download complete, and the model what config.json says?", "下载完整吗？模型与 config.json 相符吗？"))
 
 
 def reader(
-    shards: Shards, names: dict[str, str], device: str | torch.device, dtype: torch.dtype | None
+    shards: Shards, names: dict[str, str], device: str | torch.device, dtype: torch.dtype | None, only_finite: bool
 ) -> Callable[[str], Tensor]:
     """Reads one weight by its name, refuses it if it is not finite, and puts it where and how it is wanted."""
     def read(name: str) -> Tensor:
         tensor = shards.read(names[name])
-        if not torch.stack(tensor.aminmax()).isfinite().all():  # the extremes are NaN if any number is
+        if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():  # the extremes are NaN if any number is
             count = int((~tensor.isfinite()).sum())
             raise QkvError(shards.folder, say(f"{names[name]} holds {count} numbers that are not finite",
                                               f"{names[name]} 中有 {count} 个非有限数"),
@@ -192,21 +189,12 @@ def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
     return read_marian_tokenizers(folder, spec.source_vocab_size is not None) if there >= set(MARIAN_FILES) else {}
 
 
-def facts_of(model: Transformer, family: Family, shards: Shards, config: Config, folder: Path) -> dict[str, Any]:
-    """What a user of the model wants to know beside it."""
-    return {
-        "parameters": sum(weight.numel() for weight in model.parameters()), "family": family.model_type,
-        "dtype": str(model.embed.weight.dtype).removeprefix("torch."),
-        "bytes": sum(path.stat().st_size for path in shards.files), "sha256": None,
-        "generation": read_generation(folder, config, model.spec.vocab_size), "pooling": read_pooling(folder),
-    }
-
-
-def read_generation(folder: Path, config: Config, size: int) -> dict[str, Any]:
-    """The ids that begin, end and fill a text, as far as their folder tells them; `size`: what the decoder can say."""
+def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
+    """The special token ids of their config.json and generation_config.json, as far as they are below the vocabulary size."""
     fields = config.fields | {k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None}
     ends = fields.get("eos_token_id")
     start = fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
-    ids = {"start_id": fields.get("bos_token_id") if start is None else start, "pad_id": fields.get("pad_token_id")}
-    return {name: id for name, id in ids.items() if type(id) is int and 0 <= id < size} | {
-        "eos_ids": [id for id in (ends if isinstance(ends, list) else [ends]) if type(id) is int and 0 <= id < size]}
+    start = fields.get("bos_token_id") if start is None else start
+    ids = [id if type(id) is int and 0 <= id < size else None
+           for id in (start, fields.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends]))]
+    return SpecialTokenIds(ids[0], ids[1], tuple(id for id in ids[2:] if id is not None))

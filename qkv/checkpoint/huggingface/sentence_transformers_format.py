@@ -8,15 +8,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from qkv.checkpoint.loaded_model import Mode, PoolingConfig
 from qkv.checkpoint.shards import inside, read_json, read_table
 from qkv.errors import QkvError
 from qkv.language import say
 
-MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
+MODES: dict[str, Mode] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
 
 
-def read_pooling(folder: Path) -> dict[str, Any] | None:
-    """{"pooling": "mean", "normalised": True, "max_len": 256}, or None for a folder without modules.json."""
+def read_pooling(folder: Path) -> PoolingConfig | None:
+    """The pooling that modules.json describes; None for a folder without it."""
     modules = read_json(folder, "modules.json", {})
     if not modules:
         return None
@@ -30,11 +31,11 @@ def read_pooling(folder: Path) -> dict[str, Any] | None:
                        say("Transformer, Pooling and Normalize can be imported", "可导入 Transformer、Pooling 和 Normalize"))
     places = [str(one.get("path", "")) for one, kind in zip(modules, kinds, strict=True) if kind == "Pooling"]
     length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
-    return {"pooling": read_mode(folder, places[0]) if places else "cls", "normalised": "Normalize" in kinds,
-            "max_len": length if type(length) is int and length > 0 else None}
+    return PoolingConfig(read_mode(folder, places[0]) if places else "cls", "Normalize" in kinds,
+                         length if type(length) is int and length > 0 else None)
 
 
-def read_mode(folder: Path, place: str) -> str:
+def read_mode(folder: Path, place: str) -> Mode:
     """cls, mean or max, from the pooling module's own config.json."""
     inside(folder, place, "config.json")  # no way out of the folder
     fields = read_table(folder / place, "config.json")
@@ -47,15 +48,15 @@ def read_mode(folder: Path, place: str) -> str:
     return modes[0]
 
 
-def pooling_files(pooling: dict[str, Any], d_model: int) -> dict[str, bytes]:
+def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
     """modules.json and what belongs to it, for a folder that sentence-transformers loads."""
-    kinds = ["Transformer", "Pooling", "Normalize"] if pooling["normalised"] else ["Transformer", "Pooling"]
+    kinds = ["Transformer", "Pooling", "Normalize"] if pooling.normalize else ["Transformer", "Pooling"]
     modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
                for i, kind in enumerate(kinds)]
-    modes: dict[str, Any] = {theirs: ours == pooling["pooling"] for theirs, ours in MODES.items()}
+    modes: dict[str, Any] = {theirs: ours == pooling.pooling for theirs, ours in MODES.items()}
     files: dict[str, Any] = {
         "modules.json": modules, "1_Pooling/config.json": {"word_embedding_dimension": d_model, **modes},
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
-        "sentence_bert_config.json": {"max_seq_length": pooling["max_len"], "do_lower_case": False},
+        "sentence_bert_config.json": {"max_seq_length": pooling.max_len, "do_lower_case": False},
     }
     return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()}

@@ -1,4 +1,4 @@
-"""Weights stored in half precision are computed in float32 on a CPU, whoever opens the folder."""
+"""Weights stored in half precision are computed in float32 on a CPU, whichever command loads the folder."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ import torch
 
 import qkv
 from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.load import load_folder, widen_halves
 from qkv.cli.explore import open_explorer
 from qkv.model import spec as s
 from qkv.model.presets import reader, translator, writer
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator, Translator
 from qkv.pipeline.embedder import Embedder
-from qkv.pipeline.opening import computable, open_folder
 from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
 
@@ -60,13 +60,13 @@ def test_a_model_stored_in_halves_is_computed_in_float32(family, dtype, tmp_path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_whole_numbers_stay_as_they_are_stored(dtype, tmp_path):
     stored_model, _ = stored(tmp_path, "generator", dtype)
-    assert dtypes(open_folder(tmp_path).model) == {dtype}
+    assert dtypes(load_folder(tmp_path).model) == {dtype}
     assert dtypes(stored_model) == {torch.float32}
 
 
 def test_halves_stay_halves_elsewhere_than_on_a_cpu():
     model = Transformer(FAMILIES["generator"][1](60)).to("meta", torch.bfloat16)
-    assert dtypes(computable(model)) == {torch.bfloat16}
+    assert dtypes(widen_halves(model)) == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

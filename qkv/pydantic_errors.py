@@ -1,0 +1,75 @@
+"""Validate values from outside with pydantic; its errors become one line in the user's language.
+
+In: a dataclass and a tree of plain values (from JSON or YAML). Out: the dataclass, or a QkvError that names every
+wrong field, its value and what would be right.
+"""
+
+import re
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+from qkv.errors import QkvError, near_miss
+from qkv.language import say
+
+Kind = TypeVar("Kind")
+
+
+class Problem(NamedTuple):
+    """One wrong field: where it is in the file, what is wrong, what would be right."""
+
+    path: str
+    wrong: str
+    right: str
+
+
+def read_as(kind: type[Kind], tree: object, where: object) -> Kind:
+    """The dataclass `kind` with the values of `tree`; `where` names the file in messages."""
+    from pydantic import ValidationError
+
+    try:
+        return cast(Kind, adapter(cast(Hashable, kind)).validate_python(tree))
+    except ValidationError as error:
+        known = [field.name for field in fields(cast(Any, kind))]
+        raise to_error(where, [explain(one, known) for one in error.errors()]) from None
+
+
+@cache
+def adapter(kind: Hashable) -> Any:
+    """Pydantic's TypeAdapter of a type, built once."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cast(type, kind))
+
+
+def explain(error: Any, known: Iterable[str], hidden: Container[object] = ()) -> Problem:
+    """One of pydantic's errors; `known` are the field names, `hidden` the parts of its path that no file shows."""
+    location = [str(part) for part in error["loc"] if part not in hidden]
+    path, kind, value = ".".join(location), error["type"], error["input"]
+    if kind == "unexpected_keyword_argument":
+        name = location[-1]
+        return Problem(".".join(location[:-1]), say(f"no field '{name}'", f"没有字段 '{name}'"), near_miss(name, known))
+    if kind in ("missing", "missing_argument"):
+        return Problem(path, say("is missing", "缺少该字段"), say("write it down", "请写上"))
+    wrong = say(f"cannot be {value!r}", f"不能是 {value!r}")
+    if kind == "literal_error":
+        return Problem(path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"])))
+    return Problem(path, wrong, right_type(kind) or str(error["msg"]))
+
+
+def right_type(kind: str) -> str:
+    """What to write instead, by the first word of pydantic's error type; "" for the others (pydantic has only English)."""
+    return {
+        "int": say("use a whole number", "请用整数"), "float": say("use a number", "请用数字"),
+        "bool": say("use true or false", "请用 true 或 false"), "tuple": say("use a list", "请用列表"),
+        "string": say("use text, in quotes if it looks like something else", "请用文本，必要时加引号"),
+        "dataclass": say("use an object", "请用对象"),
+    }.get(kind.partition("_")[0], "")  # fmt: skip
+
+
+def to_error(where: object, problems: Sequence[Problem]) -> QkvError:
+    """One QkvError for all of them: the first in its place, the others after it."""
+    first, *rest = dict.fromkeys(problems)  # each once
+    more = "".join(f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}" for path, wrong, right in rest)
+    return QkvError(f"{where}, {first.path}" if first.path else where, first.wrong, first.right + more)

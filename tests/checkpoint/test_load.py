@@ -1,0 +1,160 @@
+"""One entry point loads our folders and Hugging Face's for every command, with typed fields for what comes along."""
+
+import json
+
+import pytest
+import torch
+
+from qkv.checkpoint.durable import write_folder
+from qkv.checkpoint.folder import NEXT, load_model, save_model
+from qkv.checkpoint.huggingface.export import save_huggingface
+from qkv.checkpoint.load import check_device, load_folder, load_spec
+from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, metadata_of, stored_files
+from qkv.cli.app import run
+from qkv.errors import QkvError
+from qkv.model.guided import AlignmentHead
+from qkv.model.presets import reader, translator, writer
+from qkv.model.spec import Gated, Heads
+from qkv.model.transformer import Transformer
+from qkv.text.learn import learn
+from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
+
+LETTERS = learn("char", ["the cat sat on the mat"], vocab_size=60)
+SPECS = {
+    "marian": translator(LETTERS.vocab_size, 16, 2, 4, 24),
+    "llama": writer(LETTERS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
+    "bert": reader(LETTERS.vocab_size, 16, 2, 4, 24),
+}
+
+
+@pytest.fixture(params=SPECS)
+def both(request, tmp_path):
+    """The same model as a folder of Hugging Face's and, read from it, as one of ours."""
+    torch.manual_seed(4)
+    model = Transformer(SPECS[request.param])
+    save_huggingface(tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)))
+    theirs = load_folder(tmp_path / "theirs")
+    save_model(tmp_path / "ours", theirs.model, theirs.tokenizers)
+    return tmp_path / "theirs", tmp_path / "ours"
+
+
+def test_both_kinds_of_folders_give_the_same_model(both):
+    theirs, ours = map(load_folder, both)
+    assert theirs.model.spec == ours.model.spec == load_spec(both[0]) == load_spec(both[1])
+    for name, weight in ours.model.state_dict().items():
+        assert torch.equal(theirs.model.state_dict()[name], weight), name
+    assert not theirs.model.training and not ours.model.training
+    assert theirs.metadata.parameters == ours.metadata.parameters == sum(one.numel() for one in ours.model.parameters())
+    assert theirs.metadata.family in SPECS and ours.metadata.family is None and ours.metadata.sha256
+
+
+@pytest.mark.parametrize("command", [["check"], ["plan", "--json"]])
+def test_check_and_plan_read_their_folders_and_say_what_they_say_of_ours(both, command, capsys):
+    told = []
+    for folder in both:
+        assert run([command[0], str(folder), *command[1:]]) == 0
+        told.append(capsys.readouterr().out.replace(str(folder), "FOLDER"))
+    assert told[0] == told[1] and len(told[0]) > 400
+
+
+def test_check_tells_of_weights_that_are_not_finite_in_their_folder_too(tmp_path, capsys):
+    model = Transformer(SPECS["llama"])
+    model.embed.weight.data[2, 3] = torch.nan
+    save_huggingface(tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)))
+    with pytest.raises(QkvError, match="holds 1 numbers that are not finite"):
+        load_folder(tmp_path / "theirs")
+    assert run(["check", str(tmp_path / "theirs")]) == 1
+    assert "✗ every weight is finite: NaN or infinity in embed.weight: 1" in capsys.readouterr().out
+
+
+def test_the_published_stories_are_checked_and_planned_where_they_lie(shared, capsys):
+    folder = str(shared / "stories260K_hf")
+    assert run(["check", folder]) == 0 and capsys.readouterr().out.count("✓") == 9
+    assert run(["plan", folder, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"]["total"] == 260_032
+
+
+def test_their_folder_is_exported_without_an_import(both, tmp_path, capsys):
+    assert run(["export", str(both[0]), "--to", "huggingface", "--out", str(tmp_path / "again"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"]["same"] and told["metadata"] == {
+        "parameters": load_folder(both[0]).metadata.parameters, "dtype": "float32", "sha256": None,
+        "bytes": (both[0] / "model.safetensors").stat().st_size, "family": load_folder(both[0]).metadata.family}
+
+
+def test_a_spec_needs_no_weights(tmp_path):
+    save_model(tmp_path, Transformer(SPECS["llama"]), {})
+    for name in ("model.safetensors", "manifest.json"):
+        (tmp_path / name).unlink()
+    assert load_spec(tmp_path) == SPECS["llama"]
+    with pytest.raises(QkvError) as error:
+        load_folder(tmp_path)
+    assert str(error.value) == f"{tmp_path}: no model.safetensors; is the copy complete?"
+
+
+@pytest.mark.parametrize("stored, options, expected", [
+    (torch.bfloat16, {}, torch.float32), (torch.bfloat16, {"as_stored": True}, torch.bfloat16),
+    (torch.float64, {}, torch.float64), (torch.float64, {"dtype": torch.float32}, torch.float32),
+    (torch.bfloat16, {"dtype": torch.bfloat16}, torch.bfloat16)])
+def test_the_data_type_is_the_stored_one_unless_it_is_asked_for_or_half_on_a_cpu(tmp_path, stored, options, expected):
+    save_model(tmp_path, Transformer(SPECS["llama"]).to(stored), {})
+    loaded = load_folder(tmp_path, **options)
+    assert {weight.dtype for weight in loaded.model.parameters()} == {expected}
+
+
+@pytest.mark.parametrize("options, expected", [({}, torch.float32), ({"as_stored": True}, torch.bfloat16), ({"dtype": torch.float64}, torch.float64)])
+def test_their_models_compute_in_float32_unless_asked_otherwise(tmp_path, options, expected):
+    model = Transformer(SPECS["llama"]).to(torch.bfloat16)
+    save_huggingface(tmp_path / "theirs", LoadedModel(model, {}, metadata_of(model)))
+    loaded = load_folder(tmp_path / "theirs", **options)
+    assert {weight.dtype for weight in loaded.model.parameters()} == {expected}
+
+
+# ── What comes along ─────────────────────────────────────────────────────────────────────────────────────────────
+IDS, POOLING, HEAD = SpecialTokenIds(5, None, (3, 7)), PoolingConfig("max", True, 12), AlignmentHead(1, 3)
+
+
+def test_what_is_stored_beside_a_model_comes_back(tmp_path):
+    save_model(tmp_path, Transformer(SPECS["marian"]), {}, stored_files(IDS, POOLING, HEAD))
+    loaded = load_folder(tmp_path)
+    assert (loaded.generation, loaded.pooling, loaded.alignment) == (IDS, POOLING, HEAD)
+    files = {name: json.loads((tmp_path / name).read_text()) for name in ("generation.json", "pooling.json", "alignment.json")}
+    assert files == {"generation.json": {"start_id": 5, "eos_ids": [3, 7]}, "alignment.json": {"layer": 1, "head": 3},
+                     "pooling.json": {"pooling": "max", "normalised": True, "max_len": 12}}
+
+
+def test_a_folder_without_them_has_none(tmp_path):
+    save_model(tmp_path, Transformer(SPECS["marian"]), {})
+    loaded = load_folder(tmp_path)
+    assert (loaded.generation, loaded.pooling, loaded.alignment) == (NOT_STORED, None, None)
+
+
+def test_they_are_of_the_version_that_counts(tmp_path):
+    model = Transformer(SPECS["marian"])
+    save_model(tmp_path, model, {}, stored_files(SpecialTokenIds(1)))
+    files = {name: (tmp_path / name).read_bytes() for name in ("model.json", "model.safetensors")}
+    write_folder(tmp_path / NEXT, files | stored_files(SpecialTokenIds(2)))  # a save that was cut short
+    assert load_model(tmp_path).generation == SpecialTokenIds(2)
+
+
+@pytest.mark.parametrize("name, content, line", [
+    ("generation.json", '{"start_id": "five"}', ", start_id: cannot be 'five'; use a whole number"),
+    ("generation.json", '{"eos_ids": 3}', ", eos_ids: cannot be 3; use a list"),
+    ("generation.json", "[3]", ": is not a table; is the download complete?"),
+    ("pooling.json", '{"pooling": "men"}', ", pooling: cannot be 'men'; did you mean 'mean'?"),
+    ("pooling.json", '{"normalised": "yes?"}', ", normalize: cannot be 'yes?'; use true or false"),
+    ("alignment.json", '{"layer": 2, "head": 0}',
+     ": names no cross-attention head of this model: {'layer': 2, 'head': 0}; write a layer and a head, both from 0"),
+])
+def test_a_mistake_in_them_is_one_line(tmp_path, name, content, line):
+    save_model(tmp_path, Transformer(SPECS["marian"]), {})
+    (tmp_path / name).write_text(content)
+    with pytest.raises(QkvError) as error:
+        load_folder(tmp_path)
+    assert str(error.value) == f"{tmp_path / name}{line}"
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(QkvError) as error:
+        load_folder(tmp_path / "none", "teapot")
+    assert str(error.value) == "device: no 'teapot' here; use cpu" and check_device("cpu") == "cpu"
