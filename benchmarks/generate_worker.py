@@ -40,13 +40,13 @@ def ours(folder: str, kind: str, tokens: int):
 
 def writing(model, kind: str, tokens: int):
     from qkv.engine.prompt import make_prompt_stepper
-    from qkv.generate.settings import Writing
+    from qkv.generate.config import GenerationConfig
     from qkv.generate.write import Bounds, write
     from qkv.model.eval_mode import eval_mode
 
     def run(prompts):
         with eval_mode(model):
-            settings = Writing(max_new_tokens=tokens, temperature=0, seed=0)
+            settings = GenerationConfig(max_new_tokens=tokens, temperature=0, seed=0)
             found = write(make_prompt_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
         assert all(len(one.ids) == tokens for one in found)
 

@@ -36,7 +36,7 @@ def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
     model = Transformer(replace(spec, max_len=7, positions=Learned(), head=LmHead(bias=True)))
     with torch.no_grad():
         model.lm_head.bias[tokenizer.encode("一二三四")] = 50.0  # <eos> is never said
-    best, = Translator(model, tokenizer, tokenizer).translate(["一二"], alignment=True, beam_size=beam_size)[0]
+    best, = Translator.from_model(model, tokenizer, tokenizer).translate(["一二"], alignment=True, beam_size=beam_size)[0]
     assert len(best.tokens) == 7 and [link.target for link in best.alignment] == list(best.text)
     ids = tokenizer.encode(best.text)
     weights = cross_weights(model, [*tokenizer.encode("一二"), tokenizer.eos_id], [tokenizer.bos_id, *ids[:-1]])  # row i says token i
@@ -44,7 +44,7 @@ def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
 
 
 def test_importing_qkv_does_not_import_torch():
-    code = "import sys, qkv; assert 'torch' not in sys.modules; qkv.load; assert 'torch' in sys.modules"
+    code = "import sys, qkv; qkv.load, qkv.Translator; assert 'torch' not in sys.modules; qkv.Embedder; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -56,7 +56,7 @@ def test_a_trained_translator_translates(digits):
 
 @pytest.mark.parametrize("head", [None, AlignmentHead(0, 1)])
 def test_the_spans_of_an_alignment_are_those_of_its_words(digits, head):
-    aligner = Translator(digits.model, digits.source, digits.target, alignment=head)
+    aligner = Translator.from_model(digits.model, digits.source, digits.target, alignment=head)
     source, target = "三一三。", "three one three."
     ids = digits.target.encode(target)
     spans, links = aligner.span_links(source, target), aligner.links(source, ids)
@@ -108,9 +108,9 @@ def test_a_long_text_is_translated_sentence_by_sentence(digits, caplog):
 
 
 def test_a_sentence_beyond_the_models_limit_is_parted_with_a_warning_and_no_part_is_lost(digits, caplog):
-    parts = digits.parts("三一二四，" * 30 + "五。")
-    assert "".join(parts) == "三一二四，" * 30 + "五。" and len(parts) == 5
-    assert all(len(digits.source.encode(part)) <= 39 for part in parts)
+    parts, = digits.segment(["三一二四，" * 30 + "五。"])
+    assert "".join(part.text for part in parts) == "三一二四，" * 30 + "五。" and len(parts) == 5
+    assert all(part.ids == digits.source.encode(part.text) and len(part.ids) <= 39 for part in parts)
     assert [record.getMessage() for record in caplog.records] == [
         "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': 152 tokens, the model reads 39; translated in 5 parts"]
 
@@ -138,7 +138,7 @@ def test_a_saved_translator_says_the_same(digits, tmp_path):
 def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
     tokenizer = learn("bytes", ["我爱 you"], 300)
     model = Transformer(translator(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
-    Translator(model, tokenizer, tokenizer).save(tmp_path)
+    Translator.from_model(model, tokenizer, tokenizer).save(tmp_path)
     assert {path.name for path in tmp_path.glob("*.json")} >= {"model.json", "tokenizer.json"}
     best, = qkv.load(tmp_path).translate(["我爱 you"], alignment=True)[0]
     assert isinstance(best.text, str) and best.alignment is not None
@@ -147,7 +147,7 @@ def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
 def test_learned_positions_are_never_exceeded():
     tokenizer = learn("char", ["abcdefg"], 20)
     spec = replace(translator(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16), max_len=9, positions=Learned())
-    untrained = Translator(Transformer(spec), tokenizer, tokenizer)
+    untrained = Translator.from_model(Transformer(spec), tokenizer, tokenizer)
     for beam_size in (1, 3):
         assert isinstance(untrained("abcdefg" * 5, beam_size=beam_size), str)
 

@@ -40,5 +40,5 @@ def make(folder: Path, steps: int = 150) -> Path:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    Translator(model, source, target).save(folder)
+    Translator.from_model(model, source, target).save(folder)
     return folder

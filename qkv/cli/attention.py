@@ -29,7 +29,7 @@ def attention(
     subject = open_explorer(folder).subject
     if subject.family == "translator" and kind is None and layer is None:
         source, target = subject.tokenizers.values()
-        translator = Translator(subject.model, source, target, marks=subject.generation, alignment=subject.alignment)
+        translator = Translator.from_model(subject.model, source, target, stored=subject.generation, alignment=subject.alignment)
         print(draw_cross_attention(translator, text, out))
         return
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.generate.writing import TextGenerator
+    from qkv.pipeline import Generator
 
 TRAIN, VALID = FILES = "train.jsonl", "valid.jsonl"
 PREFIX = "今天天气"
@@ -54,7 +54,7 @@ def show(out: Path) -> None:
           "qkv train generate --text book.txt --out runs/mine")
 
 
-def continuations(generator: "TextGenerator", prefixes: list[str], seed: int) -> list[str]:
+def continuations(generator: "Generator", prefixes: list[str], seed: int) -> list[str]:
     """Each prefix with a sampled continuation."""
     written = generator.generate(prefixes, max_new_tokens=LONGEST, temperature=TEMPERATURE, seed=seed)
     return [prefix + texts[0].text for prefix, texts in zip(prefixes, written, strict=True)]
@@ -69,14 +69,14 @@ def prefixes() -> list[str]:
     return [pair.source[: (len(pair.source) + 1) // 2] for pair in chosen]
 
 
-def grammatical(generator: "TextGenerator") -> int:
+def grammatical(generator: "Generator") -> int:
     """How many continuations are sentences that the built-in grammar generates; one seed draws alike for all prompts, so each has its own."""
     from qkv.data.builtin.recognizer import is_sentence
 
     return sum(is_sentence(text) for seed, prefix in enumerate(prefixes()) for text in continuations(generator, [prefix], seed))
 
 
-def draw_next_tokens(generator: "TextGenerator", path: Path, steps: int = 4, shown: int = 8) -> Path:
+def draw_next_tokens(generator: "Generator", path: Path, steps: int = 4, shown: int = 8) -> Path:
     """The most probable next characters after the prefix, then after each character of the greedy continuation."""
     from math import exp
 

@@ -52,9 +52,10 @@ def evaluate(
 
         return evaluate_retrieval(folder, source, target, device, as_json)
     from qkv.cli.evaluate_translation import evaluate_translation
+    from qkv.generate.config import TranslationConfig
 
-    settings = {"beam_size": beam_size, "length_penalty": length_penalty, "batch_size": batch_size}
-    return evaluate_translation(folder, (source, target), (language, tokenize), settings, against, output, device, as_json, int8)
+    config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
+    return evaluate_translation(folder, (source, target), (language, tokenize), config, against, output, device, as_json, int8)
 
 
 def _refuse_mixtures(source: Path | None, target: Path | None, text: Path | None, pairs: Path | None) -> None:

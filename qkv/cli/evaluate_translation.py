@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.translate import open_translator
 from qkv.errors import QkvError
+from qkv.generate.config import TranslationConfig
 from qkv.language import say
+from qkv.pipeline import Translator
 
 if TYPE_CHECKING:
     from qkv.evaluate.perplexity import Perplexity
     from qkv.evaluate.scores import Comparison, Scores
-    from qkv.pipeline import Translator
 
 @dataclass(frozen=True)
 class Report:
@@ -55,7 +55,7 @@ class Report:
 
 
 def evaluate_translation(
-    folder: Path, files: tuple[Path, Path], kind: tuple[str, str], settings: dict[str, Any],
+    folder: Path, files: tuple[Path, Path], kind: tuple[str, str], config: TranslationConfig,
     against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False, int8: bool = False,
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
@@ -67,10 +67,10 @@ def evaluate_translation(
         refuse_unwritable(output)
     sources, references = aligned(*files)
     score(references[:1], references[:1], *kind)  # a mistake in an option is told before the work
-    translator = open_translator(folder, device, settings, int8)
-    others = _outputs_of(against, device, sources, settings) if against else None
+    translator = Translator.load(folder, device, int8)
+    others = _outputs_of(against, device, sources, config) if against else None
     start = time.perf_counter()
-    outputs = _translated(translator, sources, settings)
+    outputs = _translated(translator, sources, config)
     seconds = time.perf_counter() - start
     if output:
         write_text(output, "".join(f"{line}\n" for line in outputs))
@@ -81,7 +81,7 @@ def evaluate_translation(
 
 
 def _report(
-    translator: "Translator", outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
+    translator: Translator, outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
 ) -> Report:
     from qkv.evaluate.perplexity import translation_perplexity
     from qkv.evaluate.scores import score
@@ -111,12 +111,12 @@ def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return sources, references
 
 
-def _outputs_of(against: Path, device: str, sources: list[str], settings: dict[str, Any]) -> list[str]:
+def _outputs_of(against: Path, device: str, sources: list[str], config: TranslationConfig) -> list[str]:
     """The other system's translations: of a model, or read from a file."""
     from qkv.text.lines import read_lines
 
     if against.is_dir():
-        return _translated(open_translator(against, device, settings), sources, settings)
+        return _translated(Translator.load(against, device), sources, config)
     outputs = list(read_lines(against))
     if len(outputs) != len(sources):
         raise QkvError(against, say(f"{len(outputs):,} lines for {len(sources):,} sentences",
@@ -125,11 +125,11 @@ def _outputs_of(against: Path, device: str, sources: list[str], settings: dict[s
     return outputs
 
 
-def _translated(translator: "Translator", sources: list[str], settings: dict[str, Any]) -> list[str]:
+def _translated(translator: Translator, sources: list[str], config: TranslationConfig) -> list[str]:
     """The best translations; a person at a terminal sees how far it is."""
     def tell(done: int, of: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == of else ""
             print(f"\r{done:,} / {of:,}", end=end, file=sys.stderr, flush=True)
-    found = translator.translate(sources, progress=tell, details=False, **settings)
+    found = translator.translate(sources, config, progress=tell)
     return [best[0].text for best in found]

@@ -9,17 +9,19 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli.lines import lines
-from qkv.cli.translate import Device, Engine, Folder, Int8, typed_by_folder
-from qkv.errors import QkvError, near_miss
+from qkv.cli.translate import Device, Engine, Folder, Int8, open_engine
+from qkv.errors import QkvError
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.generate.writing import TextGenerator, Written
+    from qkv.generate.config import GenerationConfig
+    from qkv.pipeline import Generator
+    from qkv.pipeline.generator import GeneratedSequence
 
 BETWEEN = "---"      # stands between texts that follow each other
 LINES_AT_ONCE = 256  # so that those of one length can go together
@@ -49,13 +51,15 @@ def generate(
     stream: Stream = None, int8: Int8 = False, device: Device = "cpu", engine: Engine = "torch", as_json: Json = False,
 ) -> None:
     """Write on from a prompt, a file's lines or standard input."""
-    settings: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-        "typical": typical, "repetition_penalty": repetition_penalty, "seed": seed, "n": n, "logprobs": logprobs,
-        "stop": tuple(map(unescaped, stop or ()))}
-    whole = as_json or n > 1 or logprobs is not None  # shown when it is all there
+    from qkv.generate.config import GenerationConfig
+    from qkv.pipeline import Generator
+
+    whole = as_json or n > 1 or logprobs is not None  # shown when it is complete
     _refuse_mixtures(prompt, file, bool(stream) and whole)
-    generator = open_writer(engine, folder, device, int8, settings)
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical,
+        repetition_penalty=repetition_penalty, seed=seed, n=n, logprobs=logprobs, stop=tuple(map(unescaped, stop or ())))
+    generator = open_engine(Generator, engine, folder, device, int8)
     at_once = stream or (stream is None and sys.stdout.isatty() and not whole)
     typed = prompt is None and file is None and sys.stdin.isatty()  # the person sees the prompt already
     invitation = say("Type a beginning, Ctrl-D to leave.", "输入开头；按 Ctrl-D 结束。")
@@ -63,30 +67,9 @@ def generate(
         if number and not typed and not as_json:
             print(BETWEEN)
         if at_once:
-            _stream(generator, some[0], settings, repeat=not typed)
+            _stream(generator, some[0], config, repeat=not typed)
         else:
-            _print(generator, some, settings, as_json, repeat=not typed)
-
-
-def open_writer(engine: str, folder: Path, device: str, int8: bool, settings: dict[str, Any]) -> "TextGenerator":
-    """Who writes; settings are checked before any weights are read, and CTranslate2 does without torch."""
-    from qkv.generate.settings import Writing
-
-    Writing(**settings)
-    if engine == "torch":
-        from qkv.allocator import keep_pages
-
-        keep_pages()  # before torch is imported
-        from qkv.pipeline.generator import Generator
-
-        return Generator.load(folder, device, int8)
-    if engine != "ctranslate2":
-        raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
-    if int8:
-        raise typed_by_folder()
-    from qkv.generate.ctranslate2_generator import CTranslate2Writer
-
-    return CTranslate2Writer(folder, device)
+            _print(generator, some, config, as_json, repeat=not typed)
 
 
 def unescaped(text: str) -> str:
@@ -102,18 +85,18 @@ def _refuse_mixtures(prompt: str | None, file: Path | None, both: bool) -> None:
                        say("leave out --json, --n and --logprobs", "请去掉 --json、--n 和 --logprobs"))
 
 
-def _stream(generator: "TextGenerator", prompt: str, settings: dict[str, Any], repeat: bool) -> None:
+def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", repeat: bool) -> None:
     """The prompt and what follows it, as it comes."""
-    pieces = generator.stream(prompt, **settings)
+    pieces = generator.stream(prompt, config)
     print(prompt if repeat else "", end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
 
 
-def _print(generator: "TextGenerator", prompts: list[str], settings: dict[str, Any], as_json: bool, repeat: bool) -> None:
+def _print(generator: "Generator", prompts: list[str], config: "GenerationConfig", as_json: bool, repeat: bool) -> None:
     texts = []
-    for prompt, written in zip(prompts, generator.generate(prompts, **settings), strict=True):
+    for prompt, written in zip(prompts, generator.generate(prompts, config), strict=True):
         if as_json:
             print(json.dumps({"prompt": prompt, "texts": list(map(asdict, written))}, ensure_ascii=False))
         texts += [f"{prompt if repeat else ''}{one.text}{_numbers(one)}" for one in written]
@@ -122,7 +105,7 @@ def _print(generator: "TextGenerator", prompts: list[str], settings: dict[str, A
     sys.stdout.flush()
 
 
-def _numbers(one: "Written") -> str:
+def _numbers(one: "GeneratedSequence") -> str:
     """One line a token: the token, its log-probability, and the likeliest in its place."""
     if one.log_probs is None or one.best is None:
         return ""

@@ -89,7 +89,7 @@ def run_training(
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
-    from qkv.pipeline import check_device
+    from qkv.checkpoint.load import check_device
     from qkv.text.lines import write_text
     from qkv.threads import chosen_threads
     from qkv.train.lock import locked

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,8 +16,10 @@ from qkv.errors import QkvError, near_miss
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.generate.texts import TextTranslator, Translation
-    from qkv.pipeline import Translator
+    from qkv.pipeline import Generator, Translator
+    from qkv.pipeline.translator import Translation
+
+Kind = TypeVar("Kind", "Translator", "Generator")
 
 BATCHES_AT_ONCE = 16  # lines are read so many batches ahead, so that those of one length can go together
 
@@ -44,49 +46,33 @@ def translate(
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
         raise QkvError("qkv translate", say("both a text and --file", "同时给了文字和 --file"), say("give one of them", "请只给一个"))
-    settings: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best,
-                                "max_length": max_length, "batch_size": batch_size}
-    translator = open_engine(engine, folder, device, settings, int8)
-    settings["details"] = as_json or n_best > 1
+    from qkv.generate.config import TranslationConfig
+    from qkv.pipeline import Translator
+
+    config = TranslationConfig(beam_size, length_penalty, n_best, max_length, batch_size, as_json or n_best > 1, alignment)
+    translator = open_engine(Translator, engine, folder, device, int8)
     number = 0
     invitation = say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。")
     for some in lines(text, file, BATCHES_AT_ONCE * batch_size, invitation):
-        for line, best in zip(some, translator.translate(some, alignment, **settings), strict=True):
+        for line, best in zip(some, translator.translate(some, config), strict=True):
             number += 1
             print(_shown(number, line, best, n_best, as_json))
         sys.stdout.flush()
 
 
-def open_engine(engine: str, folder: Path, device: str, settings: dict[str, Any], int8: bool = False) -> "TextTranslator":
-    """Who translates; CTranslate2 does it without torch, which would cost seconds and its threads."""
+def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: bool) -> Kind:
+    """The translator or generator of a folder; CTranslate2 runs without torch, whose import costs seconds."""
     if engine == "torch":
-        return open_translator(folder, device, settings, int8)
+        from qkv.allocator import keep_pages
+
+        keep_pages()  # before torch is imported
+        return kind.load(folder, device, int8)
     if engine != "ctranslate2":
         raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
     if int8:
-        raise typed_by_folder()
-    from qkv.generate.ctranslate2_translator import CTranslate2Translator
-    from qkv.generate.texts import Settings
-
-    Settings(**settings)
-    return CTranslate2Translator(folder, device)
-
-
-def typed_by_folder() -> QkvError:
-    return QkvError("--int8", say("CTranslate2 takes its type from the folder", "CTranslate2 的类型由文件夹决定"),
-                    say("export with --int8", "请在导出时用 --int8"))
-
-
-def open_translator(folder: Path, device: str, settings: dict[str, Any], int8: bool = False) -> "Translator":
-    """The model of a folder; settings are checked before its weights are read."""
-    from qkv.allocator import keep_pages
-
-    keep_pages()  # before torch is imported
-    from qkv.generate.texts import Settings
-    from qkv.pipeline import Translator
-
-    Settings(**settings)
-    return Translator.load(folder, device, int8)
+        raise QkvError("--int8", say("CTranslate2 takes its type from the folder", "CTranslate2 的类型由文件夹决定"),
+                       say("export with --int8", "请在导出时用 --int8"))
+    return kind.load_ctranslate2(folder, device)
 
 
 def _shown(number: int, line: str, best: list["Translation"], n_best: int, as_json: bool) -> str:

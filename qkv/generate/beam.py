@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.step import as_limits, decode_threads, make_stepper, never_said
-from qkv.generate.texts import Hypothesis
+from qkv.generate.backend import Hypothesis
 from qkv.kernels.topk import best_sums, log_sum
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer

@@ -1,7 +1,7 @@
-"""Writing with CTranslate2: the likeliest text, the same as the torch model's, and torch is never imported.
+"""Generation with CTranslate2: greedy decoding, the same text as the torch model's, and torch is never imported.
 
-In: a folder of a language model that `qkv export --to ctranslate2` wrote, then prompts. Out: what follows each. Only greedy:
-CTranslate2 cannot repeat its draws, and a seed that gives another text each time is none. Told in docs/ctranslate2.md, "Writing".
+Only greedy: CTranslate2 cannot repeat its random draws, so a seed would give another text at every call. Explained in
+docs/ctranslate2.md, "Writing".
 """
 
 from collections.abc import Iterator
@@ -9,26 +9,28 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from qkv.checkpoint.ctranslate2.folder import compute_type, no_torch_model, open_core, read_facts, read_json
 from qkv.errors import QkvError
-from qkv.generate.ctranslate2_translator import compute_type, open_core, read_facts, read_json
-from qkv.generate.settings import Writing
-from qkv.generate.writing import Draft, TextGenerator
+from qkv.generate.backend import Draft, OnToken
+from qkv.generate.config import GenerationConfig
 from qkv.language import say
-from qkv.text.tokenizer import Tokenizer
+from qkv.text.special_tokens import GenerationTokens
 
 
 @dataclass
 class Growing:
-    """A text in the making; the model looks back at its ids from `start` on, with the beginning mark once some are gone."""
+    """An unfinished text; the model reads its ids from `start` on, after the begin tokens once some are dropped."""
 
     ids: list[int]
     n_prompt: int
+    number: int = 0  # in the batch
     start: int = 0
-    why: str = ""  # it is not over
+    why: str = ""  # it is not finished
+    stopped: bool = False
     log_probs: list[float] = field(default_factory=list)
     best: list[list[tuple[int, float]]] = field(default_factory=list)
 
@@ -40,72 +42,73 @@ class Growing:
         return Draft(self.ids[self.n_prompt :], self.why, self.log_probs, self.best)
 
 
-class CTranslate2Writer(TextGenerator):
-    """writer("Once upon", temperature=0) == " a time, there was a little girl"; lists give lists."""
+class CTranslate2Generation:
+    """Greedy decoding with an exported decoder-only model."""
 
-    def __init__(self, folder: str | Path, device: str = "cpu"):
-        folder = Path(folder)
+    def __init__(self, folder: Path, device: str = "cpu"):
         facts = read_facts(folder, "generator")
-        self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        self.names = read_json(folder / "vocabulary.json")
-        self.begin, self.first, self.ends = tuple(facts["begin"]), facts["first"], tuple(facts["ends"])
-        self.context, self.vocab_size = facts["max_len"], len(self.names)
+        self.tokens = GenerationTokens(tuple(facts["begin"]), facts["first"], tuple(facts["ends"]))
+        self.names, self.begin, self.context = read_json(folder / "vocabulary.json"), self.tokens.begin, facts["max_len"]
         self.core = open_core("Generator", folder, device, compute_type(facts, device))
 
-    def settled(self, **settings: Any) -> tuple[Writing, tuple[int, ...]]:
-        chosen, ends = super().settled(**settings)
-        refuse_other_rules(chosen)
-        return chosen, ends
+    @property
+    def model(self) -> NoReturn:
+        raise no_torch_model()
 
-    def write_batch(self, prompts: list[list[int]], settings: Writing, ends: tuple[int, ...]) -> list[Draft]:
-        texts = [Growing(list(prompt), len(prompt)) for prompt in prompts]
+    def check(self, config: GenerationConfig) -> None:
+        config.check_vocabulary(len(self.names))
+        check_supported(config)
+
+    def generate(
+        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None
+    ) -> list[Draft]:
+        texts = [Growing(list(prompt), len(prompt), number * config.n) for number, prompt in enumerate(prompts)]
         while alive := [text for text in texts if not text.why]:
             for text in alive:
                 self._look_back(text)
             # Prompts of one length go together: CTranslate2 reads only the shortest's length at once.
             for _, some in groupby(sorted(alive, key=self._reach), key=self._reach):
-                self._go_on(list(some), settings, ends)
-        return [text.draft() for text in texts for _ in range(settings.n)]
+                self._go_on(list(some), config, ends, on_token)
+        return [text.draft() for text in texts for _ in range(config.n)]
 
-    def write_stream(self, prompt: list[int], settings: Writing, ends: tuple[int, ...]) -> Iterator[int]:
+    def stream(self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]) -> Iterator[int]:
         text = Growing(list(prompt), len(prompt))
         while not text.why:
             context, before = self._named(self._look_back(text)), text.length
-            steps = self._steps(text, settings)
+            steps = self._steps(text, config)
             with self._listening(), closing(self.core.generate_tokens(
-                    context, max_length=steps, **self._rules(settings, ends))) as tokens:
+                    context, max_length=steps, **self._rules(config, ends))) as tokens:
                 for step in tokens:
                     text.ids.append(step.token_id)
                     yield step.token_id
-            text.why = "end" if text.length - before < steps else "length" if text.length == settings.max_new_tokens else ""
+            text.why = "end" if text.length - before < steps else "length" if text.length == config.max_new_tokens else ""
 
-    def _go_on(self, texts: list[Growing], settings: Writing, ends: tuple[int, ...]) -> None:
-        """Write until the texts end or their context is full."""
-        contexts, steps = list(map(self._look_back, texts)), min(self._steps(text, settings) for text in texts)
-        streams = [self.text_stream(text.ids[: text.n_prompt], settings) for text in texts]
-        for text, stream in zip(texts, streams, strict=True):
-            for id in text.ids[text.n_prompt :]:
-                stream.add(id)  # what was said before the context was full
+    def _go_on(
+        self, texts: list[Growing], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None
+    ) -> None:
+        """Generate until the texts end or their context is full."""
+        contexts, steps = list(map(self._look_back, texts)), min(self._steps(text, config) for text in texts)
 
         def stopped(step: Any) -> bool:
-            streams[step.batch_id].add(step.token_id)
-            return streams[step.batch_id].stopped
-        with self._listening() if settings.stop else nullcontext():
+            text = texts[step.batch_id]
+            text.stopped = on_token is not None and on_token(text.number, step.token_id)
+            return text.stopped
+        with self._listening() if on_token else nullcontext():
             results = self.core.generate_batch(
                 list(map(self._named, contexts)), max_length=steps, include_prompt_in_result=False, return_end_token=True,
-                callback=stopped if settings.stop else None, **self._rules(settings, ends))
-        for text, context, stream, result in zip(texts, contexts, streams, results, strict=True):
+                callback=stopped if on_token else None, **self._rules(config, ends))
+        for text, context, result in zip(texts, contexts, results, strict=True):
             said = result.sequences_ids[0]
             text.ids += said
-            text.why = "end" if said[-1] in ends else "stop" if stream.stopped else (
-                "length" if text.length == settings.max_new_tokens else "")
-            if settings.logprobs is not None:
-                self._note(text, context, said, settings.logprobs)
+            text.why = "end" if said[-1] in ends else "stop" if text.stopped else (
+                "length" if text.length == config.max_new_tokens else "")
+            if config.logprobs is not None:
+                self._note(text, context, said, config.logprobs)
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Inside, CTranslate2 calls us at every token. It lets go of us a little after the last, and if Python ends before,
-        the process is aborted: so one small task more, and it has."""
+        """Inside, CTranslate2 calls us at every token. It releases the callback a little after the last token, and the process is
+        aborted if Python exits before: one small task more, and it is released."""
         try:
             yield
         finally:
@@ -123,9 +126,9 @@ class CTranslate2Writer(TextGenerator):
         """Tokens that the model looks back at."""
         return len(text.ids) - text.start + (len(self.begin) if text.start else 0)
 
-    def _steps(self, text: Growing, settings: Writing) -> int:
+    def _steps(self, text: Growing, config: GenerationConfig) -> int:
         """Tokens until the context is full or all is written; the last one is said and not read."""
-        return min(self.context + 1 - self._reach(text), settings.max_new_tokens - text.length)
+        return min(self.context + 1 - self._reach(text), config.max_new_tokens - text.length)
 
     def _look_back(self, text: Growing) -> list[int]:
         """All of a text; of one that is too long the beginning mark and the last part, by generate/write.py's rule."""
@@ -138,20 +141,20 @@ class CTranslate2Writer(TextGenerator):
     def _named(self, ids: list[int]) -> list[str]:
         return [self.names[id] for id in ids]
 
-    def _rules(self, settings: Writing, ends: tuple[int, ...]) -> dict[str, Any]:
-        banned = [[self.names[id]] for id in settings.banned]
+    def _rules(self, config: GenerationConfig, ends: tuple[int, ...]) -> dict[str, Any]:
+        banned = [[self.names[id]] for id in config.banned]
         return {"end_token": list(ends), "suppress_sequences": banned or None, "min_length": 0}
 
 
-def refuse_other_rules(settings: Writing) -> None:
-    """What CTranslate2 does in another way than we, or not at all."""
+def check_supported(config: GenerationConfig) -> None:
+    """Refuse what CTranslate2 does differently or not at all."""
     torch = say("or use --engine torch", "或用 --engine torch")
-    if settings.temperature != 0:
+    if config.temperature != 0:
         raise QkvError("temperature", say("CTranslate2 cannot repeat its draws", "CTranslate2 的抽样无法重复"),
                        say(f"use 0 (greedy), {torch}", f"请用 0（贪心），{torch}"))
-    if settings.repetition_penalty != 1:
+    if config.repetition_penalty != 1:
         raise QkvError("repetition_penalty", say("CTranslate2 counts repeats in its own way", "CTranslate2 对重复的算法不同"),
                        say(f"use 1, {torch}", f"请用 1，{torch}"))
-    if settings.forced:
+    if config.forced:
         raise QkvError("forced", say("CTranslate2 can only ban tokens", "CTranslate2 只能禁用词元"),
                        say(f"use banned, {torch}", f"请用 banned，{torch}"))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.generate.settings import Sampling
+from qkv.generate.config import GenerationConfig
 from qkv.kernels.topk import BLOCK, best_token
 
 NUCLEUS = (256, 2_048)  # so many tokens top-p looks at before it sorts a whole vocabulary
@@ -20,7 +20,7 @@ LARGE = 16 * BLOCK      # a vocabulary in which a running sum over all tokens is
 AHEAD = 256             # chances drawn at a time
 
 
-def choose(logits: Tensor, sampling: Sampling, seen: Tensor | None, chances: Tensor) -> Tensor:
+def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, chances: Tensor) -> Tensor:
     """The next token of each row, (rows,): all rules in their order, then the likeliest or a draw."""
     if seen is not None:
         logits = penalise(logits, seen, sampling.repetition_penalty)
@@ -37,7 +37,7 @@ def choose(logits: Tensor, sampling: Sampling, seen: Tensor | None, chances: Ten
     return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), chances)[:, None])[:, 0]
 
 
-def narrow(logits: Tensor, sampling: Sampling) -> Tensor:
+def narrow(logits: Tensor, sampling: GenerationConfig) -> Tensor:
     """The rules that take tokens out of the draw."""
     if sampling.top_k is not None:
         logits = top_k(logits, sampling.top_k)

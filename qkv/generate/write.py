@@ -13,9 +13,9 @@ from torch import Tensor
 from qkv.engine.prompt import PromptStepper
 from qkv.engine.speculative import looking_ahead
 from qkv.engine.step import decode_threads
+from qkv.generate.backend import Draft
+from qkv.generate.config import GenerationConfig
 from qkv.generate.sampling import Draws, choose
-from qkv.generate.settings import Writing
-from qkv.generate.writing import Draft
 
 LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
 ROOM = 64           # places of the record at the start; it doubles when full
@@ -33,7 +33,7 @@ class Bounds:
 
 
 def write(
-    stepper: PromptStepper, prompts: list[list[int]], settings: Writing, bounds: Bounds, watch: Watch | None = None
+    stepper: PromptStepper, prompts: list[list[int]], settings: GenerationConfig, bounds: Bounds, watch: Watch | None = None
 ) -> list[Draft]:
     """`settings.n` drafts of each prompt, prompt after prompt; `watch` may end a text early."""
     writer = Writer(stepper, prompts, settings, bounds)
@@ -45,7 +45,7 @@ def write(
 class Writer:
     """All texts in the making; a row is a text that still takes part in the steps."""
 
-    def __init__(self, stepper: PromptStepper, prompts: list[list[int]], settings: Writing, bounds: Bounds):
+    def __init__(self, stepper: PromptStepper, prompts: list[list[int]], settings: GenerationConfig, bounds: Bounds):
         assert settings.seed is not None, "chosen by the caller, who tells it"
         self.stepper, self.settings, self.bounds = stepper, settings, bounds
         self.prompts = [prompt for prompt in prompts for _ in range(settings.n)]

@@ -1,124 +1,292 @@
-"""The translator: tokenizing, batching, searching and joining in one call.
+"""The translator: text -> segments -> ids -> search -> ids -> text, in the order of the texts.
 
-In: a model folder, then texts. Out: translations, in the order of the texts, each the same alone and in company.
-Told in docs/translation.md.
+A backend does the search: torch, or CTranslate2, with which torch is never imported. A text's
+translation does not depend on the texts beside it. Explained in docs/translation.md.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-import torch
-from torch import Tensor
-
-from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import LoadedModel, stored_files
-from qkv.engine.int8 import no_int8
-from qkv.engine.packed_model import can_be_fast
 from qkv.errors import QkvError
-from qkv.generate.alignment import Link, align, cross_weights, linked_words, source_units, target_units, unit_spans
-from qkv.generate.beam import BeamRules, beam_search
-from qkv.generate.decode import forced_log_probs, greedy
-from qkv.generate.texts import Hypothesis, Settings, TextTranslator
+from qkv.generate.backend import Hypothesis, SearchBackend
+from qkv.generate.config import TranslationConfig
 from qkv.language import say
-from qkv.model.guided import AlignmentHead
-from qkv.model.transformer import Transformer
+from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, decoder_start_id, translation_template
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-class Translator(TextTranslator):
+    from qkv.checkpoint.loaded_model import LoadedModel
+    from qkv.generate.alignment import Link
+    from qkv.model.guided import AlignmentHead
+    from qkv.model.transformer import Transformer
+
+log = logging.getLogger(__name__)
+
+LONG_LINE_TOKENS = 100  # a longer line is translated sentence by sentence
+
+Progress = Callable[[int, int], None]  # segments done, segments in all
+
+
+class Segment(NamedTuple):
+    """What one search translates: a line, a sentence of a long line, or a part of a sentence."""
+
+    text: str
+    ids: list[int]  # without special tokens
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation, its score (log-probability / length penalty), tokens and word alignment."""
+
+    text: str
+    score: float = 0.0
+    tokens: list[str] = field(default_factory=list)
+    alignment: "list[Link] | None" = None  # None: not asked for
+
+
+class Translator:
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
     def __init__(
-        self, model: Transformer, source: Tokenizer, target: Tokenizer, int8: bool = False, marks: SpecialTokenIds = NOT_STORED,
-        alignment: AlignmentHead | None = None,
+        self, backend: SearchBackend, source: Tokenizer, target: Tokenizer,
+        stored: SpecialTokenIds = NOT_STORED, alignment: "AlignmentHead | None" = None,
     ):
-        """`marks` are the special token ids stored with the model; only start_id matters here.
+        """`stored` and `alignment` are saved beside the model: see from_model."""
+        self.backend, self.source, self.target = backend, source, target
+        self.stored, self.alignment = stored, alignment
+        self.bos, self.eos, self.pad = backend.bos, backend.eos, backend.pad
+        self.template, self.target_template = translation_template(source), translation_template(target)
+        self.limit = backend.max_len - self.template.size  # source tokens beside the special ones
 
-        `alignment` is the head that guided alignment has trained, if one has been.
+    @classmethod
+    def from_model(
+        cls, model: "Transformer", source: Tokenizer, target: Tokenizer, *, int8: bool = False,
+        stored: SpecialTokenIds = NOT_STORED, alignment: "AlignmentHead | None" = None,
+    ) -> "Translator":
+        """The translator of a torch model.
+
+        Args:
+            model: with an encoder and a causal decoder.
+            source, target: the tokenizers of the encoder and the decoder.
+            int8: quantize the matrices.
+            stored: special token ids that an imported folder names; only start_id matters here.
+            alignment: the cross-attention head that guided alignment has trained, if any.
         """
-        self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
-        self.marks, self.alignment = marks, alignment
-        if int8 and not can_be_fast(model, int8):
-            raise no_int8()
+        from qkv.generate.torch_backend import TorchSearch
+
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
-            raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
-                           say("a translator needs both", "翻译模型两者都需要"))
-        self.frame, self.target_frame = translation_template(source), translation_template(target)
-        self.eos, self.pad = target.eos_id, target.pad_id
-        start = decoder_start_id(target, marks)
-        self.bos = self.pad if start is None else start
-        self.limit = model.spec.max_len - self.frame.size  # <eos> needs a place too
+            wrong = say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>")
+            right = say("a translator needs both", "翻译模型两者都需要")
+            raise QkvError(say("tokenizer", "分词器"), wrong, right)
+        start, pad = decoder_start_id(target, stored), target.pad_id
+        bos = pad if start is None else start
+        source_pad = pad if source.pad_id is None else source.pad_id
+        backend = TorchSearch(model, bos, target.eos_id, pad, source_pad, int8)
+        return cls(backend, source, target, stored, alignment)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
-        """The translator in a model folder, ours or Hugging Face's; `int8` makes its matrices small and fast."""
+        """The translator in a model folder, ours or Hugging Face's."""
+        from qkv.checkpoint.load import load_folder
+
         return cls.of(load_folder(folder, device), folder, int8)
 
     @classmethod
-    def of(cls, loaded: LoadedModel, folder: str | Path, int8: bool = False) -> "Translator":
+    def load_ctranslate2(cls, folder: str | Path, device: str = "cpu") -> "Translator":
+        """The translator in a folder that `qkv export --to ctranslate2` wrote."""
+        from qkv.checkpoint.ctranslate2.folder import read_tokenizers
+        from qkv.generate.ctranslate2_translator import CTranslate2Search
+
+        return cls(CTranslate2Search(Path(folder), device), *read_tokenizers(Path(folder)))
+
+    @classmethod
+    def of(cls, loaded: "LoadedModel", folder: str | Path, int8: bool = False) -> "Translator":
         """The translator that a loaded folder holds."""
-        spec, names = loaded.model.spec, loaded.tokenizers
+        spec, source, target = loaded.model.spec, loaded.tokenizer("source"), loaded.tokenizer("target")
         if spec.encoder is None or spec.decoder is None or spec.decoder.sees != "past":
-            raise QkvError(folder, say("not a translator", "不是翻译模型"), say(
-                "a translator has an encoder and a decoder that sees the past", "翻译模型要有编码器，以及只看过去的解码器"))
-        if not ("tokenizer" in names or {"source", "target"} <= names.keys()):
-            raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
-        both = names.get("tokenizer")
-        return cls(loaded.model, both or names["source"], both or names["target"], int8, loaded.generation, loaded.alignment)
+            right = say("a translator has an encoder and a decoder that sees the past",
+                        "翻译模型要有编码器，以及只看过去的解码器")
+            raise QkvError(folder, say("not a translator", "不是翻译模型"), right)
+        if source is None or target is None:
+            wrong = say("no tokenizer.json", "没有 tokenizer.json")
+            raise QkvError(folder, wrong, say("is the copy complete?", "复制完整了吗？"))
+        return cls.from_model(
+            loaded.model, source, target, int8=int8, stored=loaded.generation, alignment=loaded.alignment)
 
     def save(self, folder: str | Path) -> None:
-        """A folder that `qkv.load` reads."""
-        shared = self.source.fingerprint == self.target.fingerprint
-        save_model(folder, self.model, {"tokenizer": self.target} if shared
-                   else {"source": self.source, "target": self.target},
-                   stored_files(self.marks, alignment=self.alignment))
+        """Write a folder that `qkv.load` reads."""
+        from qkv.checkpoint.folder import save_model
+        from qkv.checkpoint.loaded_model import stored_files
 
+        tokenizers = {"source": self.source, "target": self.target}
+        if self.source.fingerprint == self.target.fingerprint:
+            tokenizers = {"tokenizer": self.target}
+        files = stored_files(self.stored, alignment=self.alignment)
+        save_model(folder, self.model, tokenizers, files)
+
+    @property
+    def model(self) -> "Transformer":
+        """The torch model; an error if CTranslate2 runs it."""
+        return self.backend.model
+
+    # ── Text to text ─────────────────────────────────────────────────────────────────────────
+    @overload
+    def __call__(self, texts: str, **settings: Any) -> str: ...
+    @overload
+    def __call__(self, texts: Sequence[str], **settings: Any) -> list[str]: ...
+    def __call__(self, texts: str | Sequence[str], **settings: Any) -> str | list[str]:
+        """The best translation of each text; `settings` are fields of TranslationConfig."""
+        if isinstance(texts, str):
+            return self([texts], **settings)[0]
+        return [best[0].text for best in self.translate(texts, **{"details": False, **settings})]
+
+    def translate(
+        self, texts: Sequence[str], config: TranslationConfig | None = None, *,
+        progress: Progress | None = None, **settings: Any,
+    ) -> list[list[Translation]]:
+        """The n_best translations of each text, best first.
+
+        Args:
+            texts: each may have several lines, which stay lines.
+            config: how to search; by default beam search as in TranslationConfig.
+            progress: called after each batch with the number of segments done and of all segments.
+            settings: fields that replace those of `config`, such as alignment=True.
+        """
+        config = replace(config, **settings) if config else TranslationConfig(**settings)
+        if config.alignment and not self.backend.shows_attention:
+            raise no_attention()
+        texts_in_lines = [text.split("\n") for text in texts]
+        per_line = self.segment([line for lines in texts_in_lines for line in lines])
+        segments = [segment for line in per_line for segment in line]
+        hypotheses = iter(self._search(segments, config, progress))
+        found = iter([self._translations(one, next(hypotheses), config) for one in segments])
+        lines = iter([joined(islice(found, len(line)), join_sentences, config) for line in per_line])
+        return [joined(islice(lines, len(text)), "\n".join, config) for text in texts_in_lines]
+
+    def segment(self, lines: list[str]) -> list[list[Segment]]:
+        """The tokenized segments of each line: the line itself, or if it is long its sentences."""
+        lines = [line.strip() for line in lines]
+        longest = min(LONG_LINE_TOKENS, self.limit)
+        return [
+            self._sentences(whole) if len(whole.ids) > longest else [whole] if whole.text else []
+            for whole in map(Segment, lines, self.source.encode_batch(lines))]
+
+    def _sentences(self, line: Segment) -> list[Segment]:
+        """The sentences of a long line; one beyond the model's limit in parts, with a warning."""
+        known, found = {line.text: line.ids}, list[str]()
+
+        def encode(text: str) -> list[int]:
+            if text not in known:  # what was measured is not tokenized again
+                known[text] = self.source.encode(text)
+            return known[text]
+        for sentence in map(str.strip, split_sentences(line.text)):
+            parts = split_to_fit(sentence, lambda part: len(encode(part)), self.limit)
+            if len(parts) > 1:
+                log.warning(_too_long(sentence, len(encode(sentence)), self.limit, len(parts)))
+            found += filter(None, map(str.strip, parts))
+        return [Segment(part, encode(part)) for part in found]
+
+    def _search(
+        self, segments: list[Segment], config: TranslationConfig, progress: Progress | None
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each segment; segments of similar length are searched together."""
+        before, after = self.template.before, self.template.after
+        rows = [[*before, *segment.ids, *after] for segment in segments]
+        order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
+        found: dict[int, list[Hypothesis]] = {}
+        for start in range(0, len(order), config.batch_size):
+            batch = order[start : start + config.batch_size]
+            hypotheses = self.backend.search([rows[n] for n in batch], config)
+            found.update(zip(batch, hypotheses, strict=True))
+            if progress is not None:
+                progress(len(found), len(rows))
+        return [found[n] for n in range(len(rows))]
+
+    def _translations(
+        self, segment: Segment, hypotheses: list[Hypothesis], config: TranslationConfig
+    ) -> list[Translation]:
+        translations = []
+        for hypothesis in hypotheses[: config.n_best]:
+            ids = [id for id in hypothesis.ids if id != self.eos]
+            text = " ".join(self.target.decode(ids).splitlines()).strip()  # a line stays one line
+            translations.append(Translation(
+                text, hypothesis.score,
+                self.target.tokens_for_people(ids) if config.details else [],
+                self.links(segment.text, ids) if config.alignment else None))
+        return translations
+
+    # ── Given pairs: ids, and word alignment with the torch model ────────────────────────────
     def encode_source(self, text: str) -> list[int]:
-        """The ids the encoder reads: the text and <eos>, or what else its tokenizer puts around it."""
-        return self.frame.around(self.source.encode(text))
+        """The encoder input ids: the text with <eos>, or what its tokenizer adds."""
+        return self.template.around(self.source.encode(text))
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of a right translation: <bos>, the text, <eos>."""
-        return [self.bos, *self.target_frame.around(self.target.encode(text))]
+        """The ids of a reference translation: <bos>, the text, <eos>."""
+        return [self.bos, *self.target_template.around(self.target.encode(text))]
 
-    def search_batch(self, rows: list[list[int]], settings: Settings) -> list[list[Hypothesis]]:
-        source, real = self._side_by_side(rows)
-        limits = torch.tensor([settings.longest(len(row), self.model.spec.max_len) for row in rows], device=source.device)
-        rules = BeamRules(self.bos, self.eos, self.pad, settings.beam_size, settings.length_penalty)
-        if settings.beam_size > 1:
-            return beam_search(self.model, source, real, rules, limits, self.int8)
-        said = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=limits, int8=self.int8)
-        if not settings.details:
-            return [[Hypothesis(ids, 0.0, 0.0)] for ids in said]
-        sums = [sum(gains) for gains in forced_log_probs(self.model, source, real, said, self.bos)]
-        return [[Hypothesis(ids, total, total / rules.penalty(len(ids)))] for ids, total in zip(said, sums, strict=True)]
+    def links(self, text: str, ids: Sequence[int]) -> "list[Link]":
+        """The word alignment of a translation, given as its ids without <eos>."""
+        from qkv.generate.alignment import align, source_units, target_units
 
-    def _side_by_side(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Ids (batch, source), padded on the right, and which of them are real, on the model's device."""
-        width, device = max(map(len, rows)), self.model.embed.weight.device
-        pad = self.pad if self.source.pad_id is None else self.source.pad_id
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        return ids, torch.arange(width, device=device) < lengths[:, None]
-
-    def links(self, text: str, ids: Sequence[int]) -> list[Link]:
-        """Where the words of a translation, given as its ids without <eos>, come from."""
         words = source_units(self.source, text), target_units(self.target, ids)
         return align(self.alignment_weights(text, ids), *words, null=self.alignment is not None)
 
-    def alignment_weights(self, text: str, ids: Sequence[int]) -> Tensor:
-        """The attention weights that links are read from, (target tokens, source tokens and <eos>); row i predicts token i."""
-        weights = cross_weights(self.model, self.encode_source(text), [self.bos, *ids[:-1]], self.alignment)
-        return weights[:, len(self.frame.before) :]
+    def alignment_weights(self, text: str, ids: Sequence[int]) -> "Tensor":
+        """Attention weights (target tokens, source tokens and <eos>); row i predicts token i."""
+        from qkv.generate.alignment import cross_weights
+
+        source_ids, begun = self.encode_source(text), [self.bos, *ids[:-1]]
+        weights = cross_weights(self.model, source_ids, begun, self.alignment)
+        return weights[:, len(self.template.before) :]
 
     def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
-        """The alignment of a given translation: (start, end, word) links source[start:end] with a word of the target."""
-        ids = self.target.encode(target)
-        words, said = source_units(self.source, source), source_units(self.target, target)
-        spans, places = unit_spans(source, words), unit_spans(target, said)
-        found = linked_words(self.alignment_weights(source, ids), words, said, null=self.alignment is not None)
-        return [(*spans[place], number) for unit, place, _ in found for number, (start, end) in enumerate(word_spans(target))
-                if places[unit][0] < end and start < places[unit][1]]
+        """The alignment of a pair: (start, end, n) links source[start:end] with target word n."""
+        from qkv.generate.alignment import linked_words, source_units, unit_spans
+
+        weights = self.alignment_weights(source, self.target.encode(target))
+        words, units = source_units(self.source, source), source_units(self.target, target)
+        spans, places = unit_spans(source, words), unit_spans(target, units)
+        found = linked_words(weights, words, units, null=self.alignment is not None)
+        return [
+            (*spans[place], number) for unit, place, _ in found
+            for number, (start, end) in enumerate(word_spans(target))
+            if places[unit][0] < end and start < places[unit][1]]
+
+
+def joined(
+    found: Iterable[list[Translation]], join: Callable[[list[str]], str], config: TranslationConfig
+) -> list[Translation]:
+    """The n-th translation of several parts joins the n-th of each part; scores add up."""
+    parts = list(found)
+    if not parts:
+        return [Translation("", alignment=[] if config.alignment else None)]
+    if len(parts) == 1:
+        return parts[0]
+    ranks = range(max(map(len, parts)))  # an empty line has one translation, which every rank takes
+    return [Translation(
+        join([one.text for one in row]), sum(one.score for one in row),
+        [token for one in row for token in one.tokens],
+        [link for one in row for link in one.alignment or []] if config.alignment else None,
+    ) for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)]
+
+
+def _too_long(sentence: str, size: int, limit: int, parts: int) -> str:
+    shown = sentence if len(sentence) <= 30 else f"{sentence[:30]}…"
+    return say(
+        f"'{shown}': {size:,} tokens, the model reads {limit:,}; translated in {parts} parts",
+        f"「{shown}」有 {size:,} 个词元，模型最多读 {limit:,} 个；已分成 {parts} 段翻译")
+
+
+def no_attention() -> QkvError:
+    wrong = say("CTranslate2 does not show where each head looks", "CTranslate2 不显示各注意力头看向哪里")
+    right = say("use --engine torch with the folder it was exported from",
+                "请对导出前的文件夹使用 --engine torch")
+    return QkvError("alignment", wrong, right)

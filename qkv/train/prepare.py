@@ -18,7 +18,7 @@ from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
 from qkv.evaluate.scores import bleu_by
 from qkv.generate.alignment import id_spans
-from qkv.generate.texts import Settings
+from qkv.generate.config import TranslationConfig
 from qkv.language import say
 from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ def refuse_impossible(recipe: TranslateRecipe) -> None:
     if recipe.bpe_dropout and recipe.tokenizer not in MERGING:
         wrong = say(f"'{recipe.tokenizer}' has no merges to leave out", f"'{recipe.tokenizer}' 没有可跳过的合并")
         raise QkvError("bpe_dropout", wrong, say("use 0, or tokenizer bpe or bytes", "请用 0，或用分词器 bpe 或 bytes"))
-    Settings(beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)  # of the final score
+    TranslationConfig(beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)  # of the final score
     if recipe.bleu_tokenize:
         bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
 

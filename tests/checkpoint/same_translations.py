@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from qkv.generate.texts import Settings, Translation
-from qkv.pipeline import Translator
+from qkv.generate.config import TranslationConfig
+from qkv.pipeline.translator import Translation, Translator
 
 ROUNDING = 1e-4  # of a score; float32 sums in another order differ by 5e-6
 
@@ -20,14 +20,14 @@ def differences(translator: Translator, sources: Sequence[str], ours: list[list[
     assert [len(best) for best in ours] == [len(best) for best in theirs]
     return [(index, rank, a, b) for index, (source, best, others) in enumerate(zip(sources, ours, theirs, strict=True))
             for rank, (a, b) in enumerate(zip(best, others, strict=True))
-            if not is_same(a, b) and not is_tied(translator, source, a, b, Settings(**settings))]
+            if not is_same(a, b) and not is_tied(translator, source, a, b, TranslationConfig(**settings))]
 
 
 def is_same(a: Translation, b: Translation) -> bool:
     return (a.text, a.tokens) == (b.text, b.tokens) and abs(a.score - b.score) < ROUNDING
 
 
-def is_tied(translator: Translator, source: str, a: Translation, b: Translation, settings: Settings) -> bool:
+def is_tied(translator: Translator, source: str, a: Translation, b: Translation, settings: TranslationConfig) -> bool:
     """Another text whose score, theirs and by our model, is that of ours."""
     ids = ids_of(translator, b.tokens)
     scores = [b.score, min(our_scores(translator, source, ids, settings), key=lambda score: abs(score - a.score))]
@@ -40,7 +40,7 @@ def ids_of(translator: Translator, tokens: list[str]) -> list[int]:
     return [names.index(token) for token in tokens]
 
 
-def our_scores(translator: Translator, source: str, ids: list[int], settings: Settings) -> list[float]:
+def our_scores(translator: Translator, source: str, ids: list[int], settings: TranslationConfig) -> list[float]:
     """Of these ids with <eos>, and without (a translation that was cut off), by one pass of the readable model."""
     ids, model = [*ids, translator.eos], translator.model
     with torch.no_grad():

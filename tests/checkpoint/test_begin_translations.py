@@ -24,8 +24,7 @@ from qkv.evaluate.perplexity import translation_perplexity
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
 from qkv.generate.alignment import cross_weights
-from qkv.generate.ctranslate2_translator import CTranslate2Translator
-from qkv.generate.texts import Settings, TextTranslator
+from qkv.generate.config import TranslationConfig
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
@@ -63,9 +62,9 @@ def said_by_theirs(model: torch.nn.Module) -> list[list[int]]:
             for row in rows]
 
 
-def said_by(ours: TextTranslator) -> list[list[int]]:
+def said_by(ours: Translator) -> list[list[int]]:
     rows = [[*LETTERS.encode(text), 3] for text in TEXTS]
-    return [ours.search_batch([row], Settings(beam_size=1, max_length=STEPS))[0][0].ids for row in rows]
+    return [ours.backend.search([row], TranslationConfig(beam_size=1, max_length=STEPS))[0][0].ids for row in rows]
 
 
 @pytest.fixture(params=CASES)
@@ -99,7 +98,7 @@ def test_ctranslate2_begins_so_too(tmp_path):
     import_folder(tmp_path / "theirs", tmp_path / "ours", 0)
     _, report = export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 4)
     assert report.same and json.loads((tmp_path / "ct2" / "qkv.json").read_text())["bos"] == 0
-    assert said_by(CTranslate2Translator(tmp_path / "ct2")) == said_by_theirs(model)
+    assert said_by(Translator.load_ctranslate2(tmp_path / "ct2")) == said_by_theirs(model)
 
 
 def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_path):
@@ -112,7 +111,7 @@ def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_p
     save_huggingface(tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model)))
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert (tokenizer.bos_id, theirs.generation_config.decoder_start_token_id, theirs.config.decoder_start_token_id) == (None, 0, 0)
-    assert said_by_theirs(theirs) == said_by(Translator(model, tokenizer, tokenizer))
+    assert said_by_theirs(theirs) == said_by(Translator.from_model(model, tokenizer, tokenizer))
 
 
 # ── A tokenizer that frames its texts ────────────────────────────────────────────────────────────────────────────
@@ -139,18 +138,18 @@ def test_what_the_tokenizer_puts_around_a_text_the_encoder_reads(framed, tmp_pat
     ours, theirs = Translator.load(folder), texts_of_theirs(model, tokenizer)
     assert ours.encode_source("abc") == tokenizer("abc").input_ids == [2, *LETTERS.encode("abc"), 3]
     assert ours(TEXTS, beam_size=1, max_length=STEPS) == theirs and len(set(theirs)) > 1
-    assert theirs != Translator(ours.model, LETTERS, LETTERS, marks=ours.marks)(TEXTS, beam_size=1, max_length=STEPS)
+    assert theirs != Translator.from_model(ours.model, LETTERS, LETTERS, stored=ours.stored)(TEXTS, beam_size=1, max_length=STEPS)
     explorer = Explorer(Subject(load_huggingface(folder), "theirs"))
     assert explorer.open("abc")["sides"]["source"]["ids"] == tokenizer("abc").input_ids
     import_folder(folder, tmp_path / "ours", 0)
     export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 0)
-    assert CTranslate2Translator(tmp_path / "ct2")(TEXTS, beam_size=1, max_length=STEPS) == theirs
+    assert Translator.load_ctranslate2(tmp_path / "ct2")(TEXTS, beam_size=1, max_length=STEPS) == theirs
 
 
 def test_a_framed_source_fills_the_model_to_its_last_place(framed):
     ours = Translator.load(framed[0])
     ours("a" * (64 - 2), beam_size=1, max_length=2)
-    assert ours.limit == 62 and ours.parts("a" * 62) == ["a" * 62] and len(ours.parts("a" * 63)) == 2
+    assert ours.limit == 62 and [len(segments) for segments in ours.segment(["a" * 62, "a" * 63])] == [1, 2]
 
 
 def test_perplexity_of_a_framed_pair_is_theirs(framed):

@@ -20,11 +20,13 @@ from qkv.checkpoint.folder import load_model, save_model
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.generate.ctranslate2_translator import CTranslate2Translator, settled
-from qkv.generate.texts import Hypothesis, Settings, Translation
+from qkv.generate.backend import Hypothesis
+from qkv.generate.config import TranslationConfig
+from qkv.generate.ctranslate2_translator import settled
 from qkv.model import spec as s
 from qkv.model.presets import translator, writer
 from qkv.model.transformer import Transformer
+from qkv.pipeline.translator import Translation, Translator
 from qkv.text.learn import learn
 
 TOY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "toy_translator.py"))
@@ -47,9 +49,9 @@ def texts() -> list[str]:
 
 def engine(folder: Path, texts: list[str], **settings) -> list[list[tuple[str, float, list[str]]]]:
     """What the engine says in a process of its own, where torch's threads do not disturb it."""
-    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.ctranslate2_translator import CTranslate2Translator\n"
+    code = ("import json, sys; from dataclasses import astuple; import qkv\n"
             "folder, texts, settings = json.load(sys.stdin)\n"
-            "found = CTranslate2Translator(folder).translate(texts, **settings)\n"
+            "found = qkv.load(folder).translate(texts, **settings)\n"
             "assert 'torch' not in sys.modules\n"
             "print(json.dumps([[astuple(one)[:3] for one in best] for best in found]))")
     done = subprocess.run([sys.executable, "-c", code], input=json.dumps([str(folder), texts, settings]),
@@ -144,7 +146,7 @@ def test_only_a_text_that_our_model_scores_the_same_is_a_tie(digits):
 
     def translation(translator: qkv.Translator, word: str) -> Translation:
         tokens = ["three", word, "."]
-        return Translation(f"three {word}.", our_scores(translator, source, ids_of(translator, tokens), Settings())[0], tokens)
+        return Translation(f"three {word}.", our_scores(translator, source, ids_of(translator, tokens), TranslationConfig())[0], tokens)
 
     def differ(translator: qkv.Translator, a: Translation, b: Translation) -> bool:
         return bool(differences(translator, [source], [[a]], [[b]]))
@@ -211,12 +213,12 @@ def test_other_people_can_use_the_folder_with_the_library_alone(exported):
 
 # ── The rule that ends a search ──────────────────────────────────────────────────────────────────────────────────
 def test_a_search_is_settled_when_nothing_alive_can_overtake():
-    settings = Settings(beam_size=2, length_penalty=1.0)  # the longest translation, 13 tokens, has the penalty 3
+    settings = TranslationConfig(beam_size=2, length_penalty=1.0)  # the longest translation, 13 tokens, has the penalty 3
     done = Hypothesis([5, 3], -2.0, -2.0 / (7 / 6))
     for alive, is_settled in ((-5.0, False), (-5.3, True)):  # -5 / 3 could still beat -1.71, -5.3 / 3 cannot
         found = [done, Hypothesis([5, 6, 7], alive, alive / (8 / 6))]
-        assert settled(found, eos=3, steps=3, limit=13, settings=settings) == ([done] if is_settled else [])
-    assert settled(found[1:], eos=3, steps=3, limit=3, settings=settings) == found[1:]
+        assert settled(found, eos=3, steps=3, limit=13, config=settings) == ([done] if is_settled else [])
+    assert settled(found[1:], eos=3, steps=3, limit=3, config=settings) == found[1:]
 
 
 def test_ids_without_a_piece_are_named_by_their_number():
@@ -279,7 +281,7 @@ def test_a_damaged_file_is_named(exported, tmp_path, file, content):
     for path in exported.iterdir():
         (tmp_path / path.name).write_bytes(content if path.name == file else path.read_bytes())
     with pytest.raises(QkvError) as error:
-        CTranslate2Translator(tmp_path)
+        Translator.load_ctranslate2(tmp_path)
     assert str(error.value) == f"{tmp_path / file}: missing or damaged; export the model again"
 
 
@@ -287,6 +289,6 @@ def test_a_damaged_model_is_named(exported, tmp_path):
     for path in exported.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[:100] if path.name == "model.bin" else path.read_bytes())
     with pytest.raises(QkvError) as error:
-        CTranslate2Translator(tmp_path)
+        Translator.load_ctranslate2(tmp_path)
     assert str(error.value).startswith(f"{tmp_path}: CTranslate2 cannot read it (")
     assert "\n" not in str(error.value) and str(error.value).endswith("; export the model again")

@@ -16,9 +16,9 @@ import torch
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.ctranslate2 import int8 as ctranslate2_int8
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslate2
+from qkv.checkpoint.ctranslate2.folder import compute_type
 from qkv.checkpoint.folder import load_model
-from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
-from qkv.generate.ctranslate2_translator import compute_type
+from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.model import spec as s
 from qkv.model.presets import writer
 from qkv.model.transformer import Transformer
@@ -109,8 +109,8 @@ def test_the_report_of_an_int8_export_is_the_same(cpu, digits, tmp_path):
     assert same and largest < tolerance and largest == pytest.approx(here.largest, abs=1e-3)
 
 
-STORY = """from qkv.generate.ctranslate2_generator import CTranslate2Writer
-print(json.dumps(CTranslate2Writer(sys.argv[1])('', temperature=0, max_new_tokens=30)))"""
+STORY = """from qkv.pipeline import Generator
+print(json.dumps(Generator.load_ctranslate2(sys.argv[1])('', temperature=0, max_new_tokens=30)))"""
 
 
 @every_cpu
@@ -129,8 +129,8 @@ def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(cpu, satu
     facts = save_ctranslate2(tmp_path / "old", saturating[0], int8=True)
     del facts["weight_bits"]
     (tmp_path / "old" / "qkv.json").write_text(json.dumps(facts))
-    code = ("from qkv.generate.ctranslate2_generator import CTranslate2Writer\nwriter = CTranslate2Writer(sys.argv[1])\n"
-            "print(json.dumps(writer.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))")
+    code = ("from qkv.pipeline import Generator\nwriter = Generator.load_ctranslate2(sys.argv[1])\n"
+            "print(json.dumps(writer.backend.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))")
     names = json.loads((tmp_path / "old" / "vocabulary.json").read_text())
     found = python(cpu, code, tmp_path / "old", json.dumps([names[id] for id in IDS]))
     assert found == pytest.approx(saturating[1], abs=1e-4)

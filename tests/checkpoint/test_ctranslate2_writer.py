@@ -15,7 +15,6 @@ from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.generate.ctranslate2_generator import CTranslate2Writer
 from qkv.pipeline.generator import Generator
 
 SHAPES = ("llama", "llama tied, one key head", "llama with biases", "linear scaling", "scaled embedding, tied", "qwen 2", "qwen 3",
@@ -30,9 +29,9 @@ SETTINGS = [
 
 def engine(folder: Path, prompts: list[str], settings: list[dict]) -> tuple[list, list[str]]:
     """What the engine writes for each of the settings, and streams for the first prompt, in a process without torch."""
-    code = ("import json, sys; from dataclasses import asdict; from qkv.generate.ctranslate2_generator import CTranslate2Writer\n"
+    code = ("import json, sys; from dataclasses import asdict; import qkv\n"
             "folder, prompts, settings = json.load(sys.stdin)\n"
-            "writer = CTranslate2Writer(folder)\n"
+            "writer = qkv.load(folder)\n"
             "found = [writer.generate(prompts, temperature=0, seed=1, **one) for one in settings]\n"
             "streams = [''.join(writer.stream(prompts[0], temperature=0, **one | {'n': 1})) for one in settings]\n"
             "assert 'torch' not in sys.modules\n"
@@ -109,7 +108,7 @@ def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(sma
 ])
 def test_what_it_cannot_do_alike_is_refused(small, settings, line):
     with pytest.raises(QkvError) as error:
-        CTranslate2Writer(small / "theirs")("The cat", **settings)
+        Generator.load_ctranslate2(small / "theirs")("The cat", **settings)
     assert str(error.value) == line
 
 
@@ -130,5 +129,5 @@ def test_a_mistake_is_one_line(small, arguments, line):
 def test_a_translator_is_no_writer(digits, tmp_path):
     export_ctranslate2(digits, tmp_path / "theirs", 0)
     with pytest.raises(QkvError) as error:
-        CTranslate2Writer(tmp_path / "theirs")
+        Generator.load_ctranslate2(tmp_path / "theirs")
     assert str(error.value) == f"{tmp_path}/theirs: not a language model; one has a decoder alone"

@@ -12,8 +12,7 @@ from same_translations import differences
 
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 from qkv.data.builtin import builtin_pairs
-from qkv.generate.texts import Translation
-from qkv.pipeline import Translator
+from qkv.pipeline.translator import Translation, Translator
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.alone  # the demo trains for minutes and wants both cores
@@ -36,9 +35,9 @@ def demo() -> Path:
 
 def translated(folder: Path) -> list[list[Translation]]:
     """By CTranslate2 with beam 4, in a process without torch."""
-    code = ("import json, sys; from dataclasses import astuple; from qkv.generate.ctranslate2_translator import CTranslate2Translator\n"
+    code = ("import json, sys; from dataclasses import astuple; from qkv.pipeline import Translator\n"
             "folder, texts = json.load(sys.stdin)\n"
-            "print(json.dumps([[astuple(one) for one in best] for best in CTranslate2Translator(folder).translate(texts, beam_size=4)]))\n"
+            "print(json.dumps([[astuple(one) for one in best] for best in Translator.load_ctranslate2(folder).translate(texts, beam_size=4)]))\n"
             "sys.exit('torch' in sys.modules)")
     done = python("-c", code, text=json.dumps([str(folder), SOURCES]))
     assert done.returncode == 0, done.stderr[-2_000:]

@@ -102,7 +102,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(folder, file, tmp_path,
 
 def test_a_translator_is_no_embedder(file, tmp_path):
     tokenizer = learn("char", TEXTS, 60)
-    Translator(Transformer(translator(tokenizer.vocab_size, 16, 1, 2, 16)), tokenizer, tokenizer).save(tmp_path / "other")
+    Translator.from_model(Transformer(translator(tokenizer.vocab_size, 16, 1, 2, 16)), tokenizer, tokenizer).save(tmp_path / "other")
     with pytest.raises(QkvError, match="not an embedder; an embedder is an encoder alone"):
         run(["embed", str(tmp_path / "other"), str(file)])
 

@@ -127,7 +127,7 @@ def test_attention_is_drawn_for_every_family(qkv, folders, tmp_path, family):
 def test_attention_is_drawn_of_the_guided_head(qkv, folders, tmp_path):
     text, folder = "今天 weather", tmp_path / "guided"
     translator_ = Translator.load(folders / "translator")
-    guided = Translator(translator_.model, translator_.source, translator_.target, alignment=AlignmentHead(0, 1))
+    guided = Translator.from_model(translator_.model, translator_.source, translator_.target, alignment=AlignmentHead(0, 1))
     guided.save(folder)
     for name, head in ((folder, guided.alignment), (folders / "translator", None)):
         assert qkv("attention", name, text, "--out", tmp_path / "ours.png")[0] == 0

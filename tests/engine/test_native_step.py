@@ -12,8 +12,8 @@ from qkv.engine.packed_model import FastModel
 from qkv.engine.prompt import make_prompt_stepper
 from qkv.engine.prompt_stepper import FastPromptStepper, int8_loss
 from qkv.generate.beam import BeamRules, beam_search
+from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import forced_log_probs, greedy
-from qkv.generate.settings import Writing
 from qkv.generate.write import Bounds, write
 from qkv.kernels import calling
 from qkv.model.eval_mode import eval_mode
@@ -106,7 +106,8 @@ def test_what_is_said_under_autocast_is_what_is_said_without():
             yield greedy(pairs, source[:1], None, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8)  # read by the library too
             yield beam_search(pairs, source, real, BeamRules(2, 3, 0, 4, 0.6), 12, int8)
             with eval_mode(texts):
-                yield write(make_prompt_stepper(texts, int8), [[1, 2, 3], [4]], Writing(max_new_tokens=12, temperature=0, seed=1), Bounds(40))
+                config = GenerationConfig(max_new_tokens=12, temperature=0, seed=1)
+                yield write(make_prompt_stepper(texts, int8), [[1, 2, 3], [4]], config, Bounds(40))
         yield int8_loss(texts, source)
         yield forced_log_probs(pairs, source, real, [[5, 6], [7], [8, 9, 10]], 2)
     expected = list(said())

@@ -14,9 +14,9 @@ from qkv.engine.packed_model import FastModel, FastStepper
 from qkv.engine.prompt import CachedPromptStepper
 from qkv.engine.prompt_stepper import FastPromptStepper
 from qkv.engine.speculative import Ahead, looking_ahead
+from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import greedy
 from qkv.generate.sampling import Draws
-from qkv.generate.settings import Writing
 from qkv.generate.write import Bounds, write
 from qkv.textbook.ahead import write_ahead
 
@@ -115,7 +115,7 @@ def test_a_text_is_the_same_with_and_without_looking_ahead(name, settings, monke
         for large in (1 << 62, 0):
             monkeypatch.setattr(ahead, "LARGE", large)
             with torch.inference_mode():
-                texts += write(FastPromptStepper(model), [prompt], Writing(max_new_tokens=new, seed=7, **settings), Bounds(context, (8,)))
+                texts += write(FastPromptStepper(model), [prompt], GenerationConfig(max_new_tokens=new, seed=7, **settings), Bounds(context, (8,)))
         assert texts[0] == texts[1]
 
 
@@ -123,7 +123,7 @@ def test_a_text_is_that_of_the_textbook(for_all_sizes):
     """The slow model without a cache, in float64; the quick one is another model."""
     model, other = shaken(KNOWN["llama's"]), shaken(KNOWN["qwen's"]).double()
     with torch.inference_mode():
-        found = write(FastPromptStepper(model), [[5, 6, 7]], Writing(max_new_tokens=50, temperature=0, seed=0), Bounds(90))[0].ids
+        found = write(FastPromptStepper(model), [[5, 6, 7]], GenerationConfig(max_new_tokens=50, temperature=0, seed=0), Bounds(90))[0].ids
         model.double()
 
         def likeliest(one):
@@ -173,7 +173,7 @@ def test_the_int8_view_guesses_what_the_model_says(monkeypatch, for_all_sizes):
     stepper = FastPromptStepper(shaken(KNOWN["llama's"]))
     sizes = read_by(stepper, monkeypatch)
     with torch.inference_mode():
-        write(stepper, [[5, 6, 7]], Writing(max_new_tokens=80, temperature=0, seed=0), Bounds(90))
+        write(stepper, [[5, 6, 7]], GenerationConfig(max_new_tokens=80, temperature=0, seed=0), Bounds(90))
     assert len(sizes) < 40  # more than half of the guesses were right
 
 

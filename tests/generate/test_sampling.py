@@ -9,7 +9,7 @@ from transformers.generation import logits_process as theirs
 
 from qkv.errors import QkvError
 from qkv.generate import sampling as ours
-from qkv.generate.settings import Sampling, Writing
+from qkv.generate.config import GenerationConfig
 from qkv.textbook import sampling as textbook
 
 # 1,000 rows: flat and peaked ones, some with impossible tokens, some with equals.
@@ -64,9 +64,9 @@ def test_the_repetition_penalty_is_its_textbook_definition(penalty):
 
 def test_banned_tokens_are_never_said_and_only_forced_ones_are():
     chances = torch.rand(1_000, dtype=torch.float64)
-    assert not {2, 9} & set(ours.choose(ROWS, Sampling(banned=(2, 9)), None, chances).tolist())
-    assert set(ours.choose(ROWS, Sampling(forced=(2, 9)), None, chances).tolist()) == {2, 9}
-    assert set(ours.choose(ROWS, Sampling(forced=(2, 9), banned=(9,), temperature=0), None, chances).tolist()) == {2}
+    assert not {2, 9} & set(ours.choose(ROWS, GenerationConfig(banned=(2, 9)), None, chances).tolist())
+    assert set(ours.choose(ROWS, GenerationConfig(forced=(2, 9)), None, chances).tolist()) == {2, 9}
+    assert set(ours.choose(ROWS, GenerationConfig(forced=(2, 9), banned=(9,), temperature=0), None, chances).tolist()) == {2}
 
 
 def test_a_draw_is_its_textbook_definition():
@@ -77,7 +77,7 @@ def test_a_draw_is_its_textbook_definition():
 
 
 def test_temperature_zero_takes_the_likeliest_and_of_equals_the_first():
-    chosen = ours.choose(ROWS, Sampling(temperature=0, top_p=0.5, typical=0.2), None, torch.rand(1_000))
+    chosen = ours.choose(ROWS, GenerationConfig(temperature=0, top_p=0.5, typical=0.2), None, torch.rand(1_000))
     assert chosen.tolist() == [row.index(max(row)) for row in ROWS.tolist()]
 
 
@@ -89,13 +89,14 @@ def test_the_chain_is_that_of_transformers():
         theirs.RepetitionPenaltyLogitsProcessor(1.4), theirs.SuppressTokensLogitsProcessor([7, 8]),
         theirs.TemperatureLogitsWarper(0.7), theirs.TopKLogitsWarper(12), theirs.TopPLogitsWarper(0.9),
         theirs.MinPLogitsWarper(0.02), theirs.TypicalLogitsWarper(0.8)])
-    sampling = Sampling(repetition_penalty=1.4, banned=(7, 8), temperature=0.7, top_k=12, top_p=0.9, min_p=0.02, typical=0.8)
+    sampling = GenerationConfig(repetition_penalty=1.4, banned=(7, 8), temperature=0.7, top_k=12, top_p=0.9, min_p=0.02, typical=0.8)
     seen = torch.zeros(1_000, 40, dtype=torch.bool).scatter_(1, ids, True)
     mine = ours.narrow(ours.heat(ours.ban(ours.penalise(rows, seen, 1.4), (7, 8)), 0.7), sampling)
     torch.testing.assert_close(mine, chain(ids, rows.clone()), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(top_k=7), Sampling(top_k=30, top_p=0.7), Sampling(temperature=0.5, top_k=3, min_p=0.1)])
+@pytest.mark.parametrize("sampling", [
+    GenerationConfig(top_k=7), GenerationConfig(top_k=30, top_p=0.7), GenerationConfig(temperature=0.5, top_k=3, min_p=0.1)])
 def test_a_choice_is_a_draw_from_what_all_rules_leave(sampling):
     """The shortlist that top-k makes changes nothing, with equals of the k-th best and without."""
     rows, chances = ROWS.clone(), torch.rand(1_000, dtype=torch.float64)
@@ -115,7 +116,7 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("sampling", [
-    Sampling(seed=1), Sampling(seed=2, temperature=0.7, top_k=12), Sampling(seed=3, top_p=0.8, min_p=0.01)])
+    GenerationConfig(seed=1), GenerationConfig(seed=2, temperature=0.7, top_k=12), GenerationConfig(seed=3, top_p=0.8, min_p=0.01)])
 def test_100000_draws_of_one_text_follow_the_probabilities(sampling):
     torch.manual_seed(4)
     logits = torch.randn(1, 50, dtype=torch.float64) * 1.5
@@ -155,5 +156,5 @@ def test_a_draw_depends_on_seed_text_and_place_alone():
 ])
 def test_impossible_settings_are_refused_in_one_line(settings, line):
     with pytest.raises(QkvError) as error:
-        Writing(**settings)
+        GenerationConfig(**settings)
     assert str(error.value) == line

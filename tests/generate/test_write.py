@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.engine.prompt import CachedPromptStepper, make_prompt_stepper
-from qkv.generate.settings import Writing
+from qkv.generate.config import GenerationConfig
 from qkv.generate.write import Bounds, Writer, write
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_writers.py"))
@@ -35,7 +35,7 @@ class PlainStepper:
 @torch.inference_mode()
 def written(model, prompts, stepper=CachedPromptStepper, watch=None, bounds=None, **settings):
     bounds = bounds or Bounds(model.spec.max_len, ends=(END,))
-    return write(stepper(model), prompts, Writing(**{"seed": 7, **settings}), bounds, watch)
+    return write(stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, watch)
 
 
 SETTINGS = [{"temperature": 0}, {"temperature": 1.3}, {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2}]
@@ -115,7 +115,7 @@ def test_a_full_context_keeps_its_last_part_and_its_beginning_mark(context):
     begin = (2,) if context > 2 else ()
     with torch.inference_mode():
         stepper = Listening(model)
-        settings = Writing(seed=0, max_new_tokens=50)
+        settings = GenerationConfig(seed=0, max_new_tokens=50)
         draft, = write(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
     whole = [*begin, 5, *draft.ids]
     assert len(draft.ids) == 50 and len(stepper.heard) > 2
@@ -131,7 +131,7 @@ def test_ten_thousand_tokens_need_no_more_memory_than_a_hundred():
     held = dict[int, int]()
     with torch.inference_mode():
         stepper = CachedPromptStepper(model)
-        writer = Writer(stepper, [[3]], Writing(seed=0, max_new_tokens=10_000), Bounds(64))
+        writer = Writer(stepper, [[3]], GenerationConfig(seed=0, max_new_tokens=10_000), Bounds(64))
         while writer.n_alive:
             writer.advance()
             if writer.length % 97 == 0:

@@ -41,7 +41,7 @@ def bytewise() -> Generator:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return Generator(model.double(), tokenizer)
+    return Generator.from_model(model.double(), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_any_batch(bytewise, sett
 def test_the_same_seed_gives_the_same_text_on_the_plain_stepper(bytewise, monkeypatch):
     settings = {"seed": 4, "max_new_tokens": 50, "n": 2, "top_k": 9}
     usual = bytewise.generate(PROMPTS, **settings)
-    monkeypatch.setattr("qkv.pipeline.generator.make_prompt_stepper", lambda model, int8: CachedPromptStepper(model))
+    monkeypatch.setattr("qkv.generate.torch_backend.make_prompt_stepper", lambda model, int8: CachedPromptStepper(model))
     assert bytewise.generate(PROMPTS, **settings) == usual
 
 
@@ -171,7 +171,7 @@ def test_ours_begin_where_a_document_ended_and_prompts_get_no_special_token(byte
 @pytest.mark.parametrize("positions", [s.Rotary(), s.Learned(), s.Sinusoidal(), s.NoPositions()], ids=lambda one: one.kind)
 def test_a_text_may_grow_far_beyond_the_context(positions):
     tokenizer = learn("bytes", TEXT, 262)
-    generator = Generator(tiny(tokenizer, max_len=16, positions=positions), tokenizer)
+    generator = Generator.from_model(tiny(tokenizer, max_len=16, positions=positions), tokenizer)
     together = generator.generate(["abcdefghijklmnop", "x", "今天"], seed=1, max_new_tokens=100, banned=(tokenizer.eos_id,))
     assert all(len(one.ids) == 100 for one, in together)
     assert together[1] == generator.generate(["x"], seed=1, max_new_tokens=100, banned=(tokenizer.eos_id,))[0]
@@ -195,7 +195,7 @@ def test_a_mistake_is_one_line(bytewise, prompt, settings, line):
 
 def test_a_stop_that_no_text_can_hold_is_refused():
     tokenizer = learn("char", ["abc"], 20)
-    generator = Generator(tiny(tokenizer), tokenizer)
+    generator = Generator.from_model(tiny(tokenizer), tokenizer)
     with pytest.raises(QkvError) as error:
         generator("a", stop="Ω")
     assert str(error.value) == "stop: 'Ω' never comes; this vocabulary cannot write it"

@@ -50,11 +50,12 @@ def test_a_model_stored_in_halves_is_computed_in_float32(family, dtype, tmp_path
         np.testing.assert_array_equal(kind.load(tmp_path)(TEXT), Embedder(model, tokenizer)(TEXT))
     elif family == "translator":
         for int8 in (False, True):
-            assert kind.load(tmp_path, int8=int8)(TEXT, max_length=9) == Translator(model, tokenizer, tokenizer, int8)(TEXT, max_length=9)
+            ours = Translator.from_model(model, tokenizer, tokenizer, int8=int8)
+            assert kind.load(tmp_path, int8=int8)(TEXT, max_length=9) == ours(TEXT, max_length=9)
     else:
         for int8 in (False, True):
             wish = {"max_new_tokens": 9, "temperature": 0}
-            assert kind.load(tmp_path, int8=int8)(TEXT, **wish) == Generator(model, tokenizer, int8=int8)(TEXT, **wish)
+            assert kind.load(tmp_path, int8=int8)(TEXT, **wish) == Generator.from_model(model, tokenizer, int8=int8)(TEXT, **wish)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

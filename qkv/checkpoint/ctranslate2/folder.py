@@ -1,0 +1,104 @@
+"""Read a folder that `qkv export --to ctranslate2` wrote: qkv.json, tokenizers, vocabularies, and CTranslate2's model itself.
+
+It imports no torch. Explained in docs/ctranslate2.md.
+"""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.text.tokenizer import Tokenizer
+
+NEEDED = {"all": {"kind", "dtype", "max_len"}, "translator": {"bos", "eos", "pad"},
+          "generator": {"begin", "first", "ends"}}  # of qkv.json
+WRONG_KIND = {
+    "translator": (("not a translator", "不是翻译模型"), ("a translator has an encoder", "翻译模型要有编码器")),
+    "generator": (("not a language model", "不是语言模型"), ("one has a decoder alone", "语言模型只有解码器")),
+}
+
+
+def read_facts(folder: Path, kind: str) -> dict[str, Any]:
+    """qkv.json of a translator or of a generator."""
+    if not folder.is_dir():
+        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+    if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
+        raise QkvError(folder, say("no CTranslate2 model", "不是 CTranslate2 模型"), say(
+            "write one: qkv export FOLDER --to ctranslate2 --out NEW", "请先写出：qkv export FOLDER --to ctranslate2 --out NEW"))
+    facts = read_json(folder / "qkv.json")
+    if not isinstance(facts, dict) or not NEEDED["all"] <= facts.keys():
+        raise damaged(folder / "qkv.json")
+    if facts["kind"] != kind:
+        wrong, right = WRONG_KIND[kind]
+        raise QkvError(folder, say(*wrong), say(*right))
+    if not NEEDED[kind] <= facts.keys():
+        raise damaged(folder / "qkv.json")
+    return facts
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    if (folder / "tokenizer.json").exists():
+        both = Tokenizer.load(folder / "tokenizer.json")
+        return both, both
+    return Tokenizer.load(folder / "source.json"), Tokenizer.load(folder / "target.json")
+
+
+def read_names(folder: Path) -> tuple[list[str], list[str]]:
+    """What CTranslate2 calls the ids of each side."""
+    shared = folder / "shared_vocabulary.json"
+    if shared.exists():
+        names = read_json(shared)
+        return names, names
+    return read_json(folder / "source_vocabulary.json"), read_json(folder / "target_vocabulary.json")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise damaged(path) from None
+
+
+def damaged(path: Path) -> QkvError:
+    return QkvError(path, say("missing or damaged", "缺失或已损坏"), say("export the model again", "请重新导出模型"))
+
+
+def no_torch_model() -> QkvError:
+    return QkvError("model", say("it runs in CTranslate2, not in torch", "它由 CTranslate2 运行，而不是 torch"),
+                    say("open the folder it was exported from", "请打开导出前的文件夹"))
+
+
+def compute_type(facts: dict[str, Any], device: str) -> str:
+    """The arithmetic in which CTranslate2 is right on every CPU: int8 for weights of 7 bits.
+
+    Weights of 8 bits, as exported before, saturate on CPUs without VNNI instructions: they are widened to float32.
+    """
+    exact = facts.get("weight_bits", 8) <= 7 or device == "cuda"
+    return "float32" if facts["dtype"] == "int8" and not exact else facts["dtype"]
+
+
+def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
+    """CTranslate2's Translator or Generator with the threads that suit the arithmetic: int8 kernels of tiny models are slower with two."""
+    if find_spec("ctranslate2") is None:
+        raise QkvError("ctranslate2", say("is not installed", "没有安装"), "pip install 'qkv[convert]'")
+    import ctranslate2
+
+    if device not in ("cpu", "cuda") or (device == "cuda" and not ctranslate2.get_cuda_device_count()):
+        raise QkvError("device", say(f"no '{device}' here", f"这里没有 '{device}'"), say("use cpu", "请用 cpu"))
+    threads = 1 if dtype == "int8" else int(os.environ.get("OMP_NUM_THREADS") or physical_cores())
+    try:
+        return getattr(ctranslate2, kind)(str(folder), device=device, compute_type=dtype, intra_threads=threads)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise QkvError(folder, say(f"CTranslate2 cannot read it ({reason})", f"CTranslate2 无法读取（{reason}）"),
+                       say("export the model again", "请重新导出模型")) from None
+
+
+def physical_cores() -> int:
+    """Cores this process may use; two threads of one core share its arithmetic and count once."""
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    files = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in mine]
+    return len({file.read_text() if file.exists() else str(file) for file in files})

@@ -1,0 +1,120 @@
+"""Settings of decoding, frozen and validated: beam search of translations, sampling of texts.
+
+It imports no torch, so that a mistake is reported before anything is loaded. The same value goes
+from the command line to the search. Explained in docs/translation.md and docs/generation.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+from qkv.errors import QkvError
+from qkv.language import say
+
+
+def check_at_least_one(config: object, *names: str) -> None:
+    """None is allowed where it is a field's default."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            wrong = say(f"{value} is too small", f"{value} 太小")
+            raise QkvError(name, wrong, say("use 1 or more", "请用 1 或更大的数"))
+
+
+@dataclass(frozen=True)
+class TranslationConfig:
+    """Beam search: size 4 and length penalty 0.6 are the paper's; size 1 is greedy and fastest."""
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    n_best: int = 1
+    max_length: int | None = None  # tokens of a translated sentence; None: twice its source + 20
+    batch_size: int = 32  # sentences searched together
+    details: bool = True  # tokens, and scores of a beam of 1, cost a little more time
+    alignment: bool = False  # source word of each target word, from cross-attention weights
+
+    def __post_init__(self) -> None:
+        check_at_least_one(self, "beam_size", "n_best", "max_length", "batch_size")
+        if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
+            wrong = say(f"{self.length_penalty} is no penalty", f"{self.length_penalty} 不能作为惩罚")
+            right = say("use 0 to 20; the paper has 0.6", "请用 0 到 20 之间的数；论文用 0.6")
+            raise QkvError("length_penalty", wrong, right)
+        if self.n_best > self.beam_size:
+            wrong = say(f"{self.n_best} of a beam of {self.beam_size}",
+                        f"束宽为 {self.beam_size}，却要 {self.n_best} 个")
+            right = say("raise beam_size or lower n_best", "请增大 beam_size 或减小 n_best")
+            raise QkvError("n_best", wrong, right)
+
+    def penalty(self, length: int) -> float:
+        """((5 + length) / 6)^alpha (Wu et al. 2016), by which a log-probability is divided."""
+        return ((5 + length) / 6) ** self.length_penalty
+
+    def longest(self, n_source: int, limit: int) -> int:
+        """Maximum target tokens, <eos> included, of `n_source` tokens; `limit` is the model's."""
+        return min(2 * n_source + 20 if self.max_length is None else self.max_length, limit)
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """Sampling, in the order in which the rules are applied to the logits; then stopping."""
+
+    repetition_penalty: float = 1.0  # above 1, tokens of the prompt and the text get less likely
+    banned: tuple[int, ...] = ()  # ids that are never sampled
+    forced: tuple[int, ...] = ()  # only these ids may be sampled; (): all
+    temperature: float = 1.0  # 0 is greedy: the rules below have no effect
+    top_k: int | None = None  # None: the rule is off, as for those below
+    top_p: float | None = None
+    min_p: float | None = None
+    typical: float | None = None
+    seed: int | None = None  # None: a new one for every call
+    max_new_tokens: int = 128
+    n: int = 1  # texts for each prompt
+    stop: tuple[str, ...] | str = ()  # a text ends before the first of these
+    logprobs: int | None = None  # top-k log-probabilities at each position; None: none at all
+    batch_size: int = 16  # texts generated together
+
+    def __post_init__(self) -> None:
+        self._check_sampling()
+        check_at_least_one(self, "max_new_tokens", "n", "batch_size")
+        if self.logprobs is not None and self.logprobs < 0:
+            wrong = say(f"{self.logprobs} is negative", f"{self.logprobs} 是负数")
+            right = say("use 0 for the chosen tokens alone", "只要所选词元，请用 0")
+            raise QkvError("logprobs", wrong, right)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        if "" in stop:
+            wrong = say("an empty text stops nothing", "空文本不能作为停止标记")
+            raise QkvError("stop", wrong, say("give some text", "请给出文字"))
+
+    def _check_sampling(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            wrong = say(f"{self.temperature} is impossible", f"{self.temperature} 不可用")
+            raise QkvError("temperature", wrong, say("use 0 (greedy) or more", "请用 0（贪心）或更大的数"))
+        if self.top_k is not None and self.top_k < 1:
+            wrong = say(f"{self.top_k} leaves no token", f"{self.top_k} 不剩任何词元")
+            right = say("use 1 or more, or leave it out", "请用 1 或更大的数，或不给")
+            raise QkvError("top_k", wrong, right)
+        for name in ("top_p", "min_p", "typical"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                wrong = say(f"{share} is not such a share", f"{share} 不是这样的比例")
+                raise QkvError(name, wrong, say("use more than 0, at most 1", "请用大于 0、不大于 1 的数"))
+        if not 0 < self.repetition_penalty < math.inf:
+            penalty = self.repetition_penalty
+            wrong = say(f"{penalty} is no penalty", f"{penalty} 不能作为惩罚")
+            right = say("use more than 0; 1 changes nothing", "请用大于 0 的数；1 即不变")
+            raise QkvError("repetition_penalty", wrong, right)
+        if self.seed is not None and self.seed < 0:
+            wrong = say(f"{self.seed} is negative", f"{self.seed} 是负数")
+            raise QkvError("seed", wrong, say("use 0 or more", "请用 0 或更大的数"))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Banned and forced ids must be in the vocabulary, and at least one token must remain."""
+        for name in ("banned", "forced"):
+            unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
+            if unknown:
+                wrong = say(f"{unknown[0]} is no token", f"{unknown[0]} 不是词元")
+                right = say(f"ids go from 0 to {vocab_size - 1}", f"编号从 0 到 {vocab_size - 1}")
+                raise QkvError(name, wrong, right)
+        if self.banned and not set(self.forced or range(vocab_size)) - set(self.banned):
+            wrong = say("nothing is left to say", "没有可说的词元了")
+            raise QkvError("banned", wrong, say("ban fewer tokens", "请少禁几个"))

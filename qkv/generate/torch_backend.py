@@ -1,0 +1,84 @@
+"""Decoding with a torch model: ids in and out, by the loops of decode.py, beam.py and write.py."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from qkv.engine.int8 import no_int8
+from qkv.engine.packed_model import can_be_fast
+from qkv.engine.prompt import make_prompt_stepper
+from qkv.generate.backend import Draft, Hypothesis, OnToken
+from qkv.generate.beam import BeamRules, beam_search
+from qkv.generate.config import GenerationConfig, TranslationConfig
+from qkv.generate.decode import forced_log_probs, greedy
+from qkv.generate.write import Bounds, Writer, write
+from qkv.model.eval_mode import eval_mode
+from qkv.model.transformer import Transformer
+
+
+class TorchSearch:
+    """Greedy and beam search with an encoder-decoder model; `int8` quantizes its matrices."""
+
+    shows_attention = True
+
+    def __init__(
+        self, model: Transformer, bos: int, eos: int, pad: int, source_pad: int, int8: bool = False
+    ):
+        if int8 and not can_be_fast(model, int8):
+            raise no_int8()
+        self.model, self.int8, self.max_len = model.eval(), int8, model.spec.max_len
+        self.bos, self.eos, self.pad, self.source_pad = bos, eos, pad, source_pad
+
+    def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
+        source, real = self._padded(rows)
+        limits = [config.longest(len(row), self.max_len) for row in rows]
+        max_len = torch.tensor(limits, device=source.device)
+        if config.beam_size > 1:
+            rules = BeamRules(self.bos, self.eos, self.pad, config.beam_size, config.length_penalty)
+            return beam_search(self.model, source, real, rules, max_len, self.int8)
+        found = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad,
+                       max_len=max_len, int8=self.int8)
+        if not config.details:
+            return [[Hypothesis(ids, 0.0, 0.0)] for ids in found]
+        sums = map(sum, forced_log_probs(self.model, source, real, found, self.bos))
+        return [[Hypothesis(ids, total, total / config.penalty(len(ids)))]
+                for ids, total in zip(found, sums, strict=True)]
+
+    def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Ids (batch, source), padded on the right, and which of them are tokens."""
+        width, device = max(map(len, rows)), self.model.embed.weight.device
+        padded = [row + [self.source_pad] * (width - len(row)) for row in rows]
+        lengths = torch.tensor(list(map(len, rows)), device=device)[:, None]
+        return torch.tensor(padded, device=device), torch.arange(width, device=device) < lengths
+
+
+class TorchGeneration:
+    """Sampling from a decoder-only model; `begin` are the ids that it expects before every text."""
+
+    def __init__(self, model: Transformer, begin: tuple[int, ...], int8: bool = False):
+        self.model, self.begin, self.int8 = model.eval(), begin, int8
+        self.context = model.spec.max_len
+        make_prompt_stepper(model, int8)  # packs the weights; refuses int8 now if it is impossible
+
+    def check(self, config: GenerationConfig) -> None:
+        config.check_vocabulary(self.model.spec.vocab_size)
+
+    def generate(
+        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...],
+        on_token: OnToken | None,
+    ) -> list[Draft]:
+        with eval_mode(self.model):
+            stepper = make_prompt_stepper(self.model, self.int8)
+            return write(stepper, prompts, config, Bounds(self.context, ends, self.begin), on_token)
+
+    def stream(
+        self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]
+    ) -> Iterator[int]:
+        with eval_mode(self.model):
+            stepper = make_prompt_stepper(self.model, self.int8)
+            writer = Writer(stepper, [prompt], config, Bounds(self.context, ends, self.begin))
+        while writer.n_alive:
+            with eval_mode(self.model):  # not during the yield, when the caller's code runs
+                id = int(writer.advance()[0])
+            yield id

@@ -1,0 +1,173 @@
+"""Translator and Generator hold a backend: what they do themselves, with backends in plain Python and with torch's."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from qkv.errors import QkvError
+from qkv.generate.backend import Draft, Hypothesis, OnToken
+from qkv.generate.config import GenerationConfig, TranslationConfig
+from qkv.model.presets import translator
+from qkv.model.transformer import Transformer
+from qkv.pipeline import Generator, Translator
+from qkv.text.learn import learn
+from qkv.text.special_tokens import generation_tokens
+
+LETTERS = learn("char", ["abcdefgh. "], 20)
+EOS = LETTERS.eos_id
+
+
+class Reversing:
+    """A "search" that reverses its source; rank n repeats the result n times more, with a lower score."""
+
+    bos, eos, pad, max_len, shows_attention = LETTERS.bos_id, EOS, LETTERS.pad_id, 9, False
+
+    def __init__(self) -> None:
+        self.seen: list[list[list[int]]] = []
+
+    @property
+    def model(self) -> Transformer:
+        raise AssertionError("never needed")
+
+    def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
+        self.seen.append(rows)
+        return [[Hypothesis([*row[-2::-1] * (rank + 1), EOS], 0.0, -1.0 - rank) for rank in range(config.beam_size)] for row in rows]
+
+
+class Echo:
+    """A "loop" that repeats its prompt for ever, or up to its own end token."""
+
+    context = 40
+
+    @property
+    def model(self) -> Transformer:
+        raise AssertionError("never needed")
+
+    def check(self, config: GenerationConfig) -> None:
+        config.check_vocabulary(LETTERS.vocab_size)
+
+    def generate(self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None) -> list[Draft]:
+        def ids(number: int, prompt: list[int]) -> list[int]:
+            found: list[int] = []
+            for id in self.stream(prompt, config, ends):
+                found.append(id)
+                if on_token and on_token(number, id):
+                    break
+            return found
+        copies = [prompt for prompt in prompts for _ in range(config.n)]
+        return [Draft(ids(number, prompt), "length") for number, prompt in enumerate(copies)]
+
+    def stream(self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]) -> Iterator[int]:
+        for place in range(config.max_new_tokens):
+            yield prompt[place % len(prompt)]
+
+
+def recorded(tokenizer: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that the tokenizer encodes from now on."""
+    texts: list[str] = []
+    encode_batch = type(tokenizer).encode_batch
+
+    def noted(self: object, some: list[str], *options: object) -> list[list[int]]:
+        texts.extend(some := list(some))
+        return encode_batch(self, some, *options)
+    monkeypatch.setattr(type(tokenizer), "encode_batch", noted)
+    return texts
+
+
+# ── Translator ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_texts_are_split_batched_by_length_and_joined_in_their_order():
+    backend = Reversing()
+    texts = ["abc", "", "a\n\nbcd", "  gh "]
+    assert Translator(backend, LETTERS, LETTERS)(texts, batch_size=2) == ["cba", "", "a\n\ndcb", "hg"]
+    assert [[LETTERS.decode(row) for row in rows] for rows in backend.seen] == [["abc", "bcd"], ["gh", "a"]]
+    assert all(row[-1] == EOS for rows in backend.seen for row in rows)
+
+
+def test_the_nth_translation_is_joined_of_nth_parts_and_scores_add_up():
+    best = Translator(Reversing(), LETTERS, LETTERS).translate(["ab\n\nc"], n_best=2)[0]
+    assert [(one.text, one.score) for one in best] == [("ba\n\nc", -2.0), ("baba\n\ncc", -4.0)]
+    assert best[0].tokens == ["b", "a", "c"]
+
+
+def test_every_string_is_tokenized_once(monkeypatch):
+    texts = recorded(LETTERS, monkeypatch)
+    ours = Translator(Reversing(), LETTERS, LETTERS)
+    texts.clear()  # what was encoded to find the special tokens
+    ours(["abc", "d\n ef "])
+    assert texts == ["abc", "d", "ef"]
+    texts.clear()
+    long = "abc. defgh. abcdefgha."
+    assert ours(long) == ".cba .hgfed hgfedcba .a"
+    assert len(texts) == len(set(texts)) and texts[0] == long
+
+
+def test_one_value_holds_all_settings_and_single_ones_replace_its_fields():
+    config = TranslationConfig(beam_size=3, n_best=3, details=False)
+    ours = Translator(Reversing(), LETTERS, LETTERS)
+    assert ours.translate(["ab"], config) == ours.translate(["ab"], beam_size=3, n_best=3, details=False)
+    assert len(ours.translate(["ab"], config, n_best=2)[0]) == 2
+    with pytest.raises(QkvError) as error:
+        ours.translate(["ab"], config, n_best=4)
+    assert str(error.value) == "n_best: 4 of a beam of 3; raise beam_size or lower n_best"
+
+
+def test_alignment_needs_a_backend_that_shows_attention():
+    with pytest.raises(QkvError) as error:
+        Translator(Reversing(), LETTERS, LETTERS).translate([], alignment=True)
+    assert str(error.value) == (
+        "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from")
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_the_torch_backend_searches_rows_of_ids(beam_size):
+    torch.manual_seed(0)
+    ours = Translator.from_model(Transformer(translator(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS)
+    config = TranslationConfig(beam_size, max_length=6)
+    rows = [ours.encode_source(text) for text in ("abc", "h", "bcdefg")]
+    together = ours.backend.search(rows, config)
+    assert [[one.ids for one in best] for best in together] == [[one.ids for one in ours.backend.search([row], config)[0]] for row in rows]
+    for row, best in zip(rows, together, strict=True):
+        ids = torch.tensor([[ours.bos, *best[0].ids[:-1]]])
+        with torch.no_grad():
+            logits = ours.model.logits(ours.model.decode(ids, ours.model.encode(torch.tensor([row]))))[0]
+        expected = logits.log_softmax(dim=1)[range(ids.shape[1]), best[0].ids].sum()
+        assert best[0].log_prob == pytest.approx(float(expected), abs=1e-9)
+        assert best[0].score == pytest.approx(float(expected) / ((5 + ids.shape[1]) / 6) ** 0.6, abs=1e-9)
+
+
+# ── Generator ────────────────────────────────────────────────────────────────────────────────────────────────────
+def echo() -> Generator:
+    return Generator(Echo(), LETTERS, generation_tokens(LETTERS))
+
+
+def test_prompts_come_back_in_their_order_with_n_texts_each():
+    assert echo()(["ab", "cdef", "g"], max_new_tokens=5, batch_size=4, n=2) == [["ababa"] * 2, ["cdefc"] * 2, ["ggggg"] * 2]
+
+
+def test_stops_end_a_text_whoever_generates_it():
+    whole, = echo().generate(["abcd"], max_new_tokens=9, stop=["cda", "dabh"], seed=1)[0]
+    assert (whole.text, whole.why, len(whole.ids)) == ("ab", "stop", 5)
+    assert list(echo().stream("abcd", max_new_tokens=9, stop=["cda", "dabh"])) == ["a", "b"]
+
+
+def test_a_prompt_is_tokenized_once(monkeypatch):
+    texts = recorded(LETTERS, monkeypatch)
+    ours = echo()
+    texts.clear()
+    ours.generate(["ab", "cd"], max_new_tokens=3, n=2)
+    assert texts == ["ab", "cd"]
+
+
+def test_one_value_holds_all_settings_of_a_generation():
+    config = GenerationConfig(max_new_tokens=4, seed=3)
+    assert echo().generate(["ab"], config) == echo().generate(["ab"], max_new_tokens=4, seed=3)
+    assert "".join(echo().stream("ab", config, max_new_tokens=3)) == "aba"
+
+
+def test_neither_class_imports_torch():
+    code = ("import sys; from qkv.pipeline import Generator, Translator, load\n"
+            "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\nsys.exit('torch' in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
