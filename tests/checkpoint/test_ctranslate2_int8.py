@@ -18,7 +18,7 @@ from qkv.checkpoint.ctranslate2 import int8 as ctranslate2_int8
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslate2
 from qkv.checkpoint.ctranslate2.folder import compute_type
 from qkv.checkpoint.folder import load_model
-from qkv.checkpoint.loaded_model import LoadedModel
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
 from qkv.model.presets import writer
 from qkv.model.transformer import Transformer
