@@ -30,6 +30,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             unfinished.unlink()
 
 
+def sync(path: Path) -> None:
+    """What the file or folder holds reaches the disk before this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def refuse_folder(path: Path) -> None:
     """A file cannot be written where a folder is."""
     if path.is_dir():

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
+from qkv.files import sync
 from qkv.language import say
 
 Content = bytes | Callable[[Path], None]  # what a file holds, or who writes it to the path it is given
@@ -31,15 +32,6 @@ def fill(path: Path, content: Content) -> None:
         path.write_bytes(content)
     else:
         content(path)
-
-
-def sync(path: Path) -> None:
-    """What the file or folder holds reaches the disk before this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def rename(old: Path, new: Path) -> None:

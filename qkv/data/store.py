@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from qkv.errors import QkvError
+from qkv.files import sync
 from qkv.language import say
 
 FORMAT = "qkv-rows-1"
@@ -162,7 +163,7 @@ class StoreWriter:
             part.put_in_place()
         finally:
             part.discard()
-        _sync_folder(self.folder)
+        sync(self.folder)
 
 
 def write_store(folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]) -> Store:
@@ -267,11 +268,3 @@ def _refusal(path: Path, wrong: str) -> QkvError:
 
 def _cannot_write(folder: Path, error: OSError) -> QkvError:
     return QkvError(folder, say("cannot be written", "无法写入"), error.strerror or str(error))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
