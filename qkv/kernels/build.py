@@ -30,7 +30,7 @@ THREADED = ("-fopenmp",)  # by the runtime that torch has loaded already: one se
 PATIENCE = 120            # seconds for the compiler; it needs 5
 AT, N, LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 FUNCTIONS: dict[str, list[Any]] = {  # what each takes; None: a number
-    "qkv_step": [AT, AT, AT, LONG, AT, AT, N, N, N, AT],
+    "qkv_step": [AT, AT, AT, AT, AT, N, AT],
     "qkv_product": [AT, AT, N, N, AT],
     "qkv_best": [AT, AT, N, N, N, N, N, AT, AT],
     "qkv_log_sums": [AT, N, N, N, AT],

@@ -41,7 +41,7 @@ void gather_best(const number *scores, int vocab, number shift, int64_t first, i
 
 number log_sum(const number *scores, int n) {
     number most = largest(scores, n), total = 0;
-    for (int i = 0; i < n; i++) total += power(scores[i] - most);
+    for (int i = 0; i < n; i++) total += fast_exp(scores[i] - most);
     return most + std::log(total);
 }
 }  // namespace
@@ -53,7 +53,7 @@ void qkv_best(const number *scores, const number *shift, int sentences, int live
 #pragma omp parallel num_threads(threads)
     {
         int begin, end;
-        share(sentences, my_team(), begin, end);
+        share(sentences, thread_range(), begin, end);
         std::fill(place + (int64_t)begin * n, place + (int64_t)end * n, -1);
         for (int row = begin * live; row < end * live; row++) {
             int64_t to = (int64_t)(row / live) * n;
@@ -67,7 +67,7 @@ void qkv_log_sums(const number *scores, int rows, int vocab, int threads, number
 #pragma omp parallel num_threads(threads)
     {
         int begin, end;
-        share(rows, my_team(), begin, end);
+        share(rows, thread_range(), begin, end);
         for (int row = begin; row < end; row++) sums[row] = log_sum(scores + (int64_t)row * vocab, vocab);
     }
 }

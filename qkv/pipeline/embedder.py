@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
-from qkv.engine.packed_encoder import Groups, groups_of, make_encoder
+from qkv.engine.encoder import Groups, groups_of, make_encoder
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.eval_mode import eval_mode

@@ -10,10 +10,10 @@ from typing import Any
 
 from qkv.checkpoint.convert import extras
 from qkv.checkpoint.folder import LoadedModel, save_model
-from qkv.engine.prompt import make_prompt_stepper
+from qkv.engine.stepper import make_stepper
 from qkv.errors import QkvError
+from qkv.generate.loop import Bounds, GenerationLoop, generate
 from qkv.generate.settings import Writing
-from qkv.generate.write import Bounds, Writer, write
 from qkv.generate.writing import Draft, TextGenerator
 from qkv.language import say
 from qkv.model.eval_mode import eval_mode
@@ -33,7 +33,7 @@ class Generator(TextGenerator):
         known = marks_of(tokenizer, self.marks)
         self.begin, self.first, self.ends = known.begin, known.first, known.ends
         self.int8 = int8
-        make_prompt_stepper(model, int8)  # what it prepares is kept; a model that has no such step is refused now
+        make_stepper(model, int8)  # what it prepares is kept; a model that has no such step is refused now
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Generator":
@@ -62,15 +62,15 @@ class Generator(TextGenerator):
             streams[text].add(id)
             return streams[text].stopped
         with eval_mode(self.model):
-            stepper = make_prompt_stepper(self.model, self.int8)
-            return write(stepper, prompts, settings, self._bounds(ends), stopped if settings.stop else None)
+            stepper = make_stepper(self.model, self.int8)
+            return generate(stepper, prompts, settings, self._bounds(ends), stopped if settings.stop else None)
 
     def write_stream(self, prompt: list[int], settings: Writing, ends: tuple[int, ...]) -> Iterator[int]:
         with eval_mode(self.model):
-            writer = Writer(make_prompt_stepper(self.model, self.int8), [prompt], settings, self._bounds(ends))
-        while writer.n_alive:
+            loop = GenerationLoop(make_stepper(self.model, self.int8), [prompt], settings, self._bounds(ends))
+        while loop.n_alive:
             with eval_mode(self.model):  # not while the caller has the word: his gradients are his own
-                id = int(writer.advance()[0])
+                id = loop.advance()[0]
             yield id
 
     def _bounds(self, ends: tuple[int, ...]) -> Bounds:

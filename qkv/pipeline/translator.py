@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.checkpoint.convert import ALIGNMENT, extras
 from qkv.checkpoint.folder import LoadedModel, save_model
 from qkv.engine.int8 import no_int8
-from qkv.engine.packed_model import can_be_fast
+from qkv.engine.packed_model import supports
 from qkv.errors import QkvError
 from qkv.generate.alignment import Link, align, cross_weights, linked_words, source_units, target_units, unit_spans
 from qkv.generate.beam import BeamRules, beam_search
@@ -43,7 +43,7 @@ class Translator(TextTranslator):
         """
         self.model, self.source, self.target, self.int8 = model.eval(), source, target, int8
         self.marks, self.alignment = marks or {}, alignment
-        if int8 and not can_be_fast(model, int8):
+        if int8 and not supports(model, int8):
             raise no_int8()
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
             raise QkvError(say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
