@@ -32,22 +32,22 @@ def main() -> None:
 
 def ours(folder: str, kind: str, tokens: int):
     if kind == "step":
-        from qkv.engine import speculative as ahead
+        from qkv.engine import speculative
 
-        ahead.LARGE = 1 << 62  # no model is so large
+        speculative.MIN_WEIGHTS = 1 << 62  # no model is so large
     return writing(our_model(folder), kind, tokens)
 
 
 def writing(model, kind: str, tokens: int):
-    from qkv.engine.prompt import make_prompt_stepper
+    from qkv.engine.stepper import make_stepper
     from qkv.generate.config import GenerationConfig
-    from qkv.generate.write import Bounds, write
+    from qkv.generate.loop import Bounds, generate
     from qkv.model.eval_mode import eval_mode
 
     def run(prompts):
         with eval_mode(model):
             settings = GenerationConfig(max_new_tokens=tokens, temperature=0, seed=0)
-            found = write(make_prompt_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
+            found = generate(make_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
         assert all(len(one.ids) == tokens for one in found)
 
     return run
@@ -119,7 +119,7 @@ def loss(folder: str) -> str:
     model = our_model(folder)
     import torch
 
-    from qkv.engine.prompt_stepper import int8_loss
+    from qkv.engine.packed_model import int8_loss
 
     exact, small = int8_loss(model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0)))
     return f"nats per token {exact:.4f}, int8 {small:.4f}, {small - exact:+.4f} (random weights and text)"

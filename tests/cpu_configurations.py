@@ -61,7 +61,7 @@ ALONE = ["tests/checkpoint/test_demo_exported.py"]  # on the demo's model, which
 SHORT = [
     "tests/model/test_model_against_torch.py", "tests/kernels/test_rms_norm.py", "tests/kernels/test_rotary.py", "tests/kernels/test_relu2.py",
     "tests/model/test_model_truths.py",
-    "tests/engine/test_int8.py", "tests/engine/test_native_step.py", "tests/engine/test_stepper.py", "tests/engine/test_prompt_stepper.py",
+    "tests/engine/test_int8.py", "tests/engine/test_native_step.py", "tests/engine/test_stepper.py", "tests/engine/test_packed_decoders.py",
     "tests/kernels/test_topk.py", "tests/pipeline/test_translator_int8.py",
     "tests/checkpoint/test_ctranslate2.py", "tests/checkpoint/test_import_decoders.py",
 ]

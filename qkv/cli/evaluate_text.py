@@ -86,9 +86,9 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
 
 def _refuse_no_int8(generator: "Generator") -> None:
     """Before the text is read, not after."""
-    from qkv.engine.prompt_stepper import can_prompt_fast
+    from qkv.engine.packed_model import supports
 
-    if not can_prompt_fast(generator.model, int8=True):
+    if not supports(generator.model, int8=True):
         raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
 
 
@@ -96,7 +96,7 @@ def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
     """Nats per token with whole and with 8-bit matrices, over all full windows."""
     import torch
 
-    from qkv.engine.prompt_stepper import int8_loss
+    from qkv.engine.packed_model import int8_loss
 
     width = min(generator.context, len(ids))
     if width < 2:

@@ -1,7 +1,8 @@
-"""The cache of a fast step: keys and values of all layers in one buffer, written in place and never reordered.
+"""The KV cache: keys and values of all layers in slots of one buffer, and the rows of a step that read and write them.
 
-In: new keys and values. Out: for each layer all that its queries may look at. Beams do not copy their past: all beams of
-a sentence look at one store, and what is not a beam's own past is hidden. Told in docs/performance.md, "Decoding".
+A sequence fills its slots from 0 on, so that the slot of a token is its position, whatever the other sequences are. The
+beams of a sequence share its slots: each step takes one more slot for each beam, and a mask tells which slots are a
+beam's own past, so that no key is copied when beams are reordered. Explained in docs/performance.md, "Decoding".
 """
 
 import math
@@ -11,86 +12,156 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-VECTOR = 16  # numbers the processor takes at once: softmax over 11 places costs several times that over 16
+SLOT_MULTIPLE = 16  # capacities are multiples of a vector register: softmax over 11 slots costs several times that over 16
 
 
-class Seen(NamedTuple):
-    """What one layer's queries look at; cells come in whole vectors, those that are none are hidden."""
+class LayerKV(NamedTuple):
+    """What the queries of one layer attend to."""
 
-    keys: Tensor    # (sentences * kv_heads, d_head, cells)
-    values: Tensor  # (sentences * kv_heads, cells, d_head)
-    hidden: Tensor  # (sentences or 1, 1, beams or 1, 1, cells): 0, or -inf where nothing may be seen
+    keys: Tensor    # (sequences * kv_heads, d_head, slots)
+    values: Tensor  # (sequences * kv_heads, slots, d_head)
+    mask: Tensor    # (sequences or 1, 1, beams or 1, 1, slots): 0, or -inf where a query may not attend
 
 
-class KeyValues:
-    """`all` is (2, layers, sentences, kv_heads, room, d_head), `hidden` (sentences or 1, beams or 1, room).
+class KVCache:
+    """`store` is (2, layers, sequences, kv_heads, capacity, d_head), `mask` (sequences or 1, beams or 1, capacity).
 
-    `store` is what a convolution before the layers reads, (sentences, more than room, d_model), if there is one.
+    `conv_inputs` (sequences, taps - 1 + capacity, d_model) are those of a convolution before the attention layers.
+    `lengths` (sequences,) are given for an encoder's output, which no step changes.
     """
 
-    def __init__(self, all_: Tensor, hidden: Tensor, used: int = 0):
-        self.all, self.hidden, self.used = all_, hidden, used
-        self.store: Tensor | None = None
-        self.seen: list[Seen] = []
-        self.handed: tuple[Tensor, Tensor, Any] | None = None  # how the native library is told of these tensors
+    def __init__(self, store: Tensor, mask: Tensor, used: int = 0, conv_inputs: Tensor | None = None, lengths: Tensor | None = None):
+        self.store, self.mask, self.used, self.conv_inputs, self.lengths = store, mask, used, conv_inputs, lengths
+        self.even = True     # all sequences have equally many slots in use
+        self.masked = False  # beams share or have shared slots: without the mask a row would attend to all slots before its end
+        self.views: list[LayerKV] = []
+        self.native: tuple[Tensor, Tensor, Any] | None = None  # the structure that the native library reads
+
+    @property
+    def sequences(self) -> int:
+        return self.store.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        return self.store.shape[4]
 
     @staticmethod
-    def empty(shape: Sequence[int], like: Tensor) -> "KeyValues":
-        """Room for the first cells; zeros, because what is hidden is still multiplied."""
-        return KeyValues(like.new_zeros(2, *shape), like.new_full((1, 1, shape[3]), -math.inf))
+    def empty(shape: Sequence[int], like: Tensor, taps: int = 0) -> "KVCache":
+        """A cache of shape (layers, sequences, kv_heads, capacity, d_head); zeros, because masked slots are still multiplied."""
+        conv_inputs = like.new_zeros(shape[1], taps - 1 + shape[3], like.shape[1]) if taps else None
+        return KVCache(like.new_zeros(2, *shape), like.new_full((1, 1, shape[3]), -math.inf), 0, conv_inputs)
 
-    def next(self, beams: int) -> tuple[Sequence[Tensor], Sequence[Tensor], list[Seen]]:
-        """For each layer where the new keys go, (sentences, kv_heads, beams, d_head), where the values, and all there is."""
-        first = self.used
-        self.take(beams)
-        if not self.seen or self.used > self.seen[0].keys.shape[2]:
-            self.look(whole(self.used))
-        new_keys, new_values = self.all.narrow(4, first, beams)
-        return new_keys.unbind(0), new_values.unbind(0), self.seen
+    def fill(self, lengths: list[int]) -> None:
+        """The first slots of each sequence hold its prompt."""
+        self.used = max(lengths)
+        self.even = min(lengths) == self.used
+        if self.even:
+            self.mask[..., : self.used] = 0.0
+        else:
+            slots, ends = torch.arange(self.capacity, device=self.mask.device), torch.tensor(lengths, device=self.mask.device)
+            self.mask = self.mask.new_zeros(len(lengths), 1, self.capacity).masked_fill_(slots >= ends[:, None, None], -math.inf)
 
-    def take(self, beams: int) -> None:
-        """A new cell for each beam, the last ones of those in use; each beam sees its own."""
-        self.reserve(beams)
-        self.hidden.narrow(2, self.used, beams).diagonal(0, 1, 2).zero_()
-        self.used += beams
+    def reserve(self, slots: int) -> None:
+        """Make room for so many more."""
+        while self.used + slots > self.capacity:
+            before = self.capacity
+            self.store, self.mask = grown(self.store, 4, 2 * before, 0.0), grown(self.mask, 2, 2 * before, -math.inf)
+            if self.conv_inputs is not None:
+                self.conv_inputs = grown(self.conv_inputs, 1, self.conv_inputs.shape[1] + before, 0.0)
+            self.views = []
 
-    def reserve(self, cells: int) -> None:
-        """Room for so many more."""
-        while self.used + cells > self.all.shape[4]:
-            self.all = torch.cat([self.all, torch.zeros_like(self.all)], dim=4)
-            self.hidden = torch.cat([self.hidden, torch.full_like(self.hidden, -math.inf)], dim=2)
-            self.store = None if self.store is None else torch.cat([self.store, torch.zeros_like(self.store)], dim=1)
-            self.seen = []
+    def next(self, slots: Tensor | None, beams: int) -> tuple[int | Tensor, list[LayerKV]]:
+        """Take a slot for each row, which it may attend to; `slots` (rows,) where the sequences are of unequal length."""
+        first, self.used = self.used, self.used + beams
+        if slots is None:
+            self.mask.narrow(2, first, beams).diagonal(0, 1, 2).zero_()
+        else:
+            row = torch.arange(len(slots), device=slots.device)
+            self.mask = self.mask.expand(self.sequences, -1, -1).contiguous()
+            self.mask[row // beams, row % beams, slots] = 0.0
+        if not self.views or self.used > self.views[0].keys.shape[2] or slots is not None:
+            self.view(round_up(self.used))
+        return first if slots is None else slots, self.views
 
-    def chain(self, length: int) -> "KeyValues":
-        """The same store for the next tokens of one row as its beams: each sees what the row has seen and those before it."""
-        self.reserve(length)
-        hidden = self.hidden.repeat(1, length, 1)                                    # (1, length, room)
-        hidden[..., self.used :] = -math.inf
-        hidden[0, :, self.used : self.used + length].triu_(1)
-        return KeyValues(self.all, hidden, self.used)
+    def view(self, slots: int) -> None:
+        """The first slots as each layer reads them."""
+        keys, values = self.store.narrow(4, 0, slots).flatten(2, 3)                  # (layers, sequences * kv_heads, slots, d)
+        mask = self.mask.narrow(2, 0, slots)[:, None, :, None]
+        self.views = [LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)]
 
-    def look(self, cells: int) -> None:
-        """What each layer sees of the first cells, as views."""
-        keys, values = self.all.narrow(4, 0, cells).flatten(2, 3)                    # (layers, sentences * kv_heads, cells, d)
-        hidden = self.hidden.narrow(2, 0, cells)[:, None, :, None]
-        self.seen = [Seen(k.transpose(1, 2), v, hidden) for k, v in zip(keys, values, strict=True)]
-
-    def keep(self, sentences: Tensor) -> None:
-        """These sentences stay, in this order; one may come twice."""
-        cells = self.seen[0].keys.shape[2] if self.seen else whole(self.used)
-        self.all = self.all.index_select(2, sentences)
-        self.store = None if self.store is None else self.store.index_select(0, sentences)
-        if len(self.hidden) > 1:
-            self.hidden = self.hidden.index_select(0, sentences)
-        self.look(cells)
+    def select(self, sequences: Tensor) -> None:
+        """Keep these sequences, in this order; one may come twice."""
+        slots, before = self.views[0].keys.shape[2] if self.views else round_up(self.used), self.sequences
+        self.store = self.store.index_select(2, sequences)
+        self.conv_inputs = None if self.conv_inputs is None else self.conv_inputs.index_select(0, sequences)
+        self.lengths = None if self.lengths is None else self.lengths.index_select(0, sequences)
+        if len(self.mask) > 1 or self.masked:
+            self.mask = self.mask.expand(before, -1, -1).index_select(0, sequences)
+        self.view(slots)
 
     def follow(self, parents: Tensor) -> None:
-        """Beam i of a sentence goes on from its old beam parents[sentence, i]."""
-        hidden = self.hidden.expand(len(parents), -1, -1)
-        self.hidden, self.seen = hidden.gather(1, parents[..., None].expand(-1, -1, hidden.shape[2])), []
+        """Beam i of a sequence continues its old beam parents[sequence, i]."""
+        mask, self.masked = self.mask.expand(len(parents), -1, -1), True
+        self.mask, self.views = mask.gather(1, parents[..., None].expand(-1, -1, mask.shape[2])), []
+
+    def append(self, other: "KVCache") -> None:
+        """Add the sequences of another cache, which have as many beams."""
+        capacity = max(self.capacity, other.capacity)
+        self.store, self.mask = (torch.cat(pair, dim=dim) for pair, dim in (
+            ([grown(cache.store, 4, capacity, 0.0) for cache in (self, other)], 2),
+            ([cache.row_masks(capacity) for cache in (self, other)], 0)))
+        self.masked = self.masked or other.masked
+        self.even = self.even and other.even and self.used == other.used
+        self.used = max(self.used, other.used)
+        if self.conv_inputs is not None and other.conv_inputs is not None:
+            longest = max(self.conv_inputs.shape[1], other.conv_inputs.shape[1])
+            self.conv_inputs = torch.cat([grown(inputs, 1, longest, 0.0) for inputs in (self.conv_inputs, other.conv_inputs)])
+        if self.lengths is not None and other.lengths is not None:
+            self.lengths = torch.cat([self.lengths, other.lengths])
+        self.view(round_up(self.used))
+
+    def row_masks(self, capacity: int) -> Tensor:
+        """The mask of each row, over so many slots."""
+        return grown(self.mask, 2, capacity, -math.inf).expand(self.sequences, -1, -1)
 
 
-def whole(cells: int) -> int:
-    """The next multiple of VECTOR."""
-    return -(-cells // VECTOR) * VECTOR
+def grown(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
+    """Filled up at the end of a dimension."""
+    shape = [*tensor.shape[:dim], size - tensor.shape[dim], *tensor.shape[dim + 1 :]]
+    return torch.cat([tensor, tensor.new_full(shape, value)], dim=dim)
+
+
+def round_up(slots: int) -> int:
+    """The next multiple of SLOT_MULTIPLE."""
+    return -(-slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+SEQUENCE, SLOT, POSITION, END = range(4)  # the lines of a tensor of rows, (4, rows)
+
+
+def prompt_rows(lengths: list[int], causal: bool = True) -> Tensor:
+    """A row for each token of sequences laid end to end, (4, tokens): its sequence, slot, position and end.
+
+    It attends to the slots before its end: up to itself, or without `causal` to its whole sequence.
+    """
+    sizes = torch.tensor(lengths)
+    sequence = torch.arange(len(lengths)).repeat_interleave(sizes)
+    slot = torch.arange(len(sequence)) - (sizes.cumsum(0) - sizes)[sequence]
+    return torch.stack([sequence, slot, slot, slot + 1 if causal else sizes[sequence]]).int()
+
+
+def next_rows(lengths: list[int]) -> Tensor:
+    """A row for the next token of each sequence, (4, sequences)."""
+    slot = torch.tensor(lengths)
+    return torch.stack([torch.arange(len(slot)), slot, slot, slot + 1]).int()
+
+
+def beam_rows(rows: Tensor, parents: Tensor, before: int, beams: int) -> Tensor:
+    """The rows of `beams` beams that continue the rows `parents` (new rows,), of which each sequence had `before`."""
+    new = rows[:, parents]
+    beam = torch.arange(len(parents), dtype=torch.int32) % beams
+    new[SEQUENCE] = torch.arange(len(parents), dtype=torch.int32) // beams
+    first = new[SLOT] - parents.int() % before                                       # of the slots that are free
+    new[SLOT], new[END] = first + beam, first + beams
+    return new

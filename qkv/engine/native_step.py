@@ -1,58 +1,78 @@
-"""The native step: the layers of a fast model as one call, where a compiler is at hand.
+"""The native step: all layers of a packed stack in one call of the native library (kernels/decode_step.cpp).
 
-In: a decoder of fast layers. Out: what their step gives, from the same weights and into the same cache, without a
-dispatch for each operation (decoding.cpp). Told in docs/performance.md, "The native library".
+In: a packed stack and the rows of a step. Out: what the torch operations of packed_layers.py give, from the same
+weights and into the same cache, batch-invariant to the last bit. Explained in docs/performance.md, "The native library".
 """
 
 import ctypes as c
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from enum import IntEnum
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.engine.kv_cache import KeyValues
-from qkv.engine.packed_layer import FastCross, FastLayer
-from qkv.engine.packed_weights import FastNorm, Map
+from qkv.engine.kv_cache import KVCache
+from qkv.engine.packed_layers import PackedConvolution, PackedCross, PackedLayer, PackedStack
+from qkv.engine.packed_weights import Map, PackedNorm, PositionTables
 from qkv.kernels.build import library
 from qkv.kernels.calling import address, inference_threads_for
 from qkv.model.feed_forward import ACTIVATIONS
+from qkv.model.transformer import out_of_range
 
-MUCH = 1 << 19  # products of a number and a weight that keep a second thread busy
-MANY = 768      # rows: from here on torch's product is faster, though the matrix must be laid out for it
-KINDS = ("none", "layer", "unit")
+TWO_THREADS_MIN_PRODUCTS = 1 << 19  # products of a number and a weight that keep a second thread busy
 
 
-# ── The structures of decoding.cpp, field by field ─────────────────────────────────────────────────────────────────
+# ── The codes and structures of kernels/api.h, field by field ────────────────────────────────────────────────────
+class NormKind(IntEnum):
+    NONE, LAYER, UNIT = 0, 1, 2
+
+
+class Activation(IntEnum):
+    RELU, RELU2, GELU, GELU_TANH, SILU = 0, 1, 2, 3, 4
+
+
+ACTIVATION_CODES = {ACTIVATIONS[code.name.lower()]: code for code in Activation}
+POINTER, INT = c.c_void_p, c.c_int32
+
+
 class Matrix(c.Structure):
-    _fields_ = [("panels", c.c_void_p), ("scales", c.c_void_p), ("bias", c.c_void_p), ("outputs", c.c_int32), ("inputs", c.c_int32)]
+    _fields_ = [("panels", POINTER), ("scales", POINTER), ("bias", POINTER), ("outputs", INT), ("inputs", INT)]
+
+
+class Positions(c.Structure):
+    _fields_ = [("added", POINTER), ("cos", POINTER), ("sin", POINTER), ("half", INT), ("interleaved", INT)]
+
+
+class Rows(c.Structure):
+    _fields_ = [("ids", POINTER), ("sequence", POINTER), ("slot", POINTER), ("position", POINTER), ("end", POINTER),
+                ("outputs", POINTER), ("n", INT), ("n_outputs", INT), ("advance", INT)]
+
+
+class Cache(c.Structure):
+    _fields_ = [("keys", POINTER), ("values", POINTER), ("conv_inputs", POINTER), ("mask", POINTER), ("lengths", POINTER),
+                ("sequences", INT), ("capacity", INT)]
 
 
 def structures(number: Any) -> tuple[type[c.Structure], ...]:
     """Norm, Attention, Layer and Model for numbers of one type."""
 
     class Norm(c.Structure):
-        _fields_ = [("gain", c.c_void_p), ("bias", c.c_void_p), ("small", number), ("kind", c.c_int32)]
+        _fields_ = [("gain", POINTER), ("bias", POINTER), ("eps", number), ("kind", INT)]
 
     class Attention(c.Structure):
         _fields_ = [("norm", Norm), ("into", Matrix), ("out", Matrix), ("q_norm", Norm), ("k_norm", Norm),
-                    ("heads", c.c_int32), ("kv_heads", c.c_int32), ("d_head", c.c_int32)]
+                    ("heads", INT), ("kv_heads", INT), ("d_head", INT)]
 
     class Layer(c.Structure):
-        _fields_ = [("self", Attention), ("cross", Attention), ("has_cross", c.c_int32), ("pre_norm", c.c_int32),
-                    ("norm", Norm), ("up", Matrix), ("down", Matrix), ("gated", c.c_int32), ("activation", c.c_int32)]
+        _fields_ = [("self", Attention), ("cross", Attention), ("has_cross", INT), ("pre_norm", INT),
+                    ("norm", Norm), ("up", Matrix), ("down", Matrix), ("gated", INT), ("activation", INT), ("taps", INT)]
 
     class Model(c.Structure):
-        _fields_ = [("layers", c.POINTER(Layer)), ("n_layers", c.c_int32), ("d_model", c.c_int32), ("widest", c.c_int32),
-                    ("norm", Norm), ("head", Matrix)]
+        _fields_ = [("layers", c.POINTER(Layer)), ("n_layers", INT), ("d_model", INT), ("widest", INT), ("table", POINTER),
+                    ("vocab", INT), ("scale", number), ("embed_norm", Norm), ("norm", Norm), ("head", Matrix)]
 
     return Norm, Attention, Layer, Model
-
-
-class Cells(c.Structure):
-    _fields_ = [("keys", c.c_void_p), ("values", c.c_void_p), ("hidden", c.c_void_p), ("by_sentence", c.c_int64),
-                ("by_beam", c.c_int64), ("room", c.c_int32), ("end", c.c_int32)]
 
 
 STRUCTURES = {torch.float32: structures(c.c_float), torch.float64: structures(c.c_double)}
@@ -64,22 +84,17 @@ class NativeProduct:
 
     def __init__(self, lib: c.CDLL, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None):
         width = lib.qkv_width()
-        self.run, self.bias, self.scales = lib.qkv_product, bias, scales
-        self.panels, self.filled = panels_of(weight, width), [None if one is None else panels_of(one[:, None], width) for one in (scales, bias)]
+        self.run = lib.qkv_product
+        self.panels = panels_of(weight, width)
+        self.filled = [None if vector is None else panels_of(vector[:, None], width) for vector in (scales, bias)]
         self.matrix = Matrix(address(self.panels), *map(address, self.filled), *weight.shape)  # points into these
         self.size, self.dtype = weight.numel(), (weight if scales is None else scales).dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(x) >= MANY:
-            return F.linear(x, self.weight(), self.bias)
         x, out = x.contiguous(), x.new_empty(len(x), self.matrix.outputs)
-        self.run(c.byref(self.matrix), address(x, self.dtype), len(x), inference_threads_for(len(x) * self.size, MUCH), address(out, self.dtype))
+        threads = inference_threads_for(len(x) * self.size, TWO_THREADS_MIN_PRODUCTS)
+        self.run(c.byref(self.matrix), address(x, self.dtype), len(x), threads, address(out, self.dtype))
         return out
-
-    def weight(self) -> Tensor:
-        """(outputs, inputs), laid out anew: not worth keeping, for a long prompt costs far more."""
-        whole = self.panels.transpose(1, 2).flatten(0, 1)[: self.matrix.outputs]
-        return whole if self.scales is None else whole * self.scales[:, None]
 
 
 def native_product(weight: Tensor, bias: Tensor | None) -> Map:
@@ -106,72 +121,95 @@ def panels_of(weight: Tensor, width: int) -> Tensor:
 
 # ── The step ─────────────────────────────────────────────────────────────────────────────────────────────────────
 class NativeStep:
-    """A decoder whose matrices are NativeProducts, and what follows its layers."""
+    """A stack whose matrices are NativeProducts, the norm after its layers, and the product that follows."""
 
-    def __init__(self, layers: list[FastLayer], norm: FastNorm, head: NativeProduct, like: Tensor):
-        self.norm_type, self.attention_type, self.layer_type, model_type = STRUCTURES[like.dtype]
-        lib = library(like.dtype)
+    def __init__(self, stack: PackedStack, norm: PackedNorm, head: NativeProduct):
+        table = stack.table.contiguous()
+        self.norm_type, self.attention_type, self.layer_type, model_type = STRUCTURES[table.dtype]
+        lib = library(table.dtype)
         assert lib is not None
-        self.run: Callable[..., None] = lib.qkv_step
-        self.dtype = like.dtype
-        self.tensors: list[Tensor] = []  # what the structures point to
-        made = (self.layer_type * len(layers))(*map(self._layer, layers))
-        matrices = [one for layer in layers for one in matrices_of(layer)] + [head]
-        widest = max(max(one.matrix.outputs, one.matrix.inputs) for one in matrices[:-1])
-        self.size, self.vocab = sum(one.size for one in matrices), head.matrix.outputs
-        self.model = model_type(made, len(layers), like.shape[1], widest, self._norm(norm), head.matrix)
-        self.alive = layers, head, made
+        self.run, self.run.restype = lib.qkv_step, c.c_int
+        self.dtype, self.positions, self.outputs = table.dtype, stack.positions, head.matrix.outputs
+        self.tensors: list[Tensor] = [table]  # what the structures point to
+        self.tables: tuple[PositionTables, Positions] | None = None
+        blocks: list[PackedLayer | PackedConvolution] = [stack.convolution] if stack.convolution else []
+        blocks += stack.layers
+        layers = (self.layer_type * len(blocks))(*map(self._layer, blocks))
+        matrices = [matrix for block in blocks for matrix in matrices_of(block)]
+        widest = max(max(matrix.matrix.outputs, matrix.matrix.inputs) for matrix in matrices)
+        self.size = sum(matrix.size for matrix in matrices) + head.size
+        self.model = model_type(layers, len(blocks), table.shape[1], widest, table.data_ptr(), len(table), stack.scale,
+                                self._norm(stack.embed_norm), self._norm(norm), head.matrix)
+        self.alive = blocks, head, layers
 
-    def __call__(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
-        """The stream of each row's newest token, (rows, d_model), overwritten -> (rows, vocab); one turn, or each row's own."""
-        rows, beams = len(x), len(x) // cells.all.shape[2]
-        cells.reserve(beams)
-        cells.used += beams  # the library shows each beam its own new cell
-        logits = x.new_empty(rows, self.vocab)
-        there = None if memory is None else c.byref(as_cells(memory, memory.all.shape[4], self.dtype))
-        by_row = 0 if turn is None or turn.dim() == 2 else turn.stride(0)
-        self.run(c.byref(self.model), address(x, self.dtype), address(turn, self.dtype), by_row,
-                 c.byref(as_cells(cells, cells.used, self.dtype)), there,
-                 rows, beams, inference_threads_for(rows * self.size, MUCH), address(logits, self.dtype))
+    def __call__(
+        self, ids: Tensor, rows: Tensor, cache: KVCache, memory: KVCache | None = None, outputs: Tensor | None = None, advance: int = 0
+    ) -> Tensor:
+        """Token ids (n,) at the rows (4, n) -> (n, vocab), or of the rows `outputs` alone.
+
+        `rows` then stand at the next token, if `advance` slots lead to it. There is room for them in the cache.
+        """
+        n, n_outputs = len(ids), len(ids) if outputs is None else len(outputs)
+        logits = torch.empty(n_outputs, self.outputs, dtype=self.dtype)
+        first, by_line = rows.data_ptr(), 4 * n
+        assert rows.is_contiguous() and rows.dtype == torch.int32 and rows.shape == (4, n) and ids.dtype == torch.int64
+        given = Rows(address(ids), first, first + by_line, first + 2 * by_line, first + 3 * by_line, address(outputs), n, n_outputs, advance)
+        there = None if memory is None else c.byref(native_cache(memory, self.dtype))
+        own = native_cache(cache, self.dtype)
+        threads = inference_threads_for(n * self.size, TWO_THREADS_MIN_PRODUCTS)
+        if self.run(c.byref(self.model), c.byref(self._positions(cache.capacity)), c.byref(given), c.byref(own), there, threads,
+                    logits.data_ptr()):
+            raise out_of_range("ids", ids, self.model.vocab)
         return logits
 
-    def _layer(self, layer: FastLayer) -> c.Structure:
-        own = self._attention(layer, layer.norms[0], layer.qkv, layer.out)
-        if layer.head_norm is not None:
-            own.q_norm, own.k_norm = self._norm(layer.head_norm, 0), self._norm(layer.head_norm, layer.heads.n_heads)
-        cross = self.attention_type()
-        if layer.cross is not None:
-            cross = self._attention(layer.cross, layer.norms[1], layer.cross.q, layer.cross.out)
-            if layer.cross.q_norm is not None:
-                cross.q_norm = self._norm(layer.cross.q_norm)
-        kind = list(ACTIVATIONS.values()).index(layer.activation)
-        return self.layer_type(own, cross, layer.cross is not None, layer.pre_norm, self._norm(layer.norms[-1]),
-                               matrix_of(layer.up), matrix_of(layer.down), layer.gated, kind)
+    def _positions(self, capacity: int) -> Positions:
+        """The tables of all positions that a cache has slots for, or of all there are."""
+        tables = self.positions.up_to(min(capacity, self.positions.limit or capacity))
+        if self.tables is None or self.tables[0] is not tables:
+            half = 0 if tables.cos is None else tables.cos.shape[1]
+            self.tables = tables, Positions(*(address(table, self.dtype) for table in tables[1:]), half, self.positions.interleaved)
+        return self.tables[1]
 
-    def _attention(self, part: FastLayer | FastCross, norm: FastNorm, into: Map, out: Map) -> Any:
-        heads = part.heads
-        return self.attention_type(self._norm(norm), matrix_of(into), matrix_of(out), self.norm_type(), self.norm_type(),
-                                   heads.n_heads, heads.n_kv_heads, heads.d_head)
+    def _layer(self, block: PackedLayer | PackedConvolution) -> c.Structure:
+        own, cross = self.attention_type(), self.attention_type()
+        own.norm, own.out, has_cross, taps = self._norm(block.norms[0]), matrix_of(block.out), False, 0
+        if isinstance(block, PackedConvolution):
+            taps = block.taps
+        else:
+            self._fill(own, block, block.qkv)
+            if block.head_norm is not None:
+                own.q_norm, own.k_norm = self._norm(block.head_norm, 0), self._norm(block.head_norm, block.heads.n_heads)
+            if block.cross is not None:
+                cross.norm, cross.out, has_cross = self._norm(block.norms[1]), matrix_of(block.cross.out), True
+                self._fill(cross, block.cross, block.cross.q)
+                if block.cross.q_norm is not None:
+                    cross.q_norm = self._norm(block.cross.q_norm)
+        return self.layer_type(own, cross, has_cross, block.pre_norm, self._norm(block.norms[-1]), matrix_of(block.up),
+                               matrix_of(block.down), block.gated, ACTIVATION_CODES[block.activation], taps)
 
-    def _norm(self, norm: FastNorm, row: int | None = None) -> c.Structure:
+    def _fill(self, attention: Any, part: PackedLayer | PackedCross, into: Map) -> None:
+        attention.into, heads = matrix_of(into), part.heads
+        attention.heads, attention.kv_heads, attention.d_head = heads.n_heads, heads.n_kv_heads, heads.d_head
+
+    def _norm(self, norm: PackedNorm, row: int | None = None) -> c.Structure:
         """A norm; of one with a gain for each head the gain of one head."""
         gain = norm.gain if norm.gain is None or row is None else norm.gain[row]
-        gain, bias = (None if one is None else one.contiguous() for one in (gain, norm.bias))
-        self.tensors += [one for one in (gain, bias) if one is not None]
-        return self.norm_type(address(gain, self.dtype), address(bias, self.dtype), norm.small, KINDS.index(norm.kind))
+        gain, bias = (None if vector is None else vector.contiguous() for vector in (gain, norm.bias))
+        self.tensors += [vector for vector in (gain, bias) if vector is not None]
+        return self.norm_type(address(gain, self.dtype), address(bias, self.dtype), norm.eps, NormKind[norm.kind.upper()])
 
 
-def as_cells(kv: KeyValues, end: int, dtype: torch.dtype) -> Cells:
-    """What the library is handed of a cache up to `end`; made anew only when its tensors are others."""
-    if kv.handed is None or kv.handed[0] is not kv.all or kv.handed[1] is not kv.hidden:
-        hidden = kv.hidden
-        by_sentence, by_beam = (hidden.stride(n) if hidden.shape[n] > 1 else 0 for n in (0, 1))
-        assert kv.all.is_contiguous() and hidden.stride(2) == 1 and kv.all.dtype == hidden.dtype == dtype
-        keys = kv.all.data_ptr()
-        middle = keys + kv.all.numel() // 2 * kv.all.element_size()
-        kv.handed = kv.all, hidden, Cells(keys, middle, hidden.data_ptr(), by_sentence, by_beam, kv.all.shape[4])
-    kv.handed[2].end = end
-    return kv.handed[2]
+def native_cache(cache: KVCache, dtype: torch.dtype) -> Cache:
+    """The structure for a cache, made anew only when its tensors are others; without beams rows need no mask."""
+    if cache.native is None or cache.native[0] is not cache.store or cache.native[1] is not cache.mask:
+        store, mask = cache.store, cache.mask
+        assert store.is_contiguous() and store.dtype == dtype and (not cache.masked or len(mask) == cache.sequences)
+        keys = store.data_ptr()
+        values = keys + store.numel() // 2 * store.element_size()
+        cache.native = store, mask, Cache(
+            keys, values, address(cache.conv_inputs, dtype), address(mask, dtype) if cache.masked else None, address(cache.lengths, torch.int32),
+            cache.sequences, cache.capacity)
+    return cache.native[2]
 
 
 def matrix_of(map_: Map) -> Matrix:
@@ -179,9 +217,11 @@ def matrix_of(map_: Map) -> Matrix:
     return map_.matrix
 
 
-def matrices_of(layer: FastLayer) -> Iterable[NativeProduct]:
-    """All matrices of a layer that a step reads."""
-    cross = [] if layer.cross is None else [layer.cross.q, layer.cross.out]
-    for one in (layer.qkv, layer.out, *cross, layer.up, layer.down):
-        assert isinstance(one, NativeProduct)
-        yield one
+def matrices_of(block: PackedLayer | PackedConvolution) -> Iterable[NativeProduct]:
+    """All matrices of a block that a step reads."""
+    maps = [block.out, block.up, block.down]
+    if isinstance(block, PackedLayer):
+        maps += [block.qkv] if block.cross is None else [block.qkv, block.cross.q, block.cross.out]
+    for map_ in maps:
+        assert isinstance(map_, NativeProduct)
+        yield map_

@@ -1,7 +1,7 @@
-"""The fast step: the same model, seen as few large operations for one new token per row.
+"""A model with packed weights: prefill, decode steps and the encoder, by the native library or by torch operations.
 
-In: a model and source sentences, then one id per row and step. Out: logits, equal to the model's own (proven in
-tests/engine/test_stepper.py). Told in docs/performance.md, "Decoding".
+In: token ids. Out: logits, equal to the model's own (tests/engine/test_stepper.py). On the native path they are
+batch-invariant to the last bit. Explained in docs/performance.md, "Decoding".
 """
 
 import math
@@ -10,165 +10,206 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 
 from qkv.engine.int8 import can_be_int8, int8_maker
-from qkv.engine.kv_cache import VECTOR, KeyValues, whole
+from qkv.engine.kv_cache import END, POSITION, SEQUENCE, SLOT, SLOT_MULTIPLE, KVCache, next_rows, prompt_rows, round_up
 from qkv.engine.native_step import NativeProduct, NativeStep, native_product
-from qkv.engine.packed_stack import FastStack
-from qkv.engine.packed_weights import ROOM, Make, head_product, open_norm, product, stacked, version_of
+from qkv.engine.packed_layers import PackedStack
+from qkv.engine.packed_weights import Make, Map, head_product, open_norm, product, stacked, version_of
 from qkv.kernels.calling import can_be_native
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, FusedCore
 from qkv.model.block import Block, CrossBlock
+from qkv.model.eval_mode import eval_mode
 from qkv.model.head import LmHead
 from qkv.model.transformer import LayerStack, Transformer
-from qkv.threads import one_torch_thread
 
-SHORT = ROOM         # tokens of a source that the native library reads by itself; of longer ones torch's attention is faster
-PLAIN = FusedCore()  # stands for the core of a mixer that has none
+PREFILL_CHUNK_ROWS = 512  # tokens of a native step: the results are the same for any number, only its memory grows
+SDPA = FusedCore()         # stands for the core of a mixer that has none
 
 
-class FastModel:
-    """A model as the fast step wants it; made once for a model and anew when its weights change."""
+class PackedModel:
+    """The packed weights of a model; made once for a model and again when its weights change."""
 
     def __init__(self, model: Transformer, make: Make = product):
         assert model.decoder is not None and model.spec.decoder is not None and isinstance(model.lm_head, LmHead)
         table, spec = model.embed.weight.detach(), model.spec
-        self.decoder = FastStack(model.decoder, model.spec.decoder, table, model.scale, make)
+        self.decoder = PackedStack(model.decoder, model.spec.decoder, table, model.scale, make)
         self.norm, gain = open_norm(model.decoder.norm, model.spec.decoder.layers[0].norm)
         self.head = head_product(model.lm_head, table, gain, make)
-        self.native = NativeStep(self.decoder.layers, self.norm, self.head, table) if isinstance(self.head, NativeProduct) else None
-        self.encoder = None
+        self.native = NativeStep(self.decoder, self.norm, self.head) if isinstance(self.head, NativeProduct) else None
+        self.source_stack = None
         if model.encoder is not None and spec.encoder is not None and is_common(model.encoder, spec.encoder):
             source = table if model.source_embed is None else model.source_embed.weight.detach()
             self.source_stack = model.encoder, spec.encoder, source, model.scale
-            self.encoder = FastStack(*self.source_stack)
         self.crosses = [cross_of(block) for block in model.decoder.layers if isinstance(block, CrossBlock)]
-        if self.crosses:
-            self.memory = product(*self.memory_weights())
         self.parameters = list(model.parameters())
         self.version = version_of(self.parameters)
 
     @staticmethod
-    def of(model: Transformer, int8: bool = False) -> "FastModel":
-        """The joined weights of a model, kept as long as the model's own stay the same."""
+    def of(model: Transformer, int8: bool = False) -> "PackedModel":
+        """The packed weights of a model, kept as long as the model's own stay the same."""
         native = can_be_native(model.embed.weight)
         make = int8_maker(native) if int8 else native_product if native else product
         known = _kept.setdefault(model, {})
         kept = known.get(make)
         if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
-            kept = known[make] = FastModel(model, make)
+            kept = known[make] = PackedModel(model, make)
         return kept
 
-    def step(self, ids: Tensor, place: int | Tensor, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
-        """(rows,) newest tokens -> (rows, vocab) logits of the next."""
-        cells.reserve(len(ids) // cells.all.shape[2])
-        return self._through(*self.decoder.enter(ids, place, cells, cells.used), cells, memory)
-
-    def chain(self, ids: Tensor, place: int, cells: KeyValues, memory: KeyValues | None = None) -> Tensor:
-        """(tokens,) of one row that follow each other -> (tokens, vocab) logits after each; the cells they fill are not yet in use."""
-        cells.reserve(len(ids))
-        return self._through(*self.decoder.enter_chain(ids, place, cells), cells.chain(len(ids)), memory)
-
-    def _through(self, x: Tensor, turn: Tensor | None, cells: KeyValues, memory: KeyValues | None) -> Tensor:
+    # ── The decoder ──────────────────────────────────────────────────────────────────────────────────────────────
+    def prefill(self, prompts: list[list[int]], memory: KVCache | None = None) -> tuple[Tensor, KVCache]:
+        """Logits after each prompt, (rows, vocab), and the cache with the keys and values of their tokens."""
+        lengths = list(map(len, prompts))
+        assert min(lengths) >= 1, "a prompt has at least one token"
+        cache = self.decoder.new_cache(len(prompts), round_up(max(lengths) + 1))
         if self.native is not None:
-            return self.native(x, turn, cells, memory)
-        return self.logits(self.decoder.step(x, turn, cells, memory))
+            logits = self._prefill_native(prompts, cache, memory)
+        elif max(lengths) == 1:
+            return self.step(self._ids([ids[0] for ids in prompts]), next_rows([0] * len(prompts)), cache, memory), cache
+        else:
+            logits = self._logits(self._read(prompts, cache, memory)[torch.arange(len(lengths)), [length - 1 for length in lengths]])
+        cache.fill(lengths)
+        return logits, cache
 
-    def logits(self, x: Tensor) -> Tensor:
+    def step(self, ids: Tensor, rows: Tensor, cache: KVCache, memory: KVCache | None = None) -> Tensor:
+        """(rows,) newest tokens -> (rows, vocab) logits of the next; the rows (4, rows) stand at the next token afterwards."""
+        beams = len(ids) // cache.sequences
+        cache.reserve(beams)
+        if self.native is not None:
+            cache.used += beams
+            return self.native(ids, rows, cache, memory, advance=beams)
+        if cache.even:
+            x = self.decoder.step(ids, int(rows[POSITION, 0]), None, cache, memory)
+        else:
+            positions, slots = rows[[POSITION, SLOT]].long().to(ids.device)
+            x = self.decoder.step(ids, positions, slots, cache, memory)
+        for line, slots in ((SLOT, beams), (POSITION, 1), (END, beams)):
+            rows[line] += slots
+        return self._logits(x)
+
+    def all_logits(self, ids: list[int]) -> Tensor:
+        """Logits after every token of one sequence, (tokens, vocab)."""
+        cache = self.decoder.new_cache(1, round_up(len(ids)))
+        if self.native is None:
+            return self._logits(self._read([ids], cache, None)[0])
+        return torch.cat([self.native(*chunk, cache) for chunk in self._chunks([ids])])
+
+    def _prefill_native(self, prompts: list[list[int]], cache: KVCache, memory: KVCache | None) -> Tensor:
+        """All tokens of all prompts as rows, without padding; only the last of each prompt is multiplied by the head."""
+        assert self.native is not None
+        ends, logits, first = torch.tensor(list(map(len, prompts))).cumsum(0) - 1, [], 0
+        for ids, rows in self._chunks(prompts):
+            outputs = ends[(ends >= first) & (ends < first + len(ids))] - first
+            logits.append(self.native(ids, rows, cache, memory, outputs.int()))
+            first += len(ids)
+        return torch.cat(logits)
+
+    def _chunks(self, prompts: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
+        """Ids and rows of at most PREFILL_CHUNK_ROWS tokens."""
+        rows, ids = prompt_rows(list(map(len, prompts))), self._ids([id for prompt in prompts for id in prompt])
+        pieces = zip(ids.split(PREFILL_CHUNK_ROWS), rows.split(PREFILL_CHUNK_ROWS, dim=1), strict=True)
+        return [(piece, some.contiguous()) for piece, some in pieces]
+
+    def _read(self, prompts: list[list[int]], cache: KVCache, memory: KVCache | None) -> Tensor:
+        """All tokens by torch operations, (rows, longest, d_model); prompts are padded at their end, where nothing is read."""
+        ids = self._ids(right_padded(prompts))
+        return self.decoder.read(ids, None, cache, memory).view(*ids.shape, -1)
+
+    def _logits(self, x: Tensor) -> Tensor:
         """(rows, d_model) -> (rows, vocab)."""
         return self.head(self.norm(x))
 
-    def memory_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Keys and values of all layers side by side."""
-        return stacked([one for cross in self.crosses for one in (cross.k_proj, cross.v_proj)])
+    def _ids(self, ids: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(ids, device=self.decoder.table.device)
+
+    # ── The encoder ──────────────────────────────────────────────────────────────────────────────────────────────
+    @cached_property
+    def encoder(self) -> PackedStack | None:
+        """The encoder for torch operations; None: the model's own is used."""
+        return None if self.source_stack is None else PackedStack(*self.source_stack)
 
     @cached_property
-    def native_encoder(self) -> tuple[FastStack, NativeStep] | None:
-        """The encoder as a native step, if there is one; its head computes the keys and values of the cross-attention."""
-        if self.native is None or self.encoder is None or self.encoder.sees != "all":
+    def native_encoder(self) -> tuple[PackedStack, NativeStep] | None:
+        """The encoder as a native step, if there is one; its head gives the keys and values of the cross-attention."""
+        if self.native is None or self.source_stack is None or self.source_stack[0].sees != "all":
             return None
-        stack, memory = FastStack(*self.source_stack, native_product), native_product(*self.memory_weights())
+        stack, memory = PackedStack(*self.source_stack, native_product), native_product(*self.memory_weights())
         assert isinstance(memory, NativeProduct)
-        return stack, NativeStep(stack.layers, stack.norm, memory, stack.table)
+        return stack, NativeStep(stack, stack.norm, memory)
 
-    def remember(self, source_ids: Tensor, real: Tensor | None, model: Transformer) -> KeyValues:
-        """The sources (sentences, length) as keys and values of every layer of the decoder, filled up to whole vectors."""
-        more = whole(source_ids.shape[1]) - source_ids.shape[1]
-        if source_ids.shape[1] <= SHORT and self.native_encoder is not None:
-            with one_torch_thread():
-                return self._as_cells(encode_native(*self.native_encoder, source_ids, real, more), real, source_ids.shape[1])
-        states = model.encode(source_ids, real).states if self.encoder is None else self.encoder.normed(source_ids, real)
-        made = self.memory(pad(states, (0, 0, 0, more)).flatten(0, 1))                # (sentences * cells, layers * 2 * kv_heads * d)
-        return self._as_cells(made.view(len(source_ids), -1, made.shape[1]), real, source_ids.shape[1])
+    def memory_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Keys and values of all layers side by side."""
+        return stacked([linear for cross in self.crosses for linear in (cross.k_proj, cross.v_proj)])
 
-    def _as_cells(self, made: Tensor, real: Tensor | None, length: int) -> KeyValues:
-        """Keys and values of all layers side by side, (sentences, cells, layers * 2 * kv_heads * d), as a cache; `length` cells hold tokens."""
-        heads, (sentences, cells, _) = self.crosses[0].heads, made.shape
-        made = made.view(sentences, cells, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
-        made = made.permute(3, 2, 0, 4, 1, 5).contiguous()                          # (2, layers, sentences, kv_heads, cells, d)
+    @cached_property
+    def memory(self) -> Map:
+        return product(*self.memory_weights())
+
+    def encode(self, sources: list[list[int]], model: Transformer) -> KVCache:
+        """The sources as keys and values of every cross-attention."""
+        lengths = list(map(len, sources))
+        if self.native_encoder is not None:
+            return self._as_memory(encode_native(*self.native_encoder, sources), lengths)
+        ids = self._ids(right_padded(sources))
+        real = None if min(lengths) == max(lengths) else torch.arange(ids.shape[1], device=ids.device) < self._ids(lengths)[:, None]
+        if self.encoder is None:
+            states = model.encode(ids, real).states
+        else:
+            cache = self.encoder.new_cache(len(ids), ids.shape[1])
+            states = self.encoder.norm(self.encoder.read(ids, real, cache)).view(*ids.shape, -1)
+        made = self.memory(pad(states, (0, 0, 0, -ids.shape[1] % SLOT_MULTIPLE)).flatten(0, 1))
+        return self._as_memory(made.view(len(ids), -1, made.shape[1]), lengths)
+
+    def _as_memory(self, made: Tensor, lengths: list[int]) -> KVCache:
+        """Keys and values of all layers side by side, (sequences, slots, layers * 2 * kv_heads * d), as a cache."""
+        heads, (sequences, slots, _) = self.crosses[0].heads, made.shape
+        made = made.view(sequences, slots, len(self.crosses), 2, heads.n_kv_heads, heads.d_head)
+        made = made.permute(3, 2, 0, 4, 1, 5).contiguous()                          # (2, layers, sequences, kv_heads, slots, d)
         if heads.qk_norm:
             made[0] = torch.stack([cross.k_norm(keys) for cross, keys in zip(self.crosses, made[0], strict=True)])
-        hidden = made.new_zeros(1, length) if real is None else as_hidden(real, made)
-        kept = KeyValues(made, pad(hidden, (0, cells - length), value=-math.inf)[:, None])
-        kept.look(cells)
-        return kept
+        memory = KVCache(made, made.new_full((1, 1, slots), -math.inf), lengths=torch.tensor(lengths, dtype=torch.int32))
+        memory.fill(lengths)
+        memory.view(slots)
+        return memory
 
 
-def encode_native(stack: FastStack, step: NativeStep, ids: Tensor, real: Tensor | None, more: int) -> Tensor:
-    """(sentences, length) tokens -> (sentences, length + more, outputs of the step's head), zeros where there is no token.
-
-    Sentences of one length go through the native step together, their tokens as beams that all attend to each other. A
-    row's result depends neither on the batch nor on the number of threads, so scores are batch-invariant.
-    """
-    if real is None:
-        return pad(encode_group(stack, step, ids).view(*ids.shape, -1), (0, 0, 0, more))
-    lengths = real.sum(dim=1)                                                       # (sentences,)
-    made = stack.table.new_zeros(*ids.shape, step.vocab)
-    for length in lengths.unique().tolist():
-        tokens = real & (lengths == length)[:, None]                                # those of all sentences of this length
-        if length:
-            made[tokens] = encode_group(stack, step, ids[tokens].view(-1, length))
-    return pad(made, (0, 0, 0, more))
+_kept: WeakKeyDictionary[Transformer, dict[Make, PackedModel]] = WeakKeyDictionary()
 
 
-def encode_group(stack: FastStack, step: NativeStep, ids: Tensor) -> Tensor:
-    """(sentences, length) tokens without padding -> (sentences * length, outputs of the step's head)."""
-    sentences, length = ids.shape
-    shape = 2, len(stack.layers), sentences, stack.heads.n_kv_heads, length, stack.heads.d_head
-    cells = KeyValues(stack.table.new_empty(shape), stack.table.new_zeros(1, 1, length))
-    return step(*stack.enter_all(ids), cells, None)
+def encode_native(stack: PackedStack, step: NativeStep, sources: list[list[int]]) -> Tensor:
+    """Every token of every source as a row that attends to its whole source -> (sources, slots, outputs of the step)."""
+    lengths = list(map(len, sources))
+    rows, longest = prompt_rows(lengths, causal=False), max(lengths)
+    ids = torch.tensor([id for source in sources for id in source])
+    made = step(ids, rows, stack.new_cache(len(sources), longest))                  # (tokens, outputs)
+    if min(lengths) == longest:
+        return pad(made.view(len(sources), longest, -1), (0, 0, 0, -longest % SLOT_MULTIPLE))
+    padded = made.new_zeros(len(sources), round_up(longest), step.outputs)
+    padded[rows[SEQUENCE].long(), rows[SLOT].long()] = made
+    return padded
 
 
-_kept: WeakKeyDictionary[Transformer, dict[Make, FastModel]] = WeakKeyDictionary()
+def int8_loss(model: Transformer, ids: Tensor) -> tuple[float, float]:
+    """Mean negative log-likelihood per token of (rows, length) ids, of the model and of its int8 weights; perplexity is its exp."""
+    with eval_mode(model):
+        return mean_loss(PackedModel.of(model), ids), mean_loss(PackedModel.of(model, int8=True), ids)
 
 
-class FastStepper:
-    """Rows are hypotheses, sentence after sentence, each sentence with equally many."""
+def mean_loss(packed: PackedModel, ids: Tensor) -> float:
+    """Each token but the first of each row is predicted from those before it."""
+    if ids.shape[1] < 2:
+        return math.nan
+    # One row's logits at a time: those of all rows would not fit into memory.
+    sums = [cross_entropy(packed.all_logits(row[:-1].tolist()).double(), row[1:], reduction="sum") for row in ids]
+    return sum(map(float, sums)) / (ids.numel() - len(ids))
 
-    def __init__(self, model: Transformer, source_ids: Tensor, real: Tensor | None, int8: bool = False):
-        self.model, self.int8 = model, int8
-        self.fast, self.place, self.beams = FastModel.of(model, int8), 0, 1
-        decoder = self.fast.decoder
-        self.memory = self.fast.remember(source_ids, real, model)
-        shape = len(decoder.layers), len(source_ids), decoder.heads.n_kv_heads, VECTOR, decoder.heads.d_head
-        self.cells = KeyValues.empty(shape, decoder.table)
 
-    def step(self, ids: Tensor) -> Tensor:
-        """(rows,) last tokens -> (rows, vocab) logits of the next."""
-        logits = self.fast.step(ids, self.place, self.cells, self.memory)
-        self.place += 1
-        return logits
-
-    def keep(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        """New row i goes on from old row rows[i]; `sentences` stay, in this order (None: all of them)."""
-        if sentences is not None:
-            self.cells.keep(sentences)
-            self.memory.keep(sentences)
-        beams, self.beams = self.beams, len(rows) // self.cells.all.shape[2]
-        if (beams, self.beams) != (1, 1):
-            self.cells.follow(rows.view(-1, self.beams) % beams)
+def right_padded(rows: list[list[int]]) -> list[list[int]]:
+    """Rows of one length, filled up with zeros."""
+    longest = max(map(len, rows))
+    return [row + [0] * (longest - len(row)) for row in rows]
 
 
 def cross_of(block: CrossBlock) -> CrossAttention:
@@ -177,38 +218,37 @@ def cross_of(block: CrossBlock) -> CrossAttention:
     return cross
 
 
-def as_hidden(real: Tensor, like: Tensor) -> Tensor:
-    """0 at tokens, -inf at padding."""
-    return like.new_zeros(real.shape).masked_fill_(~real, -math.inf)
+# ── Which models ─────────────────────────────────────────────────────────────────────────────────────────────────
+def supports(model: Transformer, int8: bool = False) -> bool:
+    """Whether the packed steps compute this model's decoder: all blocks alike, full attention, a plain feed-forward.
 
-
-def can_be_fast(model: Transformer, int8: bool = False) -> bool:
-    """Whether this is a translator whose decoder is of the common kind (and whose numbers int8 can stand for)."""
-    decoder, spec = model.decoder, model.spec.decoder
-    return (
-        (not int8 or can_be_int8(model.embed.weight)) and model.encoder is not None and model.spec.token_types == 0 and type(model.lm_head) is LmHead
-        and all(_is_fused(block) for block in model.encoder.layers)
-        and decoder is not None and spec is not None and spec.sees == "past" and is_common(decoder, spec)
-    )  # fmt: skip
-
-
-def is_common(stack: LayerStack, spec: s.Stack, opening: bool = False) -> bool:
-    """Whether all blocks are alike and of the common kind: full attention, a plain feed-forward; none is being recorded.
-
-    With `opening` the first one may be a convolution instead.
+    A decoder-only model may begin with a convolution. `int8`: whether its weights can be quantized here. Not while a recording
+    has replaced an attention core.
     """
-    first, layer = spec.layers[0], spec.layers[-1]
-    opens = opening and isinstance(first.mixer, s.Convolution) and first.repeat == 1
+    spec = model.spec.decoder
+    if model.decoder is None or spec is None or spec.sees != "past" or type(model.lm_head) is not LmHead:
+        return False
+    encoder = [] if model.encoder is None else list(model.encoder.layers)
     return (
-        len(spec.layers) == 1 + opens and isinstance(layer.mixer, s.Heads) and layer.mixer.window is None
-        and first.norm == layer.norm and layer.norm.kind != "batch"
-        and not any(isinstance(one.feed_forward, s.Experts) for one in (first, layer))
-        and all(_is_fused(block) for block in stack.layers)
+        (not int8 or can_be_int8(model.embed.weight)) and (model.encoder is None or model.spec.token_types == 0)
+        and all(is_fused(block) for block in encoder) and is_common(model.decoder, spec, convolution=model.encoder is None)
     )  # fmt: skip
 
 
-def _is_fused(block: nn.Module) -> bool:
-    """Not while a recording has swapped the attention's core."""
+def is_common(stack: LayerStack, spec: s.Stack, convolution: bool = False) -> bool:
+    """Whether all blocks are alike and of the kind that is packed; with `convolution` the first one may be one."""
+    first, layer = spec.layers[0], spec.layers[-1]
+    begins = convolution and isinstance(first.mixer, s.Convolution) and first.repeat == 1
+    return (
+        len(spec.layers) == 1 + begins and isinstance(layer.mixer, s.Heads) and layer.mixer.window is None
+        and first.norm == layer.norm and layer.norm.kind != "batch"
+        and not any(isinstance(part.feed_forward, s.Experts) for part in (first, layer))
+        and all(is_fused(block) for block in stack.layers)
+    )  # fmt: skip
+
+
+def is_fused(block: nn.Module) -> bool:
+    """Whether no recording has replaced an attention core of this block."""
     assert isinstance(block, Block | CrossBlock)
     parts = [block.attn, block.cross] if isinstance(block, CrossBlock) else [block.attn]
-    return all(isinstance(getattr(part.branch, "core", PLAIN), FusedCore) for part in parts)
+    return all(isinstance(getattr(part.branch, "core", SDPA), FusedCore) for part in parts)

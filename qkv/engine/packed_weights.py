@@ -1,7 +1,7 @@
-"""The parts of a fast step: weights side by side, norms in few operations, places worked out ahead.
+"""Packed weights: matrices that read the same input side by side, norms in few operations, tables of positions.
 
-In: modules of the readable model. Out: functions of the same values that cost less for one token per row. What each
-trick gives is told in docs/performance.md, "Decoding".
+In: modules of the model. Out: functions of the same values that cost less for one token per row. Explained in
+docs/performance.md, "Decoding".
 """
 
 import math
@@ -16,12 +16,13 @@ from qkv.model import spec as s
 from qkv.model.attention import GroupedAttention
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.head import LmHead
-from qkv.model.positions import RotaryPositions
+from qkv.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions
 from qkv.model.transformer import LayerStack
+from qkv.model.turn import NoTurn
 
-LARGE = 1 << 22  # numbers in a matrix; measured at batch 16: 768 x 32,000 takes 18 ms by MKL, 12 ms by oneDNN
-ROOM = 64  # places worked out at a time
-MANY = 16  # times ROOM places are remembered: their matrices take memory
+ONEDNN_MIN_WEIGHTS = 1 << 22  # of a matrix; measured at batch 16: 768 x 32,000 takes 18 ms by MKL, 12 ms by oneDNN
+FIRST_POSITIONS = 64          # in the tables at the start; they double when they are too short
+MAX_ROTATIONS = 1_024         # rotation matrices that are kept: they take memory
 
 ONEDNN_NAMES = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"), ACTIVATIONS["relu"]: ("relu", "")}
 
@@ -30,16 +31,16 @@ Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias becom
 
 
 def version_of(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """Another one when a weight has changed or moved; what is made in inference mode does not count its changes."""
-    return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
+    """Differs when a weight has changed or moved; tensors made in inference mode do not count their changes."""
+    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 
 # ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def product(weight: Tensor, bias: Tensor | None) -> Map:
-    """x W^T + b for (rows, width); W is kept the other way round, which is up to twice as fast for a few rows."""
-    turned = weight.t().contiguous()
-    few = (lambda x: torch.mm(x, turned)) if bias is None else (lambda x: torch.addmm(bias, x, turned))
-    return LargeProduct(few, weight, bias) if weight.numel() >= LARGE and has_onednn(weight) else few
+    """x W^T + b for (rows, width); W is stored transposed, which is up to twice as fast for a few rows."""
+    transposed = weight.t().contiguous()
+    few = (lambda x: torch.mm(x, transposed)) if bias is None else (lambda x: torch.addmm(bias, x, transposed))
+    return LargeProduct(few, weight, bias) if weight.numel() >= ONEDNN_MIN_WEIGHTS and has_onednn(weight) else few
 
 
 def has_onednn(weight: Tensor) -> bool:
@@ -68,7 +69,7 @@ def joined(*maps: nn.Linear) -> Map:
 
 
 def activated_product(linear: nn.Linear, activation: Map) -> Map:
-    """activation(x W^T + b) for many rows; oneDNN bends each number while it is still near: half the time of a gelu."""
+    """activation(x W^T + b) for many rows; the activation is fused into oneDNN's product, which halves the time of a gelu."""
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
     if not has_onednn(weight) or activation not in ONEDNN_NAMES:
         plain = product(weight, bias)
@@ -102,89 +103,106 @@ def head_product(head: LmHead, table: Tensor, gain: Tensor | None, make: Make) -
 
 # ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class FastNorm:
-    """A norm as a value; "unit" is x / sqrt(sum x^2 + small): an RMSNorm in which sqrt(width) is part of the gain."""
+class PackedNorm:
+    """A norm as a value; "unit" is x / sqrt(sum x^2 + eps): an RMSNorm in which sqrt(width) is part of the gain."""
 
     kind: Literal["none", "layer", "unit"] = "none"
     gain: Tensor | None = None
     bias: Tensor | None = None
-    small: float = 0.0
+    eps: float = 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.kind == "none":
             return x
         if self.kind == "layer":
-            return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.small)
-        x = x / torch.linalg.vector_norm(x, 2, -1, True).square_().add_(self.small).sqrt_()  # torch's own is three times as slow
+            return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
+        x = x / torch.linalg.vector_norm(x, 2, -1, True).square_().add_(self.eps).sqrt_()  # torch's own is three times as slow
         return x if self.gain is None else x.mul_(self.gain)
 
 
-def open_norm(module: nn.Module, norm: s.Norm) -> tuple[FastNorm, Tensor | None]:
+def open_norm(module: nn.Module, norm: s.Norm) -> tuple[PackedNorm, Tensor | None]:
     """The norm, and the gain that the next matrix has to take on (None: nothing is left to do)."""
-    whole = fast_norm(module, norm)
+    whole = packed_norm(module, norm)
     return (replace(whole, gain=None), whole.gain) if whole.kind == "unit" else (whole, None)
 
 
-def fast_norm(module: nn.Module, norm: s.Norm) -> FastNorm:
+def packed_norm(module: nn.Module, norm: s.Norm) -> PackedNorm:
     """The whole norm, without the module around it."""
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
     if not weights:
-        return FastNorm()
+        return PackedNorm()
     if norm.kind == "layer":
-        return FastNorm("layer", weights["weight"], weights["bias"], norm.eps)
+        return PackedNorm("layer", weights["weight"], weights["bias"], norm.eps)
     return unit_norm(weights["weight"], len(weights["weight"]), norm.eps)
 
 
-def unit_norm(gain: Tensor, width: int, eps: float) -> FastNorm:
+def unit_norm(gain: Tensor, width: int, eps: float) -> PackedNorm:
     """An RMSNorm over `width` numbers: gain * x / sqrt(sum x^2 / width + eps)."""
-    return FastNorm("unit", gain * math.sqrt(width), None, width * eps)
+    return PackedNorm("unit", gain * math.sqrt(width), None, width * eps)
 
 
-# ── Places ───────────────────────────────────────────────────────────────────────────────────────────────────────
-class Places:
-    """What each place adds to an embedding, and the matrix that turns the queries and keys standing there."""
+# ── Positions ────────────────────────────────────────────────────────────────────────────────────────────────────
+class PositionTables(NamedTuple):
+    """What the first positions add to an embedding, and the cosines and sines of their rotation."""
+
+    length: int
+    added: Tensor | None  # (positions, d_model), None: nothing is added
+    cos: Tensor | None    # (positions, half), None: nothing is rotated
+    sin: Tensor | None
+
+
+class PackedPositions:
+    """The position rule of a stack as tables, made longer when a later position is asked for."""
 
     def __init__(self, stack: LayerStack, d_head: int, table: Tensor):
-        self.positions, self.limit, self.table = stack.positions, stack.limit, table
-        self.turns = isinstance(stack.positions, RotaryPositions)
-        self.straight = torch.eye(d_head, dtype=table.dtype, device=table.device)
-        self.kept: dict[int, Chunk] = {}
+        self.rule, self.limit, self.table = stack.positions, stack.limit, table
+        self.adds = isinstance(stack.positions, LearnedPositions | SinusoidalPositions)
+        self.rotates = isinstance(stack.positions, RotaryPositions)
+        self.interleaved = isinstance(stack.positions, RotaryPositions) and stack.positions.rotary.pairs == "adjacent"
+        self.identity = torch.eye(d_head, dtype=table.dtype, device=table.device)
+        self.rotations: dict[int, Tensor] = {}
+        self.tables = self._make(FIRST_POSITIONS)
 
-    def added(self, place: int) -> Tensor:
-        """What is added to an embedding here, (d_model,)."""
-        return self._chunk(place).each[place % ROOM][0]
+    def up_to(self, length: int) -> PositionTables:
+        """Tables of at least `length` positions; other threads may make them longer at the same time."""
+        tables = self.tables
+        if length > tables.length:
+            tables = self.tables = self._make(max(length, 2 * tables.length))
+        assert length <= tables.length, "a sequence is longer than the model's table of positions"
+        return tables
 
-    def turn(self, place: int) -> Tensor | None:
-        """(d_head, d_head): a query or key times this matrix is turned; None: nothing turns."""
-        return self._chunk(place).each[place % ROOM][1]
+    def _make(self, length: int) -> PositionTables:
+        length = min(length, self.limit or length)
+        positions = torch.arange(length, device=self.table.device)[None]
+        added = self.rule(self.table.new_zeros(1, length, self.table.shape[1]), positions)[0] if self.adds else None
+        if not self.rotates:
+            return PositionTables(length, added, None, None)
+        rotary = self.rule.turn(positions, self.table.dtype)                         # cos: (1, 1, positions, half)
+        assert not isinstance(rotary, NoTurn)
+        return PositionTables(length, added, rotary.cos[0, 0].contiguous(), rotary.sin[0, 0].contiguous())
 
-    def first(self, length: int) -> tuple[Tensor, Tensor | None]:
-        """What the first places add, (length, d_model), and their turns, (length, d_head, d_head); ROOM places at most."""
-        chunk = self._chunk(0)
-        return chunk.added[:length], None if chunk.turns is None else chunk.turns[:length]
+    def add(self, x: Tensor, positions: int | Tensor, scale: float) -> Tensor:
+        """Embeddings (rows, d_model), scaled, at one position or each row at its own."""
+        if not self.adds:
+            return x if scale == 1 else x * scale
+        last = positions if isinstance(positions, int) else int(positions.max())
+        added = self.up_to(last + 1).added
+        assert added is not None
+        return torch.add(added[positions], x, alpha=scale)
 
-    def _chunk(self, place: int) -> "Chunk":
-        first = place // ROOM * ROOM
-        chunk = self.kept.get(first)  # asked once: another thread may clear it
-        if chunk is None:
-            if len(self.kept) >= MANY:
-                self.kept.clear()
-            chunk = self._work_out(torch.arange(first, min(first + ROOM, self.limit or first + ROOM), device=self.table.device))
-            self.kept[first] = chunk
-        return chunk
+    def rotation(self, positions: int | Tensor) -> Tensor | None:
+        """The rotation of queries and keys as a matrix, (d_head, d_head), or one for each row; None: no rotation."""
+        if not self.rotates:
+            return None
+        if isinstance(positions, Tensor):
+            return torch.stack([self._rotation(position) for position in positions.tolist()])
+        return self._rotation(positions)
 
-    def _work_out(self, places: Tensor) -> "Chunk":
-        added = self.positions(self.table.new_zeros(1, len(places), self.table.shape[1]), places[None])[0]
-        if not self.turns:
-            return Chunk(added, None, [(one, None) for one in added])
-        turn = self.positions.turn(places[:, None], self.table.dtype)                # cos: (places, 1, 1, half)
-        turns = turn(self.straight.expand(len(places), 1, -1, -1))[:, 0].contiguous()
-        return Chunk(added, turns, list(zip(added, turns, strict=True)))
-
-
-class Chunk(NamedTuple):
-    """Places worked out together: all of them, and one by one, which is quicker to look up."""
-
-    added: Tensor         # (places, d_model)
-    turns: Tensor | None  # (places, d_head, d_head)
-    each: list[tuple[Tensor, Tensor | None]]
+    def _rotation(self, position: int) -> Tensor:
+        matrix = self.rotations.get(position)  # read once: another thread may clear the dict
+        if matrix is None:
+            if len(self.rotations) >= MAX_ROTATIONS:
+                self.rotations.clear()
+            rotary = self.rule.turn(torch.tensor([[position]], device=self.table.device), self.table.dtype)
+            matrix = self.rotations[position] = rotary(self.identity[None, None])[0, 0]
+        return matrix

@@ -7,11 +7,10 @@ Told in docs/explore.md, "Try things".
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.engine.prompt import CachedPromptStepper
+from qkv.engine.stepper import PlainStepper
 from qkv.explore.edits import Edit, swapped
 from qkv.explore.kinds import as_both
 from qkv.explore.numbers import logits, sentence_vectors
@@ -19,6 +18,8 @@ from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.story import has_logits
 from qkv.explore.words import Both
+from qkv.generate.loop import Bounds, generate
+from qkv.generate.settings import Writing
 
 COMPARED = 64  # places that a change is shown at
 MOST_SAID = 64
@@ -85,14 +86,13 @@ def say_on(one: Pass, n_tokens: int) -> dict[str, Any] | None:
 
 
 def continued(one: Pass, n_tokens: int) -> list[int]:
-    stepper, room = CachedPromptStepper(one.subject.model), one.subject.longest - len(one.ids["target"])
-    row, said = stepper.read([one.ids["target"]]), list[int]()
-    for _ in range(min(n_tokens, MOST_SAID, room)):
-        said.append(int(row.argmax()))
-        if said[-1] == one.subject.eos_id:
-            break
-        row = stepper.step(torch.tensor(said[-1:], device=one.device))
-    return said
+    """The greedy continuation, by the model's own decode, which the edits reach."""
+    prompt, ends = one.ids["target"], () if one.subject.eos_id is None else (one.subject.eos_id,)
+    n_new = min(n_tokens, MOST_SAID, one.subject.longest - len(prompt))
+    if n_new < 1:
+        return []
+    settings = Writing(temperature=0, seed=0, max_new_tokens=n_new)
+    return generate(PlainStepper(one.subject.model), [prompt], settings, Bounds(one.subject.longest, ends))[0].ids
 
 
 # ---- under edits ----------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.step import never_said
+from qkv.engine.stepper import PlainStepper
 from qkv.explore.edits import Edit, edited, swapped
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
 from qkv.explore.subject import Subject
-from qkv.generate.decode import up_to
+from qkv.generate.decode import suppressed_ids
+from qkv.generate.loop import Bounds, generate
+from qkv.generate.settings import Writing
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
 
@@ -113,19 +115,12 @@ class Pass:
 
     def greedy(self, memory: Memory) -> list[int]:
         """The likeliest token again and again, by the model's own decode, which the edits reach."""
-        subject, source = self.subject, self.row("source")
+        subject, limit = self.subject, min(2 * len(self.ids["source"]) + 20, self.most_tokens)
         begin, end = subject.bos_id or 0, -1 if subject.eos_id is None else subject.eos_id
         pad = subject.tokenizers["target"].pad_id
-        model, cache = subject.model, subject.model.new_cache()
-        forbidden = never_said(source, begin, end, begin if pad is None else pad)
-        said, last = list[int](), begin
-        for _ in range(min(2 * source.shape[1] + 20, self.most_tokens)):
-            stream = model.decode(source.new_tensor([[last]]), memory, cache)                   # (1, 1, d_model)
-            logits = model.logits(stream[:, 0]).index_fill(1, forbidden, -torch.inf)            # (1, vocab)
-            said.append(last := int(logits.argmax()))
-            if last == end:
-                break
-        return up_to(said, end)
+        banned = suppressed_ids(begin, end, begin if pad is None else pad)
+        settings = Writing(temperature=0, seed=0, banned=banned, max_new_tokens=limit)
+        return generate(PlainStepper(subject.model, memory), [[begin]], settings, Bounds(limit + 1, (end,)))[0].ids
 
     @contextmanager
     def listening(self) -> Iterator[None]:

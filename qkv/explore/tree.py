@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.engine.prompt import CachedPromptStepper
-from qkv.engine.step import CachedStepper
+from qkv.engine.stepper import PlainStepper
 from qkv.explore.passes import Pass
 from qkv.generate.beam import BeamRules, Search
 
@@ -62,15 +61,13 @@ def run(one: Pass, rules: BeamRules) -> WatchedSearch:
     longest = min(2 * len(one.ids["source"]) + 20, one.most_tokens) if translates else DEEP
     room = one.subject.longest - (0 if translates else len(one.ids["target"]))
     search = WatchedSearch(rules, torch.tensor([max(1, min(longest, room))], device=one.device), model.embed.weight.dtype)
-    search.forbidden = search.forbidden[search.forbidden >= 0]
-    stepper: Any = CachedStepper(model, one.row("source"), None) if translates else CachedPromptStepper(model)
-    logits = stepper.step(search.last_ids) if translates else stepper.read([one.ids["target"]])
-    while True:
-        rows, stay = search.advance(logits)
-        if not len(rows):
-            return search
-        stepper.keep(rows, stay) if translates else stepper.keep(rows)
+    search.suppressed = search.suppressed[search.suppressed >= 0]
+    stepper = PlainStepper(model)
+    logits = stepper.prefill([[rules.bos_id]], [one.ids["source"]]) if translates else stepper.prefill([one.ids["target"]])
+    while rows := search.advance(logits):
+        stepper.reorder(rows)
         logits = stepper.step(search.last_ids)
+    return search
 
 
 def grow(one: Pass, search: WatchedSearch) -> list[dict[str, Any]]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.engine.step import as_limits, decode_threads, make_stepper, never_said
+from qkv.engine.stepper import decode_threads, make_stepper
 from qkv.generate.backend import Hypothesis
+from qkv.generate.decode import source_rows, suppressed_ids, target_limits
 from qkv.kernels.topk import best_sums, log_sum
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
@@ -36,15 +37,15 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
     with eval_mode(model):
-        search = Search(rules, as_limits(model, max_len, source_ids), model.embed.weight.dtype)
-        stepper = make_stepper(model, source_ids, real, int8)
+        search = Search(rules, target_limits(model, max_len, source_ids), model.embed.weight.dtype)
+        stepper = make_stepper(model, int8)
+        logits = stepper.prefill([[rules.bos_id]] * len(source_ids), source_rows(source_ids, real))
         with decode_threads(stepper):
-            while True:
-                rows, stay = search.advance(stepper.step(search.last_ids))
-                if not len(rows):
-                    return search.finished.hypotheses()
-                if len(rows) > 1 or stay is not None:  # a single row only ever follows itself
-                    stepper.keep(rows, stay)
+            while rows := search.advance(logits):
+                if len(rows) > 1 or len(logits) > 1:  # a single row only ever continues itself
+                    stepper.reorder(rows, search.log_prob.shape[1])
+                logits = stepper.step(search.last_ids)
+        return search.finished.hypotheses()
 
 
 class Search:
@@ -55,26 +56,26 @@ class Search:
         self.going = list(self.finished.sentences)                                # those that are still searched
         self.log_prob: Tensor = torch.zeros(len(limits), 1, dtype=dtype, device=limits.device)  # (sentences, live), best first
         self.last_ids = limits.new_full((len(limits),), rules.bos_id)             # (sentences * live,): what is read next
-        self.forbidden = never_said(limits, rules.bos_id, rules.eos_id, rules.pad_id)
+        self.suppressed = limits.new_tensor(suppressed_ids(rules.bos_id, rules.eos_id, rules.pad_id))
 
-    def advance(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """One token further; gives the old row of each new row, and the sentences that go on (None: all)."""
+    def advance(self, logits: Tensor) -> list[int]:
+        """One token further: the old row of each new row, sentence after sentence, each with equally many."""
         columns = (column.tolist() for column in self._candidates(logits))
-        n_live, rows, stay = self.log_prob.shape[1], list[int](), list[int]()
+        n_live, rows, stay = self.log_prob.shape[1], list[int](), list[Sentence]()
         for n, (sentence, *candidates) in enumerate(zip(self.going, *columns, strict=True)):
             sentence.advance(list(zip(*candidates, strict=True)))
             if not sentence.done:
-                stay.append(n)
+                stay.append(sentence)
                 rows += [n * n_live + parent for parent in sentence.parents]
-        before, self.going = len(self.going), [self.going[n] for n in stay]
-        self.last_ids = self.last_ids.new_tensor([ids[-1] for one in self.going for ids in one.ids])
-        self.log_prob = self.log_prob.new_tensor([one.log_prob for one in self.going])
-        return self.last_ids.new_tensor(rows), None if len(stay) == before else self.last_ids.new_tensor(stay)
+        self.going = stay
+        self.last_ids = self.last_ids.new_tensor([ids[-1] for sentence in stay for ids in sentence.ids])
+        self.log_prob = self.log_prob.new_tensor([sentence.log_prob for sentence in stay])
+        return rows
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[1] The best 2 * size ways to add a token: the live one prolonged, the token, the sum of log-probabilities."""
         shift = self.log_prob - log_sum(logits).view_as(self.log_prob)
-        return best_sums(logits.index_fill_(1, self.forbidden, -math.inf), shift, 2 * self.rules.size)
+        return best_sums(logits.index_fill_(1, self.suppressed, -math.inf), shift, 2 * self.rules.size)
 
 
 class Sentence:

@@ -131,7 +131,7 @@ class CTranslate2Generation:
         return min(self.context + 1 - self._reach(text), config.max_new_tokens - text.length)
 
     def _look_back(self, text: Growing) -> list[int]:
-        """All of a text; of one that is too long the beginning mark and the last part, by generate/write.py's rule."""
+        """All of a text; of one that is too long the beginning mark and the last part, by generate/loop.py's rule."""
         half = max(1, self.context // 2)
         if self._reach(text) > self.context:
             size = max(len(self.begin) + 1, self.context - (half - text.length % half))

@@ -1,22 +1,19 @@
-"""Greedy decoding: at every step the likeliest token.
+"""Greedy decoding: at every step the token with the highest probability.
 
-In: source ids (batch, source), ending in <eos>. Out: target ids, sentence by sentence, each the same alone and in
-company. Told in docs/translation.md, "Decoding".
+In: source ids (batch, source), ending in <eos>. Out: target ids, sentence by sentence, batch-invariant. The loop is that of
+generate/loop.py at temperature 0. Explained in docs/translation.md, "Decoding".
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from qkv.engine.speculative import looking_ahead
-from qkv.engine.step import as_limits, decode_threads, make_stepper, never_said
-from qkv.kernels.topk import best_token
+from qkv.engine.stepper import make_stepper
+from qkv.generate.config import GenerationConfig
+from qkv.generate.loop import Bounds, generate
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
-
-LEAVE_SHARE = 0.25  # of the rows: so many must have ended before copying the others' cache pays
 
 
 def greedy(
@@ -25,38 +22,31 @@ def greedy(
 ) -> list[list[int]]:
     """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
     with eval_mode(model):
-        stepper, limits = make_stepper(model, source_ids, real, int8), as_limits(model, max_len, source_ids).tolist()
-        forbidden = never_said(source_ids, bos_id, eos_id, pad_id)
-        said: list[list[int]] = [[] for _ in limits]
-        where, ids = list(range(len(limits))), source_ids.new_full((len(limits),), bos_id)  # the sentence of each row
-        going = set(where)
-
-        def choose(logits: Tensor) -> Tensor:
-            return best_token(logits.index_fill_(1, forbidden, -math.inf))              # (rows,)
-
-        def foresee(logits: Tensor, ahead: int) -> Tensor | None:
-            token = choose(logits)
-            return None if int(token) == eos_id or len(said[0]) + ahead + 1 >= limits[0] else token
-
-        step = looking_ahead(stepper, foresee) or stepper.step
-        with decode_threads(stepper):
-            while going:
-                ids = choose(step(ids))
-                for n, token in zip(where, ids.tolist(), strict=True):
-                    if n in going:
-                        said[n].append(token)
-                        if token == eos_id or len(said[n]) == limits[n]:
-                            going.remove(n)
-                if 0 < len(going) <= (1 - LEAVE_SHARE) * len(where):
-                    stay = ids.new_tensor([row for row, n in enumerate(where) if n in going])
-                    stepper.keep(stay, stay)
-                    where, ids = [n for n in where if n in going], ids[stay]
-        return said
+        limits = target_limits(model, max_len, source_ids).tolist()
+        settings = GenerationConfig(temperature=0, seed=0, banned=suppressed_ids(bos_id, eos_id, pad_id), max_new_tokens=max(limits))
+        stepper, bounds = make_stepper(model, int8), Bounds(max(limits) + 1, (eos_id,))
+        sources = source_rows(source_ids, real)
+        return [draft.ids for draft in generate(stepper, [[bos_id]] * len(limits), settings, bounds, None, sources, limits)]
 
 
-def up_to(ids: list[int], eos_id: int) -> list[int]:
-    """The ids as far as the first <eos>: up_to([7, 8, 2, 2], 2) == [7, 8, 2]."""
-    return ids[: ids.index(eos_id) + 1] if eos_id in ids else ids
+def source_rows(source_ids: Tensor, real: Tensor | None) -> list[list[int]]:
+    """The ids of each sentence without padding."""
+    rows = source_ids.tolist()
+    if real is None:
+        return rows
+    return [[id for id, is_token in zip(*pair, strict=True) if is_token] for pair in zip(rows, real.tolist(), strict=True)]
+
+
+def target_limits(model: Transformer, max_len: int | Tensor, source_ids: Tensor) -> Tensor:
+    """The most tokens of each translation, (batch,): one number for all or each its own, at most what the model can count."""
+    limits = torch.as_tensor(max_len, device=source_ids.device).expand(len(source_ids))
+    assert model.decoder is not None and int(limits.min()) >= 1, "every sentence needs room for a token"
+    return limits.clamp(max=model.decoder.limit) if model.decoder.limit else limits
+
+
+def suppressed_ids(bos_id: int, eos_id: int, pad_id: int) -> tuple[int, ...]:
+    """<bos> and <pad> are never generated, unless the vocabulary uses one of them as <eos>."""
+    return tuple(token for token in (bos_id, pad_id) if token != eos_id)
 
 
 def forced_log_probs(

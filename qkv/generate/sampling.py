@@ -20,8 +20,8 @@ LARGE = 16 * BLOCK      # a vocabulary in which a running sum over all tokens is
 AHEAD = 256             # chances drawn at a time
 
 
-def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, chances: Tensor) -> Tensor:
-    """The next token of each row, (rows,): all rules in their order, then the likeliest or a draw."""
+def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, uniforms: Tensor | None) -> Tensor:
+    """The next token of each row, (rows,): all rules in their order, then the likeliest or a draw by `uniforms` (rows,)."""
     if seen is not None:
         logits = penalise(logits, seen, sampling.repetition_penalty)
     if sampling.banned:
@@ -30,11 +30,12 @@ def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, chan
         logits = force(logits, sampling.forced)
     if sampling.temperature == 0:
         return best_token(logits)
+    assert uniforms is not None, "a draw needs random numbers"
     logits = heat(logits, sampling.temperature)
     ids = shortlist(logits, sampling.top_k)                                   # (rows, k), in order of the ids
     if ids is None:
-        return draw(narrow(logits, sampling), chances)
-    return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), chances)[:, None])[:, 0]
+        return draw(narrow(logits, sampling), uniforms)
+    return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), uniforms)[:, None])[:, 0]
 
 
 def narrow(logits: Tensor, sampling: GenerationConfig) -> Tensor:

@@ -1,4 +1,4 @@
-"""Decoding with a torch model: ids in and out, by the loops of decode.py, beam.py and write.py."""
+"""Decoding with a torch model: ids in and out, by the loops of decode.py, beam.py and loop.py."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from qkv.engine.int8 import no_int8
-from qkv.engine.packed_model import can_be_fast
-from qkv.engine.prompt import make_prompt_stepper
+from qkv.engine.packed_model import supports
+from qkv.engine.stepper import make_stepper
 from qkv.generate.backend import Draft, Hypothesis, OnToken
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.config import GenerationConfig, TranslationConfig
 from qkv.generate.decode import forced_log_probs, greedy
-from qkv.generate.write import Bounds, Writer, write
+from qkv.generate.loop import Bounds, GenerationLoop, generate
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
@@ -25,7 +25,7 @@ class TorchSearch:
     def __init__(
         self, model: Transformer, bos: int, eos: int, pad: int, source_pad: int, int8: bool = False
     ):
-        if int8 and not can_be_fast(model, int8):
+        if int8 and not supports(model, int8):
             raise no_int8()
         self.model, self.int8, self.max_len = model.eval(), int8, model.spec.max_len
         self.bos, self.eos, self.pad, self.source_pad = bos, eos, pad, source_pad
@@ -59,7 +59,7 @@ class TorchGeneration:
     def __init__(self, model: Transformer, begin: tuple[int, ...], int8: bool = False):
         self.model, self.begin, self.int8 = model.eval(), begin, int8
         self.context = model.spec.max_len
-        make_prompt_stepper(model, int8)  # packs the weights; refuses int8 now if it is impossible
+        make_stepper(model, int8)  # packs the weights; refuses int8 now if it is impossible
 
     def check(self, config: GenerationConfig) -> None:
         config.check_vocabulary(self.model.spec.vocab_size)
@@ -69,16 +69,16 @@ class TorchGeneration:
         on_token: OnToken | None,
     ) -> list[Draft]:
         with eval_mode(self.model):
-            stepper = make_prompt_stepper(self.model, self.int8)
-            return write(stepper, prompts, config, Bounds(self.context, ends, self.begin), on_token)
+            stepper = make_stepper(self.model, self.int8)
+            return generate(stepper, prompts, config, Bounds(self.context, ends, self.begin), on_token)
 
     def stream(
         self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]
     ) -> Iterator[int]:
         with eval_mode(self.model):
-            stepper = make_prompt_stepper(self.model, self.int8)
-            writer = Writer(stepper, [prompt], config, Bounds(self.context, ends, self.begin))
-        while writer.n_alive:
+            stepper = make_stepper(self.model, self.int8)
+            loop = GenerationLoop(stepper, [prompt], config, Bounds(self.context, ends, self.begin))
+        while loop.n_alive:
             with eval_mode(self.model):  # not during the yield, when the caller's code runs
-                id = int(writer.advance()[0])
+                id = loop.advance()[0]
             yield id

@@ -3,21 +3,24 @@
 #include "heads.h"
 #include "numbers.h"
 
-// ── The same structures stand in engine/native_step.py, field by field ──────────────────────────────────────────────────────
+// ── The same structures and codes are in engine/native_step.py, field by field ────────────────────────────────────
+enum NormKind : int32_t { NO_NORM = 0, LAYER_NORM = 1, UNIT_NORM = 2 };
+enum Activation : int32_t { RELU = 0, RELU2 = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
+
 struct Matrix {
-    const void *panels;     // (panels, inputs, WIDTH), float32 or int8
-    const number *scales;   // of each output, for int8; null: the panels hold numbers. Filled up to whole panels, as
-    const number *bias;     // this is; null: none
+    const void *panels;     // (panels, inputs, WIDTH), number or int8
+    const number *scales;   // of each output, for int8, filled up to whole panels; null: the panels hold numbers
+    const number *bias;     // filled up to whole panels; null: none
     int32_t outputs, inputs;
 };
-struct Norm {               // gain * (x - mean) / sqrt(variance + small) + bias, or without a mean: gain * x / sqrt(sum + small)
+struct Norm {               // layer: gain * (x - mean) / sqrt(variance + eps) + bias; unit: gain * x / sqrt(sum of x^2 + eps)
     const number *gain, *bias;
-    number small;
-    int32_t kind;           // 0: nothing is done; 1: layer; 2: root of the sum of squares
+    number eps;
+    int32_t kind;           // NormKind
 };
 struct Attention {
     Norm norm;
-    Matrix in, out;         // in: q, k and v, or q alone where the keys are the encoder's
+    Matrix in, out;         // in: q, k and v, or q alone in cross-attention; of a convolution only `out` is used
     Norm q_norm, k_norm;    // of each head
     int32_t heads, kv_heads, d_head;
 };
@@ -27,25 +30,43 @@ struct Layer {
     Norm norm;              // of the feed-forward
     Matrix up, down;        // up: gate and up, if gated
     int32_t gated, activation;
-};
-struct Cells {              // (layers, sentences, kv_heads, room, d_head)
-    number *keys, *values;
-    number *hidden;         // 0 where a beam may look
-    int64_t by_sentence, by_beam;  // strides of hidden; 0: the same for all
-    int32_t room, end;      // cells there are; cells in use, those of this step among them
+    int32_t taps;           // of a convolution in the place of attention; 0: attention
 };
 struct Model {
     const Layer *layers;
-    int32_t n_layers, d_model, widest;  // widest: of all that a part makes of a row
-    Norm norm;
+    int32_t n_layers, d_model, widest;  // widest: of all inputs and outputs of a layer's matrices
+    const number *table;    // embeddings, (vocab, d_model), multiplied by `scale`
+    int32_t vocab;
+    number scale;
+    Norm embed_norm, norm;
     Matrix head;
+};
+struct Positions {
+    const number *added;    // to the embedding at each position, (positions, d_model); null: nothing
+    const number *cos, *sin;  // of rotary position embedding, (positions, half); null: none
+    int32_t half, interleaved;  // pairs of dimensions: (i, i + half), or interleaved (2 i, 2 i + 1)
+};
+struct Rows {               // the tokens of a step, n of each; rows of one sequence stand together
+    const int64_t *ids;
+    int32_t *sequence, *slot, *position;
+    int32_t *end;           // without a mask a row attends to the slots before `end`, its own among them
+    const int32_t *outputs; // the rows whose logits are wanted; null: the first n_outputs
+    int32_t n, n_outputs;
+    int32_t advance;        // slots to the row's next token: slot, end and position are moved on after the step; 0: they stay
+};
+struct KVCache {            // slots 0, 1, ... of each sequence
+    number *keys, *values;  // (layers, sequences, kv_heads, capacity, d_head)
+    number *conv_inputs;    // (sequences, taps - 1 + capacity, d_model), zeros before the first token; null: no convolution
+    number *mask;           // beams of a sequence share its slots: (rows, capacity), 0 where a row attends; null: no mask
+    const int32_t *lengths; // of an encoder's output: all rows of a sequence attend to so many slots; null: Rows.end
+    int32_t sequences, capacity;
 };
 
 extern "C" {
 int qkv_width();  // WIDTH of products.h
 int qkv_check();  // 0: all functions give the numbers that plain loops give
-void qkv_step(const Model *model, number *x, const number *turns, int64_t by_row, const Cells *cells, const Cells *memory, int rows, int beams,
-              int threads, number *logits);
+int qkv_step(const Model *model, const Positions *positions, const Rows *rows, const KVCache *cache, const KVCache *memory, int threads,
+              number *logits);
 void qkv_product(const Matrix *matrix, const number *in, int rows, int threads, number *out);
 void qkv_topk(const number *scores, const number *shift, int sentences, int live, int vocab, int k, int threads, number *best, int64_t *indices);
 void qkv_log_sum_exp(const number *scores, int rows, int vocab, int threads, number *sums);

@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 120  # for the compiler, which needs 5, and for the self-check
 POINTER, INT, INT64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 FLOAT = None  # float or double, as the library
 FUNCTIONS: dict[str, list[Any]] = {  # the types of the arguments, as declared in api.h
-    "qkv_step": [POINTER, POINTER, POINTER, INT64, POINTER, POINTER, INT, INT, INT, POINTER],
+    "qkv_step": [POINTER, POINTER, POINTER, POINTER, POINTER, INT, POINTER],
     "qkv_product": [POINTER, POINTER, INT, INT, POINTER],
     "qkv_topk": [POINTER, POINTER, INT, INT, INT, INT, INT, POINTER, POINTER],
     "qkv_log_sum_exp": [POINTER, INT, INT, INT, POINTER],

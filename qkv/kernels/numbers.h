@@ -1,4 +1,4 @@
-// What all native code shares: the numbers, vectors of them, a team of threads.
+// Shared by all native code: the number type, vectors of numbers, the division of work among threads.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ typedef float number;
 #endif
 
 #if defined(__AVX512F__)
-constexpr int BYTES = 64, MOST_ROWS = 12;  // of a vector register; rows whose sums stay in registers
+constexpr int BYTES = 64, MOST_ROWS = 12;  // bytes of a vector register; rows whose sums fit into the registers
 #elif defined(__AVX__)
 constexpr int BYTES = 32, MOST_ROWS = 6;
 #else
@@ -31,14 +31,15 @@ typedef number Vector __attribute__((vector_size(BYTES), aligned(sizeof(number))
 namespace {
 inline Vector load(const number *from) { return *(const Vector *)from; }
 
-struct Team { int thread, threads; };  // who of how many
+struct ThreadRange { int thread, threads; };  // this thread, of so many
 
-inline void share(int n, Team team, int &begin, int &end) {
-    begin = (int64_t)n * team.thread / team.threads;
-    end = (int64_t)n * (team.thread + 1) / team.threads;
+// This thread's part of 0 .. n - 1.
+inline void share(int n, ThreadRange range, int &begin, int &end) {
+    begin = (int64_t)n * range.thread / range.threads;
+    end = (int64_t)n * (range.thread + 1) / range.threads;
 }
 
-inline Team my_team() {
+inline ThreadRange thread_range() {
 #ifdef _OPENMP
     return {omp_get_thread_num(), omp_get_num_threads()};
 #else
@@ -47,10 +48,10 @@ inline Team my_team() {
 }
 
 #ifdef IN_DOUBLE
-inline number power(number x) { return std::exp(x); }
+inline number fast_exp(number x) { return std::exp(x); }
 #else
 // e^x to the last digit or two, in operations that all have a vector form: 2^n * e^rest, rest within half a log(2).
-inline number power(number x) {
+inline number fast_exp(number x) {
     x = std::min(std::max(x, -87.0f), 88.0f);
     number n = std::nearbyint(x * 1.44269504f), rest = x - n * 0.693359375f + n * 2.12194440e-4f;
     number sum = 1.98756915e-4f;

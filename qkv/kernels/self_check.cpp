@@ -82,8 +82,9 @@ bool check_products() {
     return true;
 }
 
-// ── One step of a decoder: grouped-query attention with norms and rotary matrices, a gated feed-forward ──────────
-constexpr int D_MODEL = 24, HEADS = 4, KV_HEADS = 2, D_HEAD = 20, D_FF = 36, VOCAB = 67, SENTENCES = 2, BEAMS = 2, PAST = 5, ROOM = PAST + BEAMS + 1;
+// ── One step of a decoder: embedding, grouped-query attention with norms and rotary positions, a gated feed-forward ─
+constexpr int D_MODEL = 24, HEADS = 4, KV_HEADS = 2, D_HEAD = 20, ROTARY_PAIRS = 8, D_FF = 36, VOCAB = 67;
+constexpr int SENTENCES = 2, BEAMS = 2, ROWS = SENTENCES * BEAMS, PAST = 5, CAPACITY = PAST + BEAMS + 1, POSITIONS = 4;
 
 Row normalize(const Norm &norm, const Row &x) {
     double mean = 0, sum = 0;
@@ -91,14 +92,16 @@ Row normalize(const Norm &norm, const Row &x) {
         for (double value : x) mean += value / x.size();
     for (double value : x) sum += (value - mean) * (value - mean) / (norm.kind == 1 ? x.size() : 1);
     Row y(x.size());
-    for (size_t i = 0; i < x.size(); i++) y[i] = (x[i] - mean) / std::sqrt(sum + norm.small) * norm.gain[i] + (norm.bias ? norm.bias[i] : 0);
+    for (size_t i = 0; i < x.size(); i++) y[i] = (x[i] - mean) / std::sqrt(sum + norm.eps) * norm.gain[i] + (norm.bias ? norm.bias[i] : 0);
     return y;
 }
 
-Row rotate(const Row &x, const number *turn) {
-    Row y(x.size());
-    for (size_t j = 0; j < x.size(); j++)
-        for (size_t i = 0; i < x.size(); i++) y[j] += x[i] * turn[i * x.size() + j];
+Row rotate(const Row &x, const number *cos, const number *sin) {
+    Row y = x;
+    for (int i = 0; i < ROTARY_PAIRS; i++) {
+        y[i] = x[i] * cos[i] - x[i + ROTARY_PAIRS] * sin[i];
+        y[i + ROTARY_PAIRS] = x[i + ROTARY_PAIRS] * cos[i] + x[i] * sin[i];
+    }
     return y;
 }
 
@@ -109,34 +112,41 @@ struct Decoder {
     Linear in{random, (HEADS + 2 * KV_HEADS) * D_HEAD, D_MODEL}, out{random, D_MODEL, HEADS * D_HEAD};
     Linear up{random, 2 * D_FF, D_MODEL}, down{random, D_MODEL, D_FF}, head{random, VOCAB, D_MODEL};
     std::vector<number> gain = uniforms(random, D_MODEL), bias = uniforms(random, D_MODEL), head_gain = uniforms(random, D_HEAD);
-    std::vector<number> x = uniforms(random, SENTENCES * BEAMS * D_MODEL), turns = uniforms(random, BEAMS * D_HEAD * D_HEAD);
-    std::vector<number> keys = uniforms(random, SENTENCES * KV_HEADS * ROOM * D_HEAD), values = uniforms(random, keys.size());
-    std::vector<number> hidden = std::vector<number>(SENTENCES * BEAMS * ROOM, 1);
+    std::vector<number> table = uniforms(random, VOCAB * D_MODEL), added = uniforms(random, POSITIONS * D_MODEL);
+    std::vector<number> cos = uniforms(random, POSITIONS * ROTARY_PAIRS), sin = uniforms(random, POSITIONS * ROTARY_PAIRS);
+    std::vector<number> keys = uniforms(random, SENTENCES * KV_HEADS * CAPACITY * D_HEAD), values = uniforms(random, keys.size());
+    std::vector<number> mask = std::vector<number>(ROWS * CAPACITY, 1);
+    std::vector<int64_t> ids = {3, 66, 0, 21};
+    std::vector<int32_t> sequence = {0, 0, 1, 1}, slot = {PAST, PAST + 1, PAST, PAST + 1}, position = {3, 1, 0, 2}, end = std::vector<int32_t>(ROWS, PAST + BEAMS);
+    std::vector<int32_t> outputs = {3, 0, 1};
     Norm rms = {gain.data(), nullptr, (number)1e-3, 2}, layer_norm = {gain.data(), bias.data(), (number)1e-3, 1};
     Norm head_norm = {head_gain.data(), nullptr, (number)1e-3, 2};
 
-    bool visible(int row, int cell) const { return cell < PAST ? (row + cell) % 3 != 0 : cell == PAST + row % BEAMS; }
-    size_t at(int row, int kv, int cell) const { return (((size_t)(row / BEAMS) * KV_HEADS + kv) * ROOM + cell) * D_HEAD; }
-    const number *turn(int row) const { return turns.data() + (size_t)(row % BEAMS) * D_HEAD * D_HEAD; }
+    bool visible(int row, int at) const { return at < PAST ? (row + at) % 3 != 0 : at == slot[row]; }
+    size_t at(int row, int kv, int slot) const { return (((size_t)sequence[row] * KV_HEADS + kv) * CAPACITY + slot) * D_HEAD; }
+    Row rotated(int row, const Row &x) const {
+        return rotate(normalize(head_norm, x), cos.data() + position[row] * ROTARY_PAIRS, sin.data() + position[row] * ROTARY_PAIRS);
+    }
 
     Row attend(int row, int n, const Row &made) const {
         int kv = n / (HEADS / KV_HEADS);
-        Row q = rotate(normalize(head_norm, part(made, n * D_HEAD, D_HEAD)), turn(row)), mixed(D_HEAD);
-        Row new_key = rotate(normalize(head_norm, part(made, (HEADS + kv) * D_HEAD, D_HEAD)), turn(row));
+        Row q = rotated(row, part(made, n * D_HEAD, D_HEAD)), new_key = rotated(row, part(made, (HEADS + kv) * D_HEAD, D_HEAD)), mixed(D_HEAD);
         double total = 0;
-        for (int cell = 0; cell < PAST + BEAMS; cell++) {
-            if (!visible(row, cell)) continue;
+        for (int slot = 0; slot < PAST + BEAMS; slot++) {
+            if (!visible(row, slot)) continue;
             double score = 0;
-            for (int i = 0; i < D_HEAD; i++) score += q[i] * (cell < PAST ? keys[at(row, kv, cell) + i] : new_key[i]);
+            for (int i = 0; i < D_HEAD; i++) score += q[i] * (slot < PAST ? keys[at(row, kv, slot) + i] : new_key[i]);
             total += score = std::exp(score);
-            for (int i = 0; i < D_HEAD; i++) mixed[i] += score * (cell < PAST ? values[at(row, kv, cell) + i] : made[(HEADS + KV_HEADS + kv) * D_HEAD + i]);
+            for (int i = 0; i < D_HEAD; i++) mixed[i] += score * (slot < PAST ? values[at(row, kv, slot) + i] : made[(HEADS + KV_HEADS + kv) * D_HEAD + i]);
         }
         for (double &value : mixed) value /= total;
         return mixed;
     }
 
     Row logits(int row) const {
-        Row stream(x.begin() + row * D_MODEL, x.begin() + (row + 1) * D_MODEL), made = in.times(normalize(rms, stream)), mixed;
+        Row stream(D_MODEL);
+        for (int i = 0; i < D_MODEL; i++) stream[i] = added[position[row] * D_MODEL + i] + 1.5 * table[ids[row] * D_MODEL + i];
+        Row made = in.times(normalize(rms, stream)), mixed;
         for (int n = 0; n < HEADS; n++)
             for (double value : attend(row, n, made)) mixed.push_back(value);
         Row more = out.times(mixed);
@@ -149,25 +159,27 @@ struct Decoder {
     }
 
     std::vector<number> step() {
-        for (int row = 0; row < SENTENCES * BEAMS; row++)
-            for (int cell = 0; cell < PAST; cell++) hidden[row * ROOM + cell] = !visible(row, cell);
+        for (int row = 0; row < ROWS; row++)
+            for (int slot = 0; slot < PAST; slot++) mask[row * CAPACITY + slot] = !visible(row, slot);
         Layer layer = {};
         layer.self = {rms, in.matrix(), out.matrix(), head_norm, head_norm, HEADS, KV_HEADS, D_HEAD};
-        layer.norm = rms, layer.up = up.matrix(), layer.down = down.matrix(), layer.pre_norm = layer.gated = 1, layer.activation = 4;
-        Model model = {&layer, 1, D_MODEL, (HEADS + 2 * KV_HEADS) * D_HEAD, layer_norm, head.matrix()};
-        Cells cells = {keys.data(), values.data(), hidden.data(), BEAMS * ROOM, ROOM, ROOM, PAST + BEAMS};
-        std::vector<number> made(SENTENCES * BEAMS * VOCAB);
-        qkv_step(&model, x.data(), turns.data(), D_HEAD * D_HEAD, &cells, nullptr, SENTENCES * BEAMS, BEAMS, THREADS, made.data());
-        return made;
+        layer.norm = rms, layer.up = up.matrix(), layer.down = down.matrix(), layer.pre_norm = layer.gated = 1, layer.activation = SILU;
+        Model model = {&layer, 1, D_MODEL, (HEADS + 2 * KV_HEADS) * D_HEAD, table.data(), VOCAB, (number)1.5, {}, layer_norm, head.matrix()};
+        Positions positions = {added.data(), cos.data(), sin.data(), ROTARY_PAIRS, 0};
+        Rows rows = {ids.data(), sequence.data(), slot.data(), position.data(), end.data(), outputs.data(), ROWS, (int32_t)outputs.size(), 0};
+        KVCache cache = {keys.data(), values.data(), nullptr, mask.data(), nullptr, SENTENCES, CAPACITY};
+        std::vector<number> logits(outputs.size() * VOCAB);
+        qkv_step(&model, &positions, &rows, &cache, nullptr, THREADS, logits.data());
+        return logits;
     }
 };
 
 bool check_step() {
     Decoder decoder;
     Row expected;
-    for (int row = 0; row < SENTENCES * BEAMS; row++)
+    for (int row : decoder.outputs)
         for (double value : decoder.logits(row)) expected.push_back(value);
-    std::vector<number> got = decoder.step();  // overwrites its input
+    std::vector<number> got = decoder.step();
     return std::equal(got.begin(), got.end(), expected.begin(), close);
 }
 

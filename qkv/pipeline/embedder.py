@@ -20,7 +20,7 @@ from torch import Tensor
 from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.load import HALVES, load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
-from qkv.engine.packed_encoder import Groups, groups_of, make_encoder
+from qkv.engine.encoder import Groups, groups_of, make_encoder
 from qkv.errors import QkvError, near_miss
 from qkv.language import say
 from qkv.model.eval_mode import eval_mode

@@ -1,7 +1,7 @@
 """Looking ahead: a quick model guesses some tokens, the slow one checks them all in one reading; it is also called speculative decoding.
 
 Leviathan et al. 2023, in its plainest form: whatever is said is the slow model's own choice, so the text is the one it would
-write alone. qkv/engine/speculative.py must write the same. Told in docs/performance.md, "Looking ahead".
+write alone. qkv/engine/speculative.py must write the same. Told in docs/performance.md, "Speculative decoding".
 """
 
 from collections.abc import Callable

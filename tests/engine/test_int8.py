@@ -17,7 +17,8 @@ from int8_errors import largest_error
 from qkv.engine import int8
 from qkv.engine import native_step as native
 from qkv.engine.int8 import int8_product
-from qkv.engine.prompt_stepper import FastPromptStepper, int8_loss
+from qkv.engine.packed_model import int8_loss
+from qkv.engine.stepper import PackedStepper
 from qkv.errors import QkvError
 from qkv.kernels import build
 from qkv.model.presets import writer
@@ -87,7 +88,7 @@ def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     model = Transformer(writer(50, 32, 1, Heads(2, 2, 16), Gated(64))).eval()
     monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: False)
     with pytest.raises(QkvError) as error:
-        FastPromptStepper(model, int8=True)
+        PackedStepper(model, int8=True)
     assert str(error.value).startswith("int8: 8-bit matrix products are wrong on this CPU, by up to ")
     assert str(error.value).endswith(" of the largest output; leave it out")
 
@@ -135,9 +136,9 @@ def test_the_chosen_engine_of_torch_is_left_as_it_was():
 def test_steps_in_8_bits_are_near_the_exact_ones():
     torch.manual_seed(0)
     model = Transformer(writer(200, 64, 2, Heads(4, 2, 16), Gated(128))).eval()
-    exact, small = FastPromptStepper(model), FastPromptStepper(model, int8=True)
+    exact, small = PackedStepper(model), PackedStepper(model, int8=True)
     with torch.inference_mode():
-        a, b = exact.read([[3, 4, 5], [6]]), small.read([[3, 4, 5], [6]])
+        a, b = exact.prefill([[3, 4, 5], [6]]), small.prefill([[3, 4, 5], [6]])
         for _ in range(20):
             assert 0 < float((a - b).norm() / a.norm()) < 0.05
             ids = a.argmax(dim=1)

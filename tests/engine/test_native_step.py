@@ -8,13 +8,12 @@ import torch.nn.functional as F
 
 from qkv.engine import native_step as native
 from qkv.engine.native_step import native_int8_product, native_product
-from qkv.engine.packed_model import FastModel
-from qkv.engine.prompt import make_prompt_stepper
-from qkv.engine.prompt_stepper import FastPromptStepper, int8_loss
+from qkv.engine.packed_model import PackedModel, int8_loss
+from qkv.engine.stepper import PackedStepper, make_stepper
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import forced_log_probs, greedy
-from qkv.generate.write import Bounds, write
+from qkv.generate.loop import Bounds, generate
 from qkv.kernels import calling
 from qkv.model.eval_mode import eval_mode
 from qkv.model.presets import translator, writer
@@ -37,12 +36,17 @@ def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
     torch.testing.assert_close(native_product(weight, None)(x), expected - bias, rtol=0, atol=1e-10)
 
 
+def rounded(weight: torch.Tensor) -> torch.Tensor:
+    """The nearest matrix of whole numbers -127 ... 127, one scale for each output."""
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    return (weight / step).round() * step
+
+
 @pytest.mark.native
 @pytest.mark.parametrize("rows", [1, 3, 17, 256, 1_024])
 def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
     weight, bias, x = made_of(70, 50), made_of(70), made_of(rows, 50)
-    step = weight.abs().amax(dim=1, keepdim=True) / 127
-    expected = x.double() @ ((weight / step).round() * step).double().T + bias
+    expected = x.double() @ rounded(weight).double().T + bias
     torch.testing.assert_close(native_int8_product(weight, bias)(x), expected.float(), rtol=1e-5, atol=1e-5)
 
 
@@ -52,7 +56,8 @@ def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
 def test_a_row_gets_the_same_digits_alone_and_in_any_company(make, inputs):
     run, x = make(made_of(130, inputs), None), made_of(100, inputs)
     together = run(x)
-    torch.testing.assert_close(together, F.linear(x, run.weight()), rtol=1e-5, atol=1e-5 * inputs**0.5)
+    weight = made_of(130, inputs) if make is native_product else rounded(made_of(130, inputs))
+    torch.testing.assert_close(together, F.linear(x, weight), rtol=1e-5, atol=1e-5 * inputs**0.5)
     for first, last in ((0, 1), (3, 7), (5, 30), (20, 90), (39, 40)):
         assert run(x[first:last]).equal(together[first:last])
 
@@ -64,10 +69,10 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
     said = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(native, "inference_threads_for", lambda work, min_work, threads=threads: threads)
-        stepper = FastPromptStepper(model)
-        assert stepper.fast.native is not None
+        stepper = PackedStepper(model)
+        assert stepper.packed.native is not None
         with torch.inference_mode():
-            logits = [stepper.read([[1, 2, 3], [4]])]
+            logits = [stepper.prefill([[1, 2, 3], [4]])]
             logits += [stepper.step(torch.tensor([n, n + 1])) for n in range(20)]
         said.append(torch.stack(logits))
     assert said[1].equal(said[0]) and said[2].equal(said[0])
@@ -83,7 +88,7 @@ def test_translation_scores_are_batch_invariant(qk_norm):
                   for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))}
         spec = replace(spec, positions=Rotary(), **{side: replace(getattr(spec, side), layers=(layer,)) for side, layer in layers.items()})
     model = Transformer(spec).eval()
-    lengths = [7, 5, 2, 7, 5, 64, 1, 7]
+    lengths = [7, 5, 2, 7, 5, 150, 64, 1, 7]
     source = torch.randint(4, 50, (len(lengths), max(lengths)))
     real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     rules = BeamRules(2, 3, 0, 4, 0.6)
@@ -97,7 +102,7 @@ def test_translation_scores_are_batch_invariant(qk_norm):
 def test_what_is_said_under_autocast_is_what_is_said_without():
     torch.manual_seed(0)
     pairs, texts = Transformer(translator(60, 32, 2, 4, 48)).eval(), Transformer(writer(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval()
-    assert FastModel.of(pairs).native is not None
+    assert PackedModel.of(pairs).native is not None
     source, real = torch.randint(4, 50, (3, 7)), torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
 
     def said():
@@ -106,8 +111,7 @@ def test_what_is_said_under_autocast_is_what_is_said_without():
             yield greedy(pairs, source[:1], None, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8)  # read by the library too
             yield beam_search(pairs, source, real, BeamRules(2, 3, 0, 4, 0.6), 12, int8)
             with eval_mode(texts):
-                config = GenerationConfig(max_new_tokens=12, temperature=0, seed=1)
-                yield write(make_prompt_stepper(texts, int8), [[1, 2, 3], [4]], config, Bounds(40))
+                yield generate(make_stepper(texts, int8), [[1, 2, 3], [4]], GenerationConfig(max_new_tokens=12, temperature=0, seed=1), Bounds(40))
         yield int8_loss(texts, source)
         yield forced_log_probs(pairs, source, real, [[5, 6], [7], [8, 9, 10]], 2)
     expected = list(said())

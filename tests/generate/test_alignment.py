@@ -6,8 +6,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from qkv.engine.packed_model import FastStepper
-from qkv.engine.step import make_stepper
+from qkv.engine.stepper import PackedStepper, make_stepper
 from qkv.explore.record import record
 from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, unit_spans, units
 from qkv.model.guided import AlignmentHead
@@ -55,11 +54,11 @@ def test_threads_that_look_at_the_weights_of_one_model_leave_each_other_and_its_
     with ThreadPoolExecutor(2) as threads:
         begun = [threads.submit(cross_weights, model, *one) for one in asked]
         meeting.wait(60)
-        stepper, meanwhile = make_stepper(model, torch.tensor([[5, 6, 2]]), None), model.decoder.layers[1].cross.branch.core
+        stepper, meanwhile = make_stepper(model), model.decoder.layers[1].cross.branch.core
         meeting.wait(60)
         found = [one.result(timeout=60) for one in begun]
     door.remove()
-    assert isinstance(stepper, FastStepper) and meanwhile is core and model.decoder.layers[1].cross.branch.core is core
+    assert isinstance(stepper, PackedStepper) and meanwhile is core and model.decoder.layers[1].cross.branch.core is core
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.engine import packed_model as fast
+from qkv.engine.packed_model import PackedModel
 from qkv.kernels import build
 from qkv.model.presets import translator
 from qkv.model.transformer import Transformer
@@ -34,7 +34,7 @@ def test_without_a_working_compiler_torch_steps(empty_cache, monkeypatch, compil
     monkeypatch.setenv("CXX", compiler)
     assert build.library(torch.float32) is None
     model = Transformer(translator(60, 32, 1, 4, 48)).eval()
-    assert fast.FastModel.of(model).native is None
+    assert PackedModel.of(model).native is None
     assert not empty_cache.exists() or not list(empty_cache.iterdir())
 
 
@@ -114,8 +114,10 @@ WRONG = {  # file, what stands there, a mistake in its place, the check that fin
         "if (m.scales) for (int i = 0; i < LANES; i++) y[i] = std::min(y[i], (number)32767);", 2),
     "int8 weights without a sign": ("products.h", "all[i] = from[i];", "all[i] = (uint8_t)from[i];", 2),
     "the exponential": ("numbers.h", "1.66666655e-1f", "1.67666655e-1f", 3),
-    "attention": ("decoding.cpp", "weight = scores[n] / total", "weight = scores[n]", 3),
-    "layer norm": ("decoding.cpp", "(norm.kind == 1 ? sum / width : sum)", "sum", 3),
+    "attention": ("decode_step.cpp", "weight = scores[n] / total", "weight = scores[n]", 3),
+    "layer norm": ("decode_step.cpp", "(norm.kind == LAYER_NORM ? sum / width : sum)", "sum", 3),
+    "rotation of queries and keys": ("decode_step.cpp", "multiply_add(b, -sin[i], a * cos[i])", "multiply_add(b, sin[i], a * cos[i])", 3),
+    "the row whose logits are wanted": ("decode_step.cpp", "rows->outputs ? rows->outputs[out] : out", "out", 3),
     "the choice of equals": ("topk.cpp", "sum > best[rank]", "sum >= best[rank]", 4),
     "the log of the sum": ("topk.cpp", "max + std::log(total)", "max - std::log(total)", 5),
     "rotary": ("rotary.cpp", "first * c[i] - second * sine", "first * c[i] + second * sine", 6),
@@ -155,6 +157,6 @@ def test_the_self_check_finds_a_wrong_kernel(objects, tmp_path, name, right, wro
     text = (tmp_path / name).read_text(encoding="utf-8")
     assert text.count(right) == 1
     (tmp_path / name).write_text(text.replace(right, wrong), encoding="utf-8")
-    for source in ["decoding.cpp", "topk.cpp"] if name.endswith(".h") else [name]:
+    for source in ["decode_step.cpp", "topk.cpp"] if name.endswith(".h") else [name]:
         compile_object(tmp_path, source)
     assert check_of(tmp_path) == check

@@ -7,7 +7,7 @@ import torch
 
 import qkv
 from qkv.checkpoint.folder import save_model
-from qkv.engine.prompt import CachedPromptStepper
+from qkv.engine.stepper import PlainStepper
 from qkv.errors import QkvError
 from qkv.model import spec as s
 from qkv.model.presets import reader, writer
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_in_any_batch(bytewise, sett
 def test_the_same_seed_gives_the_same_text_on_the_plain_stepper(bytewise, monkeypatch):
     settings = {"seed": 4, "max_new_tokens": 50, "n": 2, "top_k": 9}
     usual = bytewise.generate(PROMPTS, **settings)
-    monkeypatch.setattr("qkv.generate.torch_backend.make_prompt_stepper", lambda model, int8: CachedPromptStepper(model))
+    monkeypatch.setattr("qkv.generate.torch_backend.make_stepper", lambda model, int8: PlainStepper(model))
     assert bytewise.generate(PROMPTS, **settings) == usual
 
 

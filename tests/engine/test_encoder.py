@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 import torch
 
-from qkv.engine.packed_encoder import FastEncoder, PlainEncoder, can_encode_fast, encode, groups_of, make_encoder
+from qkv.engine.encoder import PackedEncoder, PlainEncoder, encode, groups_of, make_encoder, supports_encoder
 from qkv.errors import QkvError
 from qkv.model.explained import explained
 from qkv.model.presets import bert, marian, reader
@@ -77,7 +77,7 @@ def padded(left: bool) -> tuple[torch.Tensor, torch.Tensor]:
 @torch.inference_mode()
 def test_padded_rows_give_what_the_model_gives(name, left):
     model, (ids, real) = stirred(SPECS[name]), padded(left)
-    assert isinstance(make_encoder(model), FastEncoder)
+    assert isinstance(make_encoder(model), PackedEncoder)
     memory = encode(model, ids, real)
     torch.testing.assert_close(memory.states[real], model.encode(ids, real).states[real], rtol=0, atol=1e-10)
     assert memory.real is real and not memory.states[~real].any()
@@ -108,12 +108,12 @@ def test_float32_agrees_to_1e_5(activation, bias):
 
 def test_joined_weights_follow_the_model_when_it_learns():
     model = Transformer(reader(60, 32, 1, 4, 48)).eval()
-    first = FastEncoder.of(model)
-    assert FastEncoder.of(model) is first
+    first = PackedEncoder.of(model)
+    assert PackedEncoder.of(model) is first
     with torch.no_grad():
         model.encoder.layers[0].ffn.branch.up_proj.weight.add_(1.0)
     ids = torch.tensor([[5, 7, 9]])
-    assert FastEncoder.of(model) is not first
+    assert PackedEncoder.of(model) is not first
     with torch.inference_mode():
         torch.testing.assert_close(encode(model, ids).states, model.encode(ids).states, rtol=0, atol=1e-5)
 
@@ -121,8 +121,8 @@ def test_joined_weights_follow_the_model_when_it_learns():
 def test_a_model_that_is_being_explained_takes_the_plain_way():
     model = Transformer(reader(60, 32, 1, 4, 48)).eval()
     with explained(model, ["encoder.layers.0.attn.branch.core"]):
-        assert not can_encode_fast(model)
-    assert can_encode_fast(model)
+        assert not supports_encoder(model)
+    assert supports_encoder(model)
 
 
 def test_sentences_of_one_length_stand_side_by_side():
@@ -131,7 +131,7 @@ def test_sentences_of_one_length_stand_side_by_side():
 
 def test_a_decoder_alone_has_no_encoder_to_run():
     writer = Spec(60, 32, None, Stack((Layer(HEADS, Dense(48)),), "past"), head=LmHead())
-    assert not can_encode_fast(Transformer(writer))
+    assert not supports_encoder(Transformer(writer))
 
 
 def test_ids_of_another_vocabulary_are_one_clear_line():
@@ -150,7 +150,7 @@ def test_a_longer_sentence_in_one_thread_does_not_disturb_another(name, monkeypa
         begun.set()
         done.wait(60)
         return turn(positions, places, dtype)
-    encoder = FastEncoder(model)
+    encoder = PackedEncoder(model)
     monkeypatch.setattr(positions, "turn", slow_turn)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(encoder, long[0], [(1, 90)])

@@ -1,7 +1,7 @@
-"""The fast encoder: the same layers over sentences laid end to end, so that no padding is ever computed.
+"""The packed encoder for many sentences: tokens of all sentences end to end, so that padding is never computed.
 
 In: ids of sentences one after the other, those of one length side by side. Out: a vector for each token, equal to the
-model's own (proven in tests/engine/test_packed_encoder.py). Told in docs/embedding.md, "Use".
+model's own (tests/engine/test_encoder.py). Explained in docs/embedding.md, "Use".
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from qkv.model.positions import LearnedPositions, SinusoidalPositions
 from qkv.model.transformer import Memory, Transformer, out_of_range
 from qkv.model.turn import NoTurn, Turn
 
-ROOM = 64  # places worked out at the start; more when a longer sentence comes
+FIRST_POSITIONS = 64  # computed at the start; more when a longer sentence comes
 
 Groups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
 
 
-class PackedEncoder(Protocol):
+class Encoder(Protocol):
     """(tokens,) ids of sentences laid end to end -> (tokens, d_model)."""
 
     def __call__(self, ids: Tensor, groups: Groups) -> Tensor: ...
@@ -45,7 +45,7 @@ class PlainEncoder:
         return torch.cat([self.model.encode(part.view(shape)).states.flatten(0, 1) for part, shape in shapes])
 
 
-class FastEncoderLayer:
+class PackedEncoderLayer:
     """One block: its weights, those that read the same input side by side."""
 
     def __init__(self, block: Block, layer: s.Layer):
@@ -67,9 +67,9 @@ class FastEncoderLayer:
         first, second = self.norms
         if self.pre_norm:
             x = self.attend(first(x), groups, turn).add_(x)
-            return self.think(second(x)).add_(x)
+            return self.feed_forward(second(x)).add_(x)
         x = first(self.attend(x, groups, turn).add_(x))
-        return second(self.think(x).add_(x))
+        return second(self.feed_forward(x).add_(x))
 
     def attend(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
         """What each token gathers from its own sentence."""
@@ -88,34 +88,34 @@ class FastEncoderLayer:
         mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.split[0] != self.split[1])
         return mixed.transpose(1, 2).reshape(len(qkv), -1)                           # (tokens, heads * d_head)
 
-    def think(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor) -> Tensor:
         """The feed-forward."""
         return self.down(self.widen(x))
 
 
-class FastEncoder:
+class PackedEncoder:
     """A model's encoder as few large operations; made once for a model and anew when its weights change."""
 
     def __init__(self, model: Transformer):
         assert model.encoder is not None and model.spec.encoder is not None
         blocks = zip(model.encoder.layers, model.spec.encoder.each_layer(), strict=True)
-        self.layers = [FastEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)]
+        self.layers = [PackedEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)]
         self.encoder, self.scale = model.encoder, model.scale
         self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
         self.parameters = list(model.parameters())
         self.version = version_of(self.parameters)
-        self.plan = self._work_out(ROOM)
+        self.plan = self._make_plan(FIRST_POSITIONS)
 
     @staticmethod
-    def of(model: Transformer) -> "FastEncoder":
+    def of(model: Transformer) -> "PackedEncoder":
         """The joined weights of a model, kept as long as the model's own stay the same."""
         kept = _kept.get(model)
         if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
-            kept = _kept[model] = FastEncoder(model)
+            kept = _kept[model] = PackedEncoder(model)
         return kept
 
-    def _work_out(self, places: int) -> "Plan":
+    def _make_plan(self, places: int) -> "Plan":
         """The plan for all places up to a number."""
         positions, limit = self.encoder.positions, self.encoder.limit
         all_places = torch.arange(min(places, limit or places), device=self.table.device)[None]
@@ -128,7 +128,7 @@ class FastEncoder:
         """Read and put in place as one: other threads encode with it too."""
         plan = self.plan
         if longest > len(plan.added):
-            plan = self.plan = self._work_out(max(longest, 2 * len(plan.added)))
+            plan = self.plan = self._make_plan(max(longest, 2 * len(plan.added)))
         assert longest <= len(plan.added), "a sentence is longer than the model counts"
         return plan
 
@@ -164,15 +164,15 @@ class Plan(NamedTuple):
         return type(self.turn)(self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None])
 
 
-_kept: WeakKeyDictionary[Transformer, FastEncoder] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Transformer, PackedEncoder] = WeakKeyDictionary()
 
 
-def make_encoder(model: Transformer) -> PackedEncoder:
+def make_encoder(model: Transformer) -> Encoder:
     """The fast one where every block is of the common kind, else the plain one."""
-    return FastEncoder.of(model) if can_encode_fast(model) else PlainEncoder(model)
+    return PackedEncoder.of(model) if supports_encoder(model) else PlainEncoder(model)
 
 
-def can_encode_fast(model: Transformer) -> bool:
+def supports_encoder(model: Transformer) -> bool:
     """Whether every encoder block is of the common kind: full attention and a plain feed-forward, not being recorded."""
     if model.encoder is None or model.spec.encoder is None or model.spec.encoder.sees != "all":
         return False

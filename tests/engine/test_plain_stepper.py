@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.engine.padding import left_padded
-from qkv.engine.prompt import CachedPromptStepper, make_prompt_stepper
+from qkv.engine.stepper import PlainStepper, make_stepper
 from qkv.errors import QkvError
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_writers.py"))
@@ -27,9 +26,9 @@ def same(found: torch.Tensor, expected: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("kind", TINY["KINDS"])
 def test_prompts_of_any_length_are_read_and_continued_side_by_side_as_alone(kind):
     model, rows = TINY["make"](kind), [list(prompt) for prompt in PROMPTS]
-    stepper = CachedPromptStepper(model)
+    stepper = PlainStepper(model)
     with torch.no_grad():
-        same(stepper.read(PROMPTS), [alone(model, row) for row in rows])
+        same(stepper.prefill(PROMPTS), [alone(model, row) for row in rows])
         for new in ([1, 2, 3], [4, 4, 4]):
             rows = [[*row, id] for row, id in zip(rows, new, strict=True)]
             same(stepper.step(torch.tensor(new)), [alone(model, row) for row in rows])
@@ -37,29 +36,23 @@ def test_prompts_of_any_length_are_read_and_continued_side_by_side_as_alone(kind
 
 def test_rows_can_be_dropped_repeated_and_reordered():
     model = TINY["make"]()
-    stepper = CachedPromptStepper(model)
+    stepper = PlainStepper(model)
     with torch.no_grad():
-        stepper.read(PROMPTS)
-        stepper.keep(torch.tensor([2, 0, 0]))
+        stepper.prefill(PROMPTS)
+        stepper.reorder([2, 0, 0])
         same(stepper.step(torch.tensor([5, 6, 7])), [alone(model, ids) for ids in (
             [*PROMPTS[2], 5], [*PROMPTS[0], 6], [*PROMPTS[0], 7])])
 
 
 def test_reading_again_forgets_what_was_read():
     model = TINY["make"]()
-    stepper = CachedPromptStepper(model)
+    stepper = PlainStepper(model)
     with torch.no_grad():
-        stepper.read(PROMPTS)
-        same(stepper.read([[7, 7], [8, 8]]), [alone(model, [7, 7]), alone(model, [8, 8])])
-
-
-def test_prompts_end_at_the_right_edge_and_equal_lengths_need_no_mask():
-    ids, real = left_padded([[5], [6, 7]], torch.device("cpu"))
-    assert ids.tolist() == [[0, 5], [6, 7]] and real.tolist() == [[False, True], [True, True]]
-    assert left_padded([[5, 6], [6, 7]], torch.device("cpu"))[1] is None
+        stepper.prefill(PROMPTS)
+        same(stepper.prefill([[7, 7], [8, 8]]), [alone(model, [7, 7]), alone(model, [8, 8])])
 
 
 def test_int8_is_refused_where_there_is_no_such_step():
     with pytest.raises(QkvError) as error:
-        make_prompt_stepper(TINY["make"]("lstm").float(), int8=True)
+        make_stepper(TINY["make"]("lstm").float(), int8=True)
     assert str(error.value) == "int8: this model has no such step here; leave it out"

@@ -6,36 +6,36 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.engine.prompt import CachedPromptStepper, make_prompt_stepper
+from qkv.engine.stepper import PlainStepper, make_stepper
 from qkv.generate.config import GenerationConfig
-from qkv.generate.write import Bounds, Writer, write
+from qkv.generate.loop import Bounds, GenerationLoop, generate
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_writers.py"))
 PROMPTS = [[3, 4, 5, 6, 7], [9], [2, 8, 1], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], [5, 6]]
 END = 1
 
 
-class PlainStepper:
+class Uncached:
     """No cache, no batch, no padding: every text is read anew at every step."""
 
     def __init__(self, model):
         self.model = model
 
-    def read(self, prompts):
+    def prefill(self, prompts, sources=None):
         self.rows = [list(prompt) for prompt in prompts]
         return torch.stack([self.model.logits(self.model.decode(torch.tensor([row])))[0, -1] for row in self.rows])
 
     def step(self, ids):
-        return self.read([[*row, id] for row, id in zip(self.rows, ids.tolist(), strict=True)])
+        return self.prefill([[*row, id] for row, id in zip(self.rows, ids.tolist(), strict=True)])
 
-    def keep(self, rows):
-        self.rows = [self.rows[row] for row in rows.tolist()]
+    def reorder(self, rows, beams=1):
+        self.rows = [self.rows[row] for row in rows]
 
 
 @torch.inference_mode()
-def written(model, prompts, stepper=CachedPromptStepper, watch=None, bounds=None, **settings):
+def written(model, prompts, stepper=PlainStepper, on_token=None, bounds=None, **settings):
     bounds = bounds or Bounds(model.spec.max_len, ends=(END,))
-    return write(stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, watch)
+    return generate(stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, on_token)
 
 
 SETTINGS = [{"temperature": 0}, {"temperature": 1.3}, {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2}]
@@ -45,7 +45,7 @@ SETTINGS = [{"temperature": 0}, {"temperature": 1.3}, {"top_k": 5, "top_p": 0.9,
 @pytest.mark.parametrize("kind", TINY["KINDS"])
 def test_a_text_is_the_same_alone_and_in_any_company_even_beyond_the_context(kind, settings):
     model = TINY["make"](kind)
-    alone = [written(model, [prompt], PlainStepper, max_new_tokens=60, **settings)[0] for prompt in PROMPTS]
+    alone = [written(model, [prompt], Uncached, max_new_tokens=60, **settings)[0] for prompt in PROMPTS]
     for company in ([0, 1, 2, 3, 4], [4, 3, 2], [3, 1]):
         together = written(model, [PROMPTS[n] for n in company], max_new_tokens=60, **settings)
         assert together == [alone[n] for n in company]
@@ -56,7 +56,7 @@ def test_the_stepper_of_a_model_changes_no_text():
     for kind in TINY["KINDS"]:
         model = TINY["make"](kind)
         quick, plain = (written(model, PROMPTS, stepper, max_new_tokens=60, n=2) for stepper in (
-            make_prompt_stepper, PlainStepper))
+            make_stepper, Uncached))
         assert quick == plain
 
 
@@ -79,12 +79,12 @@ def test_a_text_ends_with_an_end_token_or_at_its_length():
 def test_whoever_watches_can_end_a_text_and_the_others_go_on():
     model, heard = TINY["make"](), list[tuple[int, int]]()
 
-    def watch(text: int, id: int) -> bool:
+    def on_token(text: int, id: int) -> bool:
         heard.append((text, id))
         return text == 1 and sum(1 for number, _ in heard if number == 1) == 3
     bounds = Bounds(24)
     free = written(model, PROMPTS, bounds=bounds, max_new_tokens=9)
-    drafts = written(model, PROMPTS, watch=watch, bounds=bounds, max_new_tokens=9)
+    drafts = written(model, PROMPTS, on_token=on_token, bounds=bounds, max_new_tokens=9)
     assert drafts[1].why == "stop" and drafts[1].ids == free[1].ids[:3]
     assert [drafts[n] for n in (0, 2, 3, 4)] == [free[n] for n in (0, 2, 3, 4)]
     assert all([id for text, id in heard if text == n] == one.ids for n, one in enumerate(drafts))
@@ -107,16 +107,16 @@ def test_log_probabilities_are_those_of_the_model_before_any_rule():
 @pytest.mark.parametrize("context", [1, 2, 3, 7, 24])
 def test_a_full_context_keeps_its_last_part_and_its_beginning_mark(context):
     """What is read again: never more than fits, always the newest tokens, after the mark where there is one."""
-    class Listening(CachedPromptStepper):
-        def read(self, prompts):
+    class Listening(PlainStepper):
+        def prefill(self, prompts, sources=None):
             self.heard = [*getattr(self, "heard", []), prompts]
-            return super().read(prompts)
+            return super().prefill(prompts)
     model = TINY["make"]("learned", max_len=context)
     begin = (2,) if context > 2 else ()
     with torch.inference_mode():
         stepper = Listening(model)
         settings = GenerationConfig(seed=0, max_new_tokens=50)
-        draft, = write(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
+        draft, = generate(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
     whole = [*begin, 5, *draft.ids]
     assert len(draft.ids) == 50 and len(stepper.heard) > 2
     for (again,) in stepper.heard[1:]:
@@ -130,12 +130,12 @@ def test_ten_thousand_tokens_need_no_more_memory_than_a_hundred():
     model = TINY["make"]("learned", vocab=8, max_len=64, layers=1).float()
     held = dict[int, int]()
     with torch.inference_mode():
-        stepper = CachedPromptStepper(model)
-        writer = Writer(stepper, [[3]], GenerationConfig(seed=0, max_new_tokens=10_000), Bounds(64))
-        while writer.n_alive:
-            writer.advance()
-            if writer.length % 97 == 0:
+        stepper = PlainStepper(model)
+        loop = GenerationLoop(stepper, [[3]], GenerationConfig(seed=0, max_new_tokens=10_000), Bounds(64))
+        while loop.n_alive:
+            loop.advance()
+            if loop.length % 97 == 0:
                 buffers = [buffer for layer in stepper.cache.layers for buffer in layer.attn.buffers]
-                held[writer.length] = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
-    assert len(writer.drafts()[0].ids) == 10_000 and len(held) > 100
+                held[loop.length] = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
+    assert len(loop.sequences[0].ids) == 10_000 and len(held) > 100
     assert max(held.values()) == max(size for length, size in held.items() if length < 500)

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qkv.engine import packed_weights as fast_parts
-from qkv.engine.prompt import CachedPromptStepper
-from qkv.engine.prompt_stepper import FastPromptStepper, can_prompt_fast
+from qkv.engine import packed_weights
+from qkv.engine.packed_model import supports
+from qkv.engine.stepper import PackedStepper, PlainStepper
 from qkv.model.explained import explained
-from qkv.model.presets import translator, writer
+from qkv.model.presets import writer
 from qkv.model.spec import (
     Convolution,
     Dense,
@@ -85,16 +85,16 @@ def prompts(*lengths: int) -> list[list[int]]:
 
 
 def agree(model: Transformer, given: list[list[int]], atol: float, steps: int = 40) -> None:
-    plain, fast = CachedPromptStepper(model), FastPromptStepper(model)
+    plain, fast = PlainStepper(model), PackedStepper(model)
     with torch.inference_mode():
-        a, b = plain.read(given), fast.read(given)
+        a, b = plain.prefill(given), fast.prefill(given)
         for place in range(steps):
             torch.testing.assert_close(b, a, rtol=0, atol=atol)
             ids = a.argmax(dim=1)
             if place == 5:  # rows leave, change places and come twice
-                rows = torch.tensor([len(given) - 1, 0, 0])
-                plain.keep(rows)
-                fast.keep(rows)
+                rows = [len(given) - 1, 0, 0]
+                plain.reorder(rows)
+                fast.reorder(rows)
                 ids = ids[rows]
             a, b = plain.step(ids), fast.step(ids)
 
@@ -108,7 +108,7 @@ def test_known_decoders_step_as_they_do_themselves(name, lengths, steps_by):
 @pytest.mark.parametrize("seed", range(40))
 def test_any_common_decoder_steps_as_it_does_itself(seed, steps_by):
     model = shaken(drawn(seed)).double()
-    assert can_prompt_fast(model)
+    assert supports(model)
     agree(model, prompts(3, 12, 1) if seed % 2 else prompts(7, 7), 1e-10, steps=20)
 
 
@@ -120,12 +120,12 @@ def test_float32_steps_agree_to_1e_5(name, steps_by):
 def test_a_cache_that_doubles_and_a_second_prompt_change_nothing(steps_by):
     model = shaken(LLAMA).double()
     agree(model, prompts(3), 1e-10, steps=300)
-    fast = FastPromptStepper(model)
+    fast = PackedStepper(model)
     with torch.inference_mode():
-        first = fast.read(prompts(8)).clone()
+        first = fast.prefill(prompts(8)).clone()
         fast.step(torch.tensor([3]))
-        fast.read(prompts(4, 2))
-        assert fast.read(prompts(8)).equal(first)
+        fast.prefill(prompts(4, 2))
+        assert fast.prefill(prompts(8)).equal(first)
 
 
 def test_a_full_table_of_positions_is_used_to_its_last_place(steps_by):
@@ -135,11 +135,11 @@ def test_a_full_table_of_positions_is_used_to_its_last_place(steps_by):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_large_matrix_multiplies_one_row_and_many_alike(monkeypatch, bias):
-    monkeypatch.setattr(fast_parts, "LARGE", 1)
+    monkeypatch.setattr(packed_weights, "ONEDNN_MIN_WEIGHTS", 1)
     torch.manual_seed(0)
     weight, added, x = torch.randn(50, 24), torch.randn(50) if bias else None, torch.randn(5, 24)
-    run = fast_parts.product(weight, added)
-    assert isinstance(run, fast_parts.LargeProduct)
+    run = packed_weights.product(weight, added)
+    assert isinstance(run, packed_weights.LargeProduct)
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if added is None else added.double()).float()
     for rows in (1, 5, 1, 3):
         torch.testing.assert_close(run(x[:rows]), expected[:rows], rtol=1e-5, atol=1e-5)
@@ -151,10 +151,10 @@ def test_other_decoders_are_refused():
     twice = replace(LLAMA, decoder=after_a_convolution(after_a_convolution(LLAMA.decoder, 2), 2))
     unlike = after_a_convolution(LLAMA.decoder, 2)
     unlike = replace(LLAMA, decoder=replace(unlike, layers=(replace(unlike.layers[0], norm=Norm("layer")), unlike.layers[1])))
-    for spec in (expert, windowed, twice, unlike, translator(VOCAB, WIDTH, 1, 2, 16)):
-        assert not can_prompt_fast(Transformer(spec))
-    assert not can_prompt_fast(Transformer(LLAMA).double(), int8=True)
+    for spec in (expert, windowed, twice, unlike):
+        assert not supports(Transformer(spec))
+    assert not supports(Transformer(LLAMA).double(), int8=True)
     model = Transformer(LLAMA)
     with explained(model, ["decoder.layers.0.attn.branch.core"]):
-        assert not can_prompt_fast(model)
-    assert can_prompt_fast(model) and can_prompt_fast(model, int8=True)
+        assert not supports(model)
+    assert supports(model) and supports(model, int8=True)
