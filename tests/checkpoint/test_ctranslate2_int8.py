@@ -19,7 +19,7 @@ from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslat
 from qkv.checkpoint.folder import LoadedModel, load_model
 from qkv.generate.ctranslate2_translator import compute_type
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -61,7 +61,7 @@ def signs(n: int, width: int, seed: int) -> list[list[int]]:
 def saturating() -> tuple[LoadedModel, list[float]]:
     """Layers that add nothing, and a projection whose weights and activations all have the largest size; the exact log-probabilities."""
     width, size, step = 64, LETTERS.vocab_size, 1 / 16
-    spec = replace(writer(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)), max_len=40, head=s.LmHead(False))
+    spec = replace(decoder_only(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)), max_len=40, head=s.LmHead(False))
     model = Transformer(spec).eval()
     embed, head = signs(size, width, 1), signs(size, width, 2)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.evaluate.text_perplexity import TextPerplexity, text_perplexity, windows
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
@@ -20,7 +20,7 @@ VOCAB = 11
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return Transformer(writer(VOCAB, 16, 2, Heads(2, 2, 8), Gated(24))).double().eval()
+    return Transformer(decoder_only(VOCAB, 16, 2, Heads(2, 2, 8), Gated(24))).double().eval()
 
 
 def random_text(length, seed=0):
