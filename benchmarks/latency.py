@@ -54,14 +54,14 @@ def programs() -> Iterator[tuple[str, float, Callable[[], object]]]:
 
     from qkv.data.batches import BatchPlan
     from qkv.data.builtin import compositions
-    from qkv.model.presets import writer
+    from qkv.model.presets import decoder_only
     from qkv.model.spec import Dense, Heads
     from qkv.plan.rate import measured_gflops
 
     drawn = np.random.default_rng(0)
     source = drawn.integers(1, 80, MIB)
     tokens = tokenizer()
-    explorer = explorer_of(writer(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu")), tokens)
+    explorer = explorer_of(decoder_only(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu")), tokens)
     explorer.subject.model.float()
 
     def open_512_tokens() -> None:
@@ -96,7 +96,7 @@ def page_rounds(browser: Any) -> Iterator[tuple[str, float, Callable[[], float]]
 
     from qkv.cli.explore import open_explorer
     from qkv.explore.app import make_app
-    from qkv.model.presets import writer
+    from qkv.model.presets import decoder_only
     from qkv.model.spec import Dense, Heads
     from qkv.text.learn import learn
 
@@ -107,7 +107,7 @@ def page_rounds(browser: Any) -> Iterator[tuple[str, float, Callable[[], float]]
         with served(make_app(subject)) as address:
             yield f"first view of the page, {name}", 1, lambda address=address: first_view(browser, address)
     tokens = learn("char", ["今天天气真好 abcdefghijklmnopqrstuvwxyz"], 64)
-    long = replace(writer(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
+    long = replace(decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
     with served(make_app(explorer_of(long, tokens))) as address:
         for part, goal in (("opened", 3), ("attention", 3), ("slowest frame while scrolling", 0.25)):
             yield f"512 tokens in 144 heads: {part}", goal, lambda part=part: long_text(browser, address)[part]

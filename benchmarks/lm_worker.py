@@ -32,7 +32,7 @@ def main() -> None:
 def ours(shape: str):
     from dataclasses import replace
 
-    from qkv.model.presets import gpt2, writer
+    from qkv.model.presets import decoder_only, gpt2
     from qkv.model.spec import Dense, Gated, Heads, LmHead
     from qkv.model.transformer import Transformer
 
@@ -42,7 +42,7 @@ def ours(shape: str):
                         feed_forward=Dense(4 * D_MODEL, "gelu_tanh", bias=True), repeat=LAYERS)
         spec = replace(spec, vocab_size=VOCAB, d_model=D_MODEL, decoder=replace(spec.decoder, layers=(layer,)), dropout=0.0)
     else:
-        spec = writer(VOCAB, D_MODEL, LAYERS, Heads(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024))
+        spec = decoder_only(VOCAB, D_MODEL, LAYERS, Heads(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024))
         spec = replace(spec, head=LmHead(tied=True))
 
     def loss(model, ids, targets):

@@ -42,12 +42,12 @@ def ours(shape: str, size: str, compiled: bool = False):
     """One step as our loop takes it: summed loss, clipping, the fused optimiser; `compiled` as with compile: true."""
     import torch
 
+    from qkv.model.presets import preset
     from qkv.model.transformer import Transformer
     from qkv.train.optim import make_optimizers
     from qkv.train.recipe import GenerateRecipe
-    from qkv.train.shape import writer_spec
 
-    model = Transformer(writer_spec(our_shape(shape, size), VOCAB, SIZES[size][3])).train()
+    model = Transformer(preset("causal-lm", vocab_size=VOCAB, max_len=SIZES[size][3], **our_shape(shape, size))).train()
     if compiled:
         model.decoder.compile()
     optimizer = make_optimizers(model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1))[0]
@@ -63,14 +63,12 @@ def ours(shape: str, size: str, compiled: bool = False):
 
 def our_shape(shape: str, size: str):
     """GPT-2's and Llama's of the same sizes; `own` is what we would choose: rotary positions, squared ReLU, no biases."""
-    from qkv.train.recipe import Shape
-
     layers, d_model, heads, _, _, _ = SIZES[size]
     sizes = {"layers": layers, "d_model": d_model, "n_heads": heads, "d_ff": feed_forward(shape, d_model), "dropout": 0.0}
     match shape:
-        case "gpt2": return Shape(**sizes, norm="layer", positions="learned", activation="gelu_tanh", bias=True)
-        case "llama": return Shape(**sizes, norm="rms", activation="silu", gated=True, bias=False, tied=False)
-        case _: return Shape(**sizes, norm="layer", activation="relu2", bias=False)
+        case "gpt2": return dict(**sizes, norm="layer", positions="learned", activation="gelu_tanh", bias=True)
+        case "llama": return dict(**sizes, norm="rms", activation="silu", gated=True, bias=False, tied=False)
+        case _: return dict(**sizes, norm="layer", activation="relu2", bias=False)
 
 
 def theirs(shape: str, size: str):

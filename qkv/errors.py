@@ -5,7 +5,9 @@ Told in docs/design-notes.md, "Errors".
 """
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from qkv.language import say
 
@@ -34,3 +36,17 @@ def near_miss(name: str, known: Iterable[str]) -> str:
     if close:
         return say(f"did you mean '{close[0]}'?", f"是不是想写 '{close[0]}'？")
     return say(f"choose from {', '.join(known)}", f"可选：{'、'.join(known)}")
+
+
+def expected_value(error: Mapping[str, Any]) -> str:
+    """What pydantic would have accepted instead, in the language of the messages; pydantic's own are English only."""
+    kind = error["type"].partition("_")[0]
+    if kind == "literal":
+        return near_miss(str(error["input"]), re.findall(r"'([^']+)'", error["ctx"]["expected"]))
+    known = {
+        "int": say("use a whole number", "请用整数"), "float": say("use a number", "请用数字"),
+        "bool": say("use true or false", "请用 true 或 false"), "tuple": say("use a list", "请用列表"),
+        "dataclass": say("use an object", "请用对象"),
+        "string": say("use text, in quotes if it looks like something else", "请用文本，必要时加引号"),
+    }  # fmt: skip
+    return known.get(kind) or str(error["msg"])

@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import save_model
 from qkv.errors import QkvError
 from qkv.generate.alignment import cross_weights
 from qkv.model.guided import AlignmentHead
-from qkv.model.presets import reader, translator
+from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.spec import Learned, LmHead
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
@@ -31,7 +31,7 @@ def digits(tmp_path_factory) -> Translator:
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
     tokenizer = learn("char", ["一二三四"], 12)
-    spec = translator(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16)
+    spec = encoder_decoder(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16)
     torch.manual_seed(0)
     model = Transformer(replace(spec, max_len=7, positions=Learned(), head=LmHead(bias=True)))
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_a_saved_translator_says_the_same(digits, tmp_path):
 
 def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
     tokenizer = learn("bytes", ["我爱 you"], 300)
-    model = Transformer(translator(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
+    model = Transformer(encoder_decoder(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
     Translator.from_model(model, tokenizer, tokenizer).save(tmp_path)
     assert {path.name for path in tmp_path.glob("*.json")} >= {"model.json", "tokenizer.json"}
     best, = qkv.load(tmp_path).translate(["我爱 you"], alignment=True)[0]
@@ -146,7 +146,7 @@ def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
 
 def test_learned_positions_are_never_exceeded():
     tokenizer = learn("char", ["abcdefg"], 20)
-    spec = replace(translator(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16), max_len=9, positions=Learned())
+    spec = replace(encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16), max_len=9, positions=Learned())
     untrained = Translator.from_model(Transformer(spec), tokenizer, tokenizer)
     for beam_size in (1, 3):
         assert isinstance(untrained("abcdefg" * 5, beam_size=beam_size), str)
@@ -167,7 +167,7 @@ def test_impossible_settings_are_refused_in_one_line(digits, settings, line):
 
 
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path):
-    save_model(tmp_path, Transformer(reader(20, 16, 1, 2, 16)), {"tokenizer": learn("char", ["abc"], 20)})
+    save_model(tmp_path, Transformer(encoder_only(20, 16, 1, 2, 16)), {"tokenizer": learn("char", ["abc"], 20)})
     assert isinstance(qkv.load(tmp_path), qkv.Embedder)
     with pytest.raises(QkvError) as error:
         Translator.load(tmp_path)
@@ -182,7 +182,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_model_without_a_tokenizer_is_refused(tmp_path):
-    save_model(tmp_path, Transformer(translator(20, 16, 1, 2, 16)), {})
+    save_model(tmp_path, Transformer(encoder_decoder(20, 16, 1, 2, 16)), {})
     with pytest.raises(QkvError) as error:
         qkv.load(tmp_path)
     assert str(error.value) == f"{tmp_path}: no tokenizer.json; is the copy complete?"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 
 PAD, BOS, EOS = 0, 1, 2
@@ -32,7 +32,7 @@ def random_model():
     """Weights drawn at random, in float64."""
     def make(seed: int, vocab: int = 6) -> Transformer:
         torch.manual_seed(seed)
-        model = Transformer(translator(vocab, 8, layers=1, n_heads=2, d_ff=16)).double()
+        model = Transformer(encoder_decoder(vocab, 8, layers=1, n_heads=2, d_ff=16)).double()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -44,7 +44,7 @@ def random_model():
 def half_trained() -> Transformer:
     """A short training on "say it backwards": sure of some tokens, unsure of others, sentences of all lengths."""
     torch.manual_seed(1)
-    model = Transformer(translator(24, 32, layers=2, n_heads=2, d_ff=64, dropout=0.0))
+    model = Transformer(encoder_decoder(24, 32, layers=2, n_heads=2, d_ff=64, dropout=0.0))
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(120):
         source, real = rows(64, seed=step + 100)

@@ -3,7 +3,7 @@
 import torch
 
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 
 KINDS = {
@@ -20,7 +20,7 @@ def make(kind: str = "rotary", vocab: int = 23, max_len: int = 24, seed: int = 0
     """A decoder of this kind; its scores differ enough for texts to differ."""
     mixer, positions = KINDS[kind]
     ff: s.FeedForward = s.Experts(4, 2, s.Gated(12)) if kind == "experts" else s.Gated(20)
-    spec = writer(vocab, 16, layers, mixer, ff)
+    spec = decoder_only(vocab, 16, layers, mixer, ff)
     torch.manual_seed(seed)
     model = Transformer(s.Spec(**{**vars(spec), "positions": positions, "max_len": max_len})).double().eval()
     with torch.no_grad():

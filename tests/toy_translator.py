@@ -19,7 +19,7 @@ def pairs(n: int, seed: int, longest: int = 8) -> list[tuple[str, str]]:
 def make(folder: Path, steps: int = 150) -> Path:
     """A model folder; the same bits each time."""
     from qkv.data.batches import pair_batch
-    from qkv.model.presets import translator
+    from qkv.model.presets import encoder_decoder
     from qkv.model.transformer import Transformer
     from qkv.pipeline import Translator
     from qkv.text.learn import learn
@@ -28,7 +28,7 @@ def make(folder: Path, steps: int = 150) -> Path:
     source = learn("char", [pair[0] for pair in known] + ["，"], 30)
     target = learn("word", [pair[1] for pair in known], 30)
     torch.manual_seed(1)
-    spec = replace(translator(target.vocab_size, 32, layers=1, n_heads=2, d_ff=64, dropout=0.0),
+    spec = replace(encoder_decoder(target.vocab_size, 32, layers=1, n_heads=2, d_ff=64, dropout=0.0),
                    source_vocab_size=source.vocab_size, max_len=40)
     model = Transformer(spec)
     optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)

@@ -17,6 +17,7 @@ from qkv.cli import (
     evaluate,
     explore,
     generate,
+    model,
     plan,
     search,
     tokenizer,
@@ -42,6 +43,7 @@ app.command("demo", help=say("Train a small translator, language model or embedd
                              "三分钟内用内置语料训练小型翻译、语言或句向量模型并使用。"))(demo.demo)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
+app.add_typer(model.app, name="model")
 app.command("plan")(plan.plan)
 app.command("check", help=say("Prove on this very model what must hold of every one.", "在这个模型上验证每个模型都应满足的性质。"))(check.check)
 app.command("translate", help=say("Translate a text, a file or standard input.", "翻译文字、文件或标准输入。"))(translate.translate)

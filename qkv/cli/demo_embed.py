@@ -14,7 +14,7 @@ __all__ = ["FILES", "RECIPE", "show", "write_files"]
 ENGLISH = "english.txt"  # the held-out English sentences, for `qkv search`
 RECIPE: dict[str, Any] = {
     "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 300, "batch_pairs": 256, "pooling": "mean",
-    "model": {"layers": 2, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
+    "model": {"preset": "sentence-encoder", "layers": 2, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
     "temperature": 0.05, "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 30,
     "decay_share": 0.7, "save_every": 100, "validate_every": 100,

@@ -15,7 +15,7 @@ SAMPLES, TEMPERATURE, LONGEST = 100, 0.3, 40
 RECIPE: dict[str, Any] = {
     "tokenizer": "char", "vocab_size": 2_000, "seed": 1, "steps": 1_200, "batch_tokens": 2_048, "context": 64,
     "separate_documents": True,
-    "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
+    "model": {"preset": "causal-lm", "layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 64},
     "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 60, "decay_share": 0.7,
     "save_every": 300, "validate_every": 300,

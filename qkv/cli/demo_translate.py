@@ -9,7 +9,7 @@ TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
 ALIGNMENT = "train.align"  # gold word alignments of the training pairs
 RECIPE: dict[str, Any] = {
     "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 1_200, "batch_tokens": 2_048, "target_language": "en",
-    "model": {"layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
+    "model": {"preset": "seq2seq", "layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
               "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
     "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
     "save_every": 400, "validate_every": 400, "beam_size": 4, "guided_alignment_weight": 0.1,

@@ -18,8 +18,8 @@ from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.story import has_logits
 from qkv.explore.words import Both
+from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
-from qkv.generate.settings import Writing
 
 COMPARED = 64  # places that a change is shown at
 MOST_SAID = 64
@@ -91,7 +91,7 @@ def continued(one: Pass, n_tokens: int) -> list[int]:
     n_new = min(n_tokens, MOST_SAID, one.subject.longest - len(prompt))
     if n_new < 1:
         return []
-    settings = Writing(temperature=0, seed=0, max_new_tokens=n_new)
+    settings = GenerationConfig(temperature=0, seed=0, max_new_tokens=n_new)
     return generate(PlainStepper(one.subject.model), [prompt], settings, Bounds(one.subject.longest, ends))[0].ids
 
 

@@ -19,9 +19,9 @@ from qkv.explore.edits import Edit, edited, swapped
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
 from qkv.explore.subject import Subject
+from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import suppressed_ids
 from qkv.generate.loop import Bounds, generate
-from qkv.generate.settings import Writing
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
 
@@ -119,7 +119,7 @@ class Pass:
         begin, end = subject.bos_id or 0, -1 if subject.eos_id is None else subject.eos_id
         pad = subject.tokenizers["target"].pad_id
         banned = suppressed_ids(begin, end, begin if pad is None else pad)
-        settings = Writing(temperature=0, seed=0, banned=banned, max_new_tokens=limit)
+        settings = GenerationConfig(temperature=0, seed=0, banned=banned, max_new_tokens=limit)
         return generate(PlainStepper(subject.model, memory), [[begin]], settings, Bounds(limit + 1, (end,)))[0].ids
 
     @contextmanager

@@ -5,13 +5,12 @@ Told in docs/model.md, "What can be wrong".
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, get_args
 
-from qkv.errors import QkvError, near_miss
+from qkv.errors import QkvError, expected_value, near_miss
 from qkv.language import say
 from qkv.model import spec as s
 from qkv.model.possible import Problem, problems_of
@@ -29,10 +28,10 @@ def from_json(text: str, where: str = "model.json") -> s.Spec:
     try:
         spec = _reader().validate_json(text, strict=True)
     except ValidationError as error:
-        raise _complaint(where, _explain_all(error.errors(), text)) from None
+        raise complaint(where, _explain_all(error.errors(), text)) from None
     problems = [*_wrong_kinds(json.loads(text)), *problems_of(spec)]
     if problems:
-        raise _complaint(where, problems)
+        raise complaint(where, problems)
     return spec
 
 
@@ -40,7 +39,7 @@ def check(spec: s.Spec, where: str = "spec") -> None:
     """Raise one message with every impossible value, its path and the remedy."""
     problems = problems_of(spec)
     if problems:
-        raise _complaint(where, problems)
+        raise complaint(where, problems)
 
 
 @cache
@@ -50,7 +49,8 @@ def _reader() -> Any:
     return TypeAdapter(s.Spec)
 
 
-def _complaint(where: str, problems: list[Problem]) -> QkvError:
+def complaint(where: str, problems: list[Problem]) -> QkvError:
+    """One error that names all problems."""
     first, *rest = problems
     more = "".join(f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}" for path, wrong, right in rest)
     return QkvError(f"{where}, {first[0]}" if first[0] else where, first[1], first[2] + more)
@@ -70,10 +70,10 @@ def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> Iterator[Problem]
     for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
         here = (*location, key)
         yield from _wrong_kinds(part, here)
-        if key in _CHOICES and isinstance(part, dict) and part.get("kind") not in _CHOICES[key]:
+        if key in CHOICES and isinstance(part, dict) and part.get("kind") not in list(CHOICES[key]):
             wrong = say(f"no kind '{part['kind']}'", f"没有种类 '{part['kind']}'") if "kind" in part else say(
                 "the kind is missing", "缺少 kind")
-            yield _path(here), wrong, near_miss(str(part.get("kind", "")), _CHOICES[key])
+            yield _path(here), wrong, near_miss(str(part.get("kind", "")), CHOICES[key])
 
 
 def _explain(error: Any) -> Problem:
@@ -84,18 +84,7 @@ def _explain(error: Any) -> Problem:
         return _path(error["loc"][:-1]), wrong, near_miss(name, _field_names())
     if kind in ("missing", "missing_argument"):
         return path, say("is missing", "缺少该字段"), say("write it down", "请写上")
-    wrong = say(f"cannot be {error['input']!r}", f"不能是 {error['input']!r}")
-    if kind == "literal_error":
-        return path, wrong, near_miss(str(error["input"]), re.findall(r"'(\w+)'", error["ctx"]["expected"]))
-    return path, wrong, _right_type().get(kind, error["msg"])
-
-
-def _right_type() -> dict[str, str]:
-    return {
-        "int_type": say("use a whole number", "请用整数"), "float_type": say("use a number", "请用数字"),
-        "bool_type": say("use true or false", "请用 true 或 false"), "tuple_type": say("use a list", "请用列表"),
-        "dataclass_type": say("use an object", "请用对象"),
-    }  # fmt: skip
+    return path, say(f"cannot be {error['input']!r}", f"不能是 {error['input']!r}"), expected_value(error)
 
 
 def _path(location: tuple[Any, ...]) -> str:
@@ -125,8 +114,9 @@ _TYPES = (
 _KIND_OF = {t.__name__: getattr(t, "kind", None) if t is not s.Norm else None for t in _TYPES}
 
 
-_CHOICES = {
-    field: [kind for kind in (getattr(t, "kind", None) for t in get_args(union)) if kind]
+# Where there is a choice of types: field -> kind -> type.
+CHOICES: dict[str, dict[str, type]] = {
+    field: {t.kind: t for t in get_args(union)}
     for field, union in (
         ("positions", s.Positions), ("scaling", s.LinearScaling | s.LlamaScaling | s.YarnScaling), ("mixer", s.Mixer),
         ("feed_forward", s.FeedForward), ("each", s.Dense | s.Gated), ("shared", s.Dense | s.Gated), ("head", s.Head),

@@ -30,8 +30,8 @@ from qkv.train.contrast import Chunks, contrastive_loss, cut_chunks, meanings
 from qkv.train.luck import luck_at
 from qkv.train.masking import Masked, Masking
 from qkv.train.recipe import EmbedRecipe
-from qkv.train.shape import reader_spec
 from qkv.train.task import Final, new_model
+from qkv.train.task_specs import embedding_spec
 
 VALID_MASKED = 16  # batches of masked tokens in a validation
 
@@ -77,7 +77,7 @@ class Embedding:
     @property
     def spec(self) -> Spec:
         """The encoder to train; only one that guesses tokens needs a head to name them."""
-        return reader_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)
+        return embedding_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:

@@ -24,7 +24,7 @@ from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.shape import translator_spec
+from qkv.train.task_specs import translation_spec
 from qkv.train.translation import PairData, Translation
 from qkv.train.vocabulary import kept_tokenizer, run_choices
 
@@ -56,7 +56,7 @@ def prepare_translation(recipe: TranslateRecipe, folder: Path, resume: bool = Fa
 
 def refuse_impossible(recipe: TranslateRecipe) -> None:
     """What the recipe alone shows to be wrong, said before any text is read; the vocabularies do not matter yet."""
-    check(translator_spec(recipe.model, recipe.vocab_size, None if recipe.shared_vocab else recipe.vocab_size), "model")
+    check(translation_spec(recipe.model, recipe.vocab_size, None if recipe.shared_vocab else recipe.vocab_size), "model")
     if recipe.bpe_dropout and recipe.tokenizer not in MERGING:
         wrong = say(f"'{recipe.tokenizer}' has no merges to leave out", f"'{recipe.tokenizer}' 没有可跳过的合并")
         raise QkvError("bpe_dropout", wrong, say("use 0, or tokenizer bpe or bytes", "请用 0，或用分词器 bpe 或 bytes"))

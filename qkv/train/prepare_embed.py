@@ -21,7 +21,7 @@ from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.embedding import Embedding, GroupData
 from qkv.train.recipe import EmbedRecipe
-from qkv.train.shape import reader_spec
+from qkv.train.task_specs import embedding_spec
 from qkv.train.vocabulary import kept_tokenizer
 
 FRAME = 2     # [CLS] before and [SEP] after each sentence
@@ -43,7 +43,7 @@ def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -
 
 def refuse_impossible(recipe: EmbedRecipe) -> None:
     """What the recipe alone shows to be wrong, said before any text is read; the vocabulary does not matter yet."""
-    spec = reader_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
+    spec = embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
     check(spec, "model")
     if spec.max_len <= FRAME:
         wrong = say(f"{spec.max_len} places leave none between [CLS] and [SEP]", f"{spec.max_len} 个位置容不下 [CLS] 与 [SEP] 之间的词元")
@@ -127,7 +127,7 @@ def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupDat
 
 def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
     """Lines as ids, those that are too long cut into pieces that fit; nothing of the text is lost."""
-    room = reader_spec(recipe.model, tokenizer.vocab_size, True).max_len - encoder_template(tokenizer).size
+    room = embedding_spec(recipe.model, tokenizer.vocab_size, True).max_len - encoder_template(tokenizer).size
     fingerprint = {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint, "room": str(room)}
     stored = reusable(folder / "pieces", fingerprint)
     return stored or write_store(folder / "pieces", _cut(texts, tokenizer, room), tokenizer.vocab_size, fingerprint)

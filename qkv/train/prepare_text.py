@@ -28,7 +28,7 @@ from qkv.text.lines import write_text
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.generation import Generation, HeldOut, Start
 from qkv.train.recipe import GenerateRecipe
-from qkv.train.shape import writer_spec
+from qkv.train.task_specs import generation_spec
 from qkv.train.vocabulary import keep_given, kept_tokenizer, run_choices
 
 Texts = Documents | Part
@@ -44,7 +44,7 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
         tokenizer = _tokenizer(recipe, folder, train, resume)
         if recipe.separate_documents:
             tokenizer = with_start(tokenizer)
-        start = Start(writer_spec(recipe.model, tokenizer.vocab_size, recipe.context), None)
+        start = Start(generation_spec(recipe.model, tokenizer.vocab_size, recipe.context), None)
     _refuse_long(recipe.context, start.spec)
     if tokenizer.eos_id is None:
         raise QkvError("tokenizer", say("has no <eos>", "没有 <eos>"), say("documents need one between them", "文档之间需要它"))
@@ -66,7 +66,7 @@ def refuse_impossible(recipe: GenerateRecipe, resume: bool) -> None:
         raise QkvError("valid_share", wrong, say("give a share such as 0.05, or --valid-text", "请给如 0.05 的比例，或 --valid-text"))
     rows_of(recipe.batch_tokens, recipe.context)
     if not recipe.start_from:
-        check(writer_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
+        check(generation_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
     kept = recipe.start_from or resume  # then the run has its tokenizer, and this name is not looked at
     if not kept and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
         wrong = say(f"no kind of tokenizer '{recipe.tokenizer}'", f"没有 '{recipe.tokenizer}' 这种分词器")

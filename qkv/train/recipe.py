@@ -7,6 +7,10 @@ In: nothing. Out: `Recipe`, what all runs share, and what each task adds: `Trans
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
+from qkv.errors import QkvError
+from qkv.language import say
+from qkv.model.model_option import complete_option
+
 
 def option(default: Any, en: str, zh: str) -> Any:
     """A default (or what makes one) and its reason in both languages."""
@@ -15,38 +19,16 @@ def option(default: Any, en: str, zh: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A model by its sizes; for anything else give `model` the path of a model.json."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    layers: int = option(4, "blocks in each stack", "每个栈的层数")
-    d_model: int = option(128, "width of the stream", "主干宽度")
-    n_heads: int = option(4, "attention heads", "注意力头数")
-    d_ff: int = option(512, "width of the feed-forward", "前馈宽度")
-    dropout: float = option(0.1, "share of numbers silenced in training", "训练时被置零的比例")
-    norm: Literal["layer", "rms", "batch"] = option("layer", "kind of norm", "归一化种类")
-    place: Literal["pre", "post"] = option("pre", "norm before each branch (today) or after the sum (2017)",
-                                           "归一化在分支之前（今日）或求和之后（2017）")
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = option("rotary", "how order is told", "位置的表达方式")
-    activation: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"] = option("relu", "of the feed-forward", "前馈的激活函数")
-    gated: bool = option(False, "a gate in the feed-forward (SwiGLU when silu)", "前馈带门控（silu 即 SwiGLU）")
-    bias: bool = option(True, "biases in linear maps", "线性层带偏置")
-    convolution: int = option(0, "places that the first layer mixes by a convolution, without attention; 0: none",
-                              "首层用多宽的卷积代替注意力；0 为不用")
-    qk_norm: bool = option(False, "RMSNorm on queries and keys: higher learning rates stay stable", "对 q、k 归一化，学习率可更高")
-    tied: bool = option(True, "the output reads the embedding table", "输出层与词嵌入共用")
-    max_len: int = option(512, "longest sentence in tokens", "最长句子（词元）")
-
-
-@dataclass(frozen=True)
 class Recipe:
     """What every run decides: its model, how it learns, how it keeps watch."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
-    model: str | Shape = option(  # noqa: RUF009 (a factory is made)
-        Shape, "a preset's name, the path of a model.json, or sizes", "预设名、model.json 路径或尺寸")
+    default_preset: ClassVar[str] = "seq2seq"
+
+    model: Any = option(  # noqa: RUF009 (a factory is made)
+        dict, "a preset or a model.json, arguments of the preset, and overrides of the spec by path, such as "
+        "decoder.layers.0.mixer.window", "预设名或 model.json、预设的参数，以及按路径改写 spec，如 decoder.layers.0.mixer.window")
     calm_start: bool = option(False, "branches begin by adding nothing: steady at high learning rates", "分支初始为零，高学习率更稳")
 
     seed: int = option(1, "decides every random choice", "决定一切随机选择")
@@ -85,12 +67,20 @@ class Recipe:
         "float32", "bf16: autocast; does not pay on CPUs without the units", "bf16 自动混合；无相应单元的 CPU 不划算")
     compile: bool = option(False, "torch.compile; does not pay for sentences of varying length", "torch.compile；句长多变时不划算")
 
+    def __post_init__(self) -> None:
+        """Write `model` out, in whatever form it was given; its vocabularies are those of the tokenizers."""
+        completed = complete_option(self.model, self.default_preset)
+        if refused := [name for name in ("vocab_size", "source_vocab_size") if name in completed]:
+            wrong = say("comes from the tokenizer", "由分词器决定")
+            raise QkvError(f"model.{refused[0]}", wrong, say("set vocab_size of the recipe", "请设置配方的 vocab_size"))
+        object.__setattr__(self, "model", completed)
+
     def to_yaml(self) -> str:
         """The recipe as resolved, every option written out, the task's own first."""
         import yaml
 
         tree = asdict(self)
-        own = {name: tree[name] for name in type(self).__annotations__}
+        own = {name: tree[name] for name in type(self).__annotations__ if name in tree}
         return yaml.safe_dump(own | tree, sort_keys=False, allow_unicode=True)
 
 
@@ -131,6 +121,8 @@ class TranslateRecipe(Recipe):
 class GenerateRecipe(Recipe):
     """From plain text to a model that writes on."""
 
+    default_preset: ClassVar[str] = "causal-lm"
+
     task: Literal["generate"] = option("generate", "what is learned", "学什么")
     text: tuple[str, ...] = option(tuple, "files to learn from: plain text, folders of it, or JSONL with a field text",
                                    "训练文本：纯文本文件、文件夹，或含 text 字段的 JSONL")
@@ -149,6 +141,8 @@ class GenerateRecipe(Recipe):
 @dataclass(frozen=True)
 class EmbedRecipe(Recipe):
     """From plain text and sentences that mean the same to an encoder of sentences."""
+
+    default_preset: ClassVar[str] = "sentence-encoder"
 
     task: Literal["embed"] = option("embed", "what is learned", "学什么")
     text: tuple[str, ...] = option(tuple, "plain text for the masked tokens of the first steps", "前段掩码训练用的纯文本")

@@ -24,8 +24,8 @@ from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.shape import translator_spec
 from qkv.train.task import Final, new_model
+from qkv.train.task_specs import translation_spec
 
 VALID_TOKENS = 8_192  # a validation batch needs no gradients, so it may be larger
 
@@ -64,7 +64,7 @@ class Translation:
         """The model to train; its vocabularies are those that were learned."""
         shared = self.source.fingerprint == self.target.fingerprint
         sizes = self.target.vocab_size, None if shared else self.source.vocab_size
-        return translator_spec(self.recipe.model, *sizes)
+        return translation_spec(self.recipe.model, *sizes)
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:

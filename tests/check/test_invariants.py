@@ -15,7 +15,7 @@ from qkv.check.checked_model import Subject
 from qkv.check.invariants import CHECKS, prove
 from qkv.language import set_language
 from qkv.model.attention import FusedCore
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Experts, Gated, Heads, Learned, LmHead
 from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.text.learn import learn
@@ -29,15 +29,15 @@ def stirred(spec):
 
 
 def a_writer(**changes):
-    return stirred(replace(writer(31, 16, 2, Heads(4, 2, 4), Gated(24)), **changes))
+    return stirred(replace(decoder_only(31, 16, 2, Heads(4, 2, 4), Gated(24)), **changes))
 
 
 def a_translator():
-    return stirred(translator(31, 16, 2, 4, 24))
+    return stirred(encoder_decoder(31, 16, 2, 4, 24))
 
 
 def a_reader():
-    return stirred(reader(31, 16, 2, 4, 24))
+    return stirred(encoder_only(31, 16, 2, 4, 24))
 
 
 def reload(model, tokenizers):
@@ -67,7 +67,7 @@ def test_every_small_model_holds_every_check(spec):
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 11])
 def test_models_that_read_very_little_hold_too(length):
-    small = replace(translator(31, 16, 1, 4, 24), positions=Learned(), max_len=length)
+    small = replace(encoder_decoder(31, 16, 1, 4, 24), positions=Learned(), max_len=length)
     assert fails(stirred(small)) == fails(a_writer(positions=Learned(), max_len=length)) == set()
 
 
@@ -230,7 +230,7 @@ def test_a_tokenizer_of_another_size_is_found():
 
 def test_each_side_is_compared_with_its_own_tokenizer():
     source, target = learn("char", ["abc"], vocab_size=60), learn("char", ["abcdefgh"], vocab_size=60)
-    spec = replace(translator(target.vocab_size, 16, 1, 4, 24), source_vocab_size=source.vocab_size)
+    spec = replace(encoder_decoder(target.vocab_size, 16, 1, 4, 24), source_vocab_size=source.vocab_size)
     assert fails(stirred(spec), tokenizers={"source": source, "target": target}) == set()
     assert fails(stirred(spec), tokenizers={"source": target, "target": source}) == {"vocabulary"}
 
@@ -275,7 +275,7 @@ def test_what_does_not_apply_is_said_to_be_so():
 
 
 def test_the_model_is_left_as_it_was():
-    model = stirred(writer(31, 16, 2, Heads(4, 2, 4), Experts(4, 2, Gated(8)))).train()
+    model = stirred(decoder_only(31, 16, 2, Heads(4, 2, 4), Experts(4, 2, Gated(8)))).train()
     model.loss(model.decode(torch.randint(0, 31, (2, 4))), torch.zeros(2, 4, dtype=torch.long)).backward()
     weights = {name: (id(one), one.clone()) for name, one in model.state_dict(keep_vars=True).items()}
     parts, chance = [(id(part), part.training) for part in model.modules()], torch.get_rng_state()

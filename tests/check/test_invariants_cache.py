@@ -9,7 +9,7 @@ import torch
 import qkv.model.transformer
 from qkv.check.invariants import prove
 from qkv.model.cache import Cache, FixedCache, GrowingCache
-from qkv.model.presets import translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.spec import Gated, Heads, Latent
 from qkv.model.transformer import Transformer
 
@@ -22,15 +22,15 @@ def stirred(spec):
 
 
 def a_writer():
-    return stirred(writer(31, 16, 2, Heads(4, 2, 4), Gated(24)))
+    return stirred(decoder_only(31, 16, 2, Heads(4, 2, 4), Gated(24)))
 
 
 def a_latent_writer():
-    return stirred(writer(31, 16, 2, Latent(2, 6, 4, 4, 5), Gated(8)))
+    return stirred(decoder_only(31, 16, 2, Latent(2, 6, 4, 4, 5), Gated(8)))
 
 
 def a_translator():
-    return stirred(translator(31, 16, 2, 4, 24))
+    return stirred(encoder_decoder(31, 16, 2, 4, 24))
 
 
 def verdicts(model):

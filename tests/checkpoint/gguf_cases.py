@@ -7,7 +7,7 @@ import torch
 
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ SIZE = BYTES.vocab_size
 
 
 def decoder(heads: s.Heads = s.Heads(4, 2, 8), wide: s.FeedForward = s.Gated(48), **more: Any) -> s.Spec:
-    return replace(writer(SIZE, 32, 2, heads, wide), max_len=64, **more)
+    return replace(decoder_only(SIZE, 32, 2, heads, wide), max_len=64, **more)
 
 
 def of_2019(heads: s.Heads, wide: s.Dense) -> s.Spec:

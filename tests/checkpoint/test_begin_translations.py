@@ -25,7 +25,7 @@ from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
 from qkv.generate.alignment import cross_weights
 from qkv.generate.config import TranslationConfig
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
 from qkv.text.learn import learn
@@ -104,7 +104,7 @@ def test_ctranslate2_begins_so_too(tmp_path):
 def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_path):
     rules = LETTERS.rules | {"added_tokens": [one for one in LETTERS.rules["added_tokens"] if one["content"] != "<bos>"]}
     tokenizer = Tokenizer.from_json(json.dumps(rules))
-    model = Transformer(translator(LETTERS.vocab_size, 32, 1, 4, 40)).eval()
+    model = Transformer(encoder_decoder(LETTERS.vocab_size, 32, 1, 4, 40)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)

@@ -24,7 +24,7 @@ from qkv.generate.backend import Hypothesis
 from qkv.generate.config import TranslationConfig
 from qkv.generate.ctranslate2_translator import settled
 from qkv.model import spec as s
-from qkv.model.presets import translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline.translator import Translation, Translator
 from qkv.text.learn import learn
@@ -79,7 +79,7 @@ def spec_of(positions: s.Positions, norm: s.Norm, ffn: s.FeedForward, heads: s.H
 PRE, POST = s.Norm("rms", "pre", 1e-3), s.Norm("layer", "post")
 BIASED, PLAIN = s.Heads(2, 2, 8, bias=True, out_bias=True), s.Heads(2, 2, 8)
 TRANSLATORS = {
-    "2017": translator(LETTERS.vocab_size, 16, 2, 2, 24),
+    "2017": encoder_decoder(LETTERS.vocab_size, 16, 2, 2, 24),
     "halves": spec_of(s.Sinusoidal("halves"), POST, s.Dense(24, "silu", True), BIASED, head=s.LmHead(bias=True)),
     "learned": spec_of(s.Learned(2), s.Norm("layer", "pre"), s.Dense(24, "gelu", True), BIASED, head=s.LmHead(False)),
     "none": spec_of(s.NoPositions(), PRE, s.Gated(24, "gelu_tanh"), PLAIN, scaled_embedding=True),
@@ -89,10 +89,10 @@ TRANSLATORS = {
     "one key head": spec_of(s.Rotary(), PRE, s.Dense(24, "relu2"), s.Heads(4, 1, 8)),
 }
 WRITERS = {
-    "llama": replace(writer(LETTERS.vocab_size, 16, 2, s.Heads(2, 1, 8), s.Gated(24)), max_len=40),
+    "llama": replace(decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 1, 8), s.Gated(24)), max_len=40),
     "gpt2": s.Spec(LETTERS.vocab_size, 16, None, s.Stack((s.Layer(BIASED, s.Dense(24, "gelu_tanh", True), repeat=2),),
                                                          "past", True), s.Learned(), max_len=40),
-    "qwen": replace(writer(LETTERS.vocab_size, 16, 2, s.Heads(2, 2, 16, qk_norm=True), s.Gated(24)), max_len=40),
+    "qwen": replace(decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 2, 16, qk_norm=True), s.Gated(24)), max_len=40),
 }
 
 
@@ -160,7 +160,7 @@ def test_only_a_text_that_our_model_scores_the_same_is_a_tie(digits):
 
 def test_an_unsure_model_is_searched_as_far_as_ours(tmp_path):
     """Random weights: sentences run to their limits, and searches begin again with more steps."""
-    spec = replace(translator(LETTERS.vocab_size, 16, 1, 2, 24), max_len=60)
+    spec = replace(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 24), max_len=60)
     save_model(tmp_path / "ours", random_model(spec), {"tokenizer": LETTERS})
     export_ctranslate2(tmp_path / "ours", tmp_path / "theirs", 0)
     texts = ["abc", "ponm abc abc", "a", "", "abcdefghijklmnop" * 2]

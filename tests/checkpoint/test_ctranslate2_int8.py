@@ -20,7 +20,7 @@ from qkv.checkpoint.ctranslate2.folder import compute_type
 from qkv.checkpoint.folder import load_model
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -62,7 +62,7 @@ def signs(n: int, width: int, seed: int) -> list[list[int]]:
 def saturating() -> tuple[LoadedModel, list[float]]:
     """Layers that add nothing, and a projection whose weights and activations all have the largest size; the exact log-probabilities."""
     width, size, step = 64, LETTERS.vocab_size, 1 / 16
-    spec = replace(writer(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)), max_len=40, head=s.LmHead(False))
+    spec = replace(decoder_only(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)), max_len=40, head=s.LmHead(False))
     model = Transformer(spec).eval()
     embed, head = signs(size, width, 1), signs(size, width, 2)
     with torch.no_grad():

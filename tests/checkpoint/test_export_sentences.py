@@ -17,7 +17,7 @@ from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
@@ -31,7 +31,7 @@ def trained(folder: Path, kind: str, pooling: dict, **choices) -> Path:
     """A folder as `qkv train embed --set model=minilm` leaves it, with random weights."""
     tokenizer = learn(kind, TEXTS, 300, Choices(**choices))
     torch.manual_seed(2)
-    model = Transformer(replace(reader(tokenizer.vocab_size, 32, 2, 4, 48), head=None, max_len=40)).eval()
+    model = Transformer(replace(encoder_only(tokenizer.vocab_size, 32, 2, 4, 48), head=None, max_len=40)).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)
@@ -69,10 +69,10 @@ def test_a_shape_that_bert_does_not_have_is_refused_by_name(tmp_path):
 
 # ── What stands around a text, for all kinds of models ───────────────────────────────────────────────────────────
 @pytest.mark.parametrize("spec, stored, before, after", [
-    (translator(300, 32, 1, 4, 40), {}, [], ["<eos>"]),
-    (writer(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {}, [], []),
-    (writer(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {"generation": SpecialTokenIds(start_id=2, eos_ids=(3,))}, ["<bos>"], []),
-    (reader(300, 32, 1, 4, 40), {}, ["<bos>"], ["<eos>"]),
+    (encoder_decoder(300, 32, 1, 4, 40), {}, [], ["<eos>"]),
+    (decoder_only(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {}, [], []),
+    (decoder_only(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {"generation": SpecialTokenIds(start_id=2, eos_ids=(3,))}, ["<bos>"], []),
+    (encoder_only(300, 32, 1, 4, 40), {}, ["<bos>"], ["<eos>"]),
 ], ids=["translator", "language model", "language model that begins", "encoder"])
 def test_transformers_puts_the_same_tokens_around_a_text_as_we(spec, stored, before, after, tmp_path):
     tokenizer = learn("bytes", TEXTS, 300)

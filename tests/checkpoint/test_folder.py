@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from qkv.checkpoint import disk
 from qkv.checkpoint.folder import load_model, save_model
 from qkv.errors import QkvError
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Convolution, Dense, Experts, Gated, Heads, Latent, Learned, LmHead, Norm, Recurrent, TokenMlp
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
@@ -27,7 +27,7 @@ OPERATIONS = ("make_folder", "fill", "sync", "rename", "delete_file", "delete_fo
 
 def small(seed=0, **changes):
     torch.manual_seed(seed)
-    return Transformer(replace(writer(30, 8, 1, Heads(2, 1, 4), Gated(12)), **changes)).eval()
+    return Transformer(replace(decoder_only(30, 8, 1, Heads(2, 1, 4), Gated(12)), **changes)).eval()
 
 
 @cache
@@ -48,10 +48,10 @@ def complaint(folder, **how):
 
 
 @pytest.mark.parametrize("spec", [
-    translator(30, 8, 1, 2, 12), replace(translator(30, 8, 1, 2, 12), source_vocab_size=20),
-    reader(30, 8, 2, 2, 12), writer(30, 8, 2, Latent(2, 4, 4, 2, 4), Experts(4, 2, Gated(6), Dense(6), balance_bias=True)),
-    writer(30, 8, 1, Recurrent(), Dense(8)), writer(30, 8, 1, Convolution(3), Dense(8)),
-    replace(writer(30, 8, 1, TokenMlp(), Dense(8)), positions=Learned(), max_len=16, head=LmHead(bias=True)),
+    encoder_decoder(30, 8, 1, 2, 12), replace(encoder_decoder(30, 8, 1, 2, 12), source_vocab_size=20),
+    encoder_only(30, 8, 2, 2, 12), decoder_only(30, 8, 2, Latent(2, 4, 4, 2, 4), Experts(4, 2, Gated(6), Dense(6), balance_bias=True)),
+    decoder_only(30, 8, 1, Recurrent(), Dense(8)), decoder_only(30, 8, 1, Convolution(3), Dense(8)),
+    replace(decoder_only(30, 8, 1, TokenMlp(), Dense(8)), positions=Learned(), max_len=16, head=LmHead(bias=True)),
 ], ids=["translator", "two-vocabularies", "reader", "latent-experts", "lstm", "convolution", "token-mlp"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_bit_comes_back(spec, dtype, tmp_path):
@@ -66,7 +66,7 @@ def test_every_bit_comes_back(spec, dtype, tmp_path):
 
 @torch.no_grad()
 def test_a_loaded_model_computes_what_the_saved_one_did(tmp_path):
-    layers = (replace(writer(30, 8, 1, Heads(2, 1, 4), Experts(3, 1, Gated(6))).decoder.layers[0], norm=Norm("batch")),)
+    layers = (replace(decoder_only(30, 8, 1, Heads(2, 1, 4), Experts(3, 1, Gated(6))).decoder.layers[0], norm=Norm("batch")),)
     model = small(decoder=replace(small().spec.decoder, layers=layers))
     ids = torch.randint(0, 30, (2, 5))
     model.train().decode(ids)  # moves the running mean, which is no parameter and must be saved too

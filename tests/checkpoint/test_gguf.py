@@ -19,7 +19,7 @@ from qkv.checkpoint.gguf.reader import read_gguf
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
 from qkv.text.learn import learn
@@ -156,8 +156,9 @@ def test_what_gguf_cannot_say_is_named_and_nothing_is_written(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("spec", [translator(61, 32, 1, 4, 40), reader(61, 32, 1, 4, 40), writer(61, 32, 1, s.Recurrent(), s.Gated(8)),
-                                  writer(61, 32, 1, s.Latent(2, 8, 8, 4, 8), s.Gated(8))], ids=["both", "encoder", "lstm", "latent"])
+@pytest.mark.parametrize("spec", [encoder_decoder(61, 32, 1, 4, 40), encoder_only(61, 32, 1, 4, 40),
+                                  decoder_only(61, 32, 1, s.Recurrent(), s.Gated(8)),
+                                  decoder_only(61, 32, 1, s.Latent(2, 8, 8, 4, 8), s.Gated(8))], ids=["both", "encoder", "lstm", "latent"])
 def test_a_shape_that_llama_cpp_does_not_have_is_refused(spec, tmp_path):
     with pytest.raises(QkvError) as error:
         save_gguf(tmp_path / "model.gguf", loaded(spec))
@@ -173,7 +174,7 @@ def test_layers_that_differ_are_refused(tmp_path):
 
 # ── Tokenizers ───────────────────────────────────────────────────────────────────────────────────────────────────
 def small(tokenizer: Tokenizer, **stored):
-    return loaded(replace(writer(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64), tokenizer, **stored)
+    return loaded(replace(decoder_only(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64), tokenizer, **stored)
 
 
 def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):

@@ -15,7 +15,7 @@ from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.folder import load_model
 from qkv.checkpoint.gguf.export import export_gguf, save_gguf
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
 from qkv.text.learn import learn
@@ -69,7 +69,7 @@ def test_llamas_pieces_come_out_as_in_sentencepiece(shared, tmp_path):
 
     path = shared / "llama2_tokenizer" / "tokenizer.model"
     tokenizer = read_sentencepiece(path)
-    spec = replace(writer(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64)
+    spec = replace(decoder_only(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64)
     save_gguf(tmp_path / "model.gguf", loaded(spec, tokenizer))
     texts = [*TEXTS, " " * 23 + "x" + " " * 7, "\u4e2d\U00020bb7\u0001", "def f(x):\n        return x\n"]
     expected = sentencepiece.SentencePieceProcessor(str(path)).Encode(texts)

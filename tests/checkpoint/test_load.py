@@ -13,7 +13,7 @@ from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, metadata_of,
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model.guided import AlignmentHead
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
@@ -21,9 +21,9 @@ from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 
 LETTERS = learn("char", ["the cat sat on the mat"], vocab_size=60)
 SPECS = {
-    "marian": translator(LETTERS.vocab_size, 16, 2, 4, 24),
-    "llama": writer(LETTERS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
-    "bert": reader(LETTERS.vocab_size, 16, 2, 4, 24),
+    "marian": encoder_decoder(LETTERS.vocab_size, 16, 2, 4, 24),
+    "llama": decoder_only(LETTERS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
+    "bert": encoder_only(LETTERS.vocab_size, 16, 2, 4, 24),
 }
 
 

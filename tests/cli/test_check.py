@@ -12,16 +12,16 @@ from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.language import set_language
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
 WORDS = learn("char", ["the cat sat on the mat"], vocab_size=60)
 SPECS = {
-    "translator": translator(WORDS.vocab_size, 16, 2, 4, 24),
-    "writer": writer(WORDS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
-    "reader": reader(WORDS.vocab_size, 16, 2, 4, 24),
+    "translator": encoder_decoder(WORDS.vocab_size, 16, 2, 4, 24),
+    "writer": decoder_only(WORDS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
+    "reader": encoder_only(WORDS.vocab_size, 16, 2, 4, 24),
 }
 
 

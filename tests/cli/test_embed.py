@@ -12,7 +12,7 @@ import torch
 from qkv.cli.app import run
 from qkv.cli.meter import Meter
 from qkv.errors import QkvError
-from qkv.model.presets import reader, translator
+from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.translator import Translator
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     tokenizer = learn("wordpiece", TEXTS, 80)
     place = tmp_path_factory.mktemp("embedder") / "model"
     pooling = {"pooling": "mean", "normalised": True, "max_len": 20}
-    Embedder(Transformer(reader(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer, pooling).save(place)
+    Embedder(Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer, pooling).save(place)
     return place
 
 
@@ -102,7 +102,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(folder, file, tmp_path,
 
 def test_a_translator_is_no_embedder(file, tmp_path):
     tokenizer = learn("char", TEXTS, 60)
-    Translator.from_model(Transformer(translator(tokenizer.vocab_size, 16, 1, 2, 16)), tokenizer, tokenizer).save(tmp_path / "other")
+    Translator.from_model(Transformer(encoder_decoder(tokenizer.vocab_size, 16, 1, 2, 16)), tokenizer, tokenizer).save(tmp_path / "other")
     with pytest.raises(QkvError, match="not an embedder; an embedder is an encoder alone"):
         run(["embed", str(tmp_path / "other"), str(file)])
 
@@ -122,7 +122,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 def test_a_file_thirty_times_as_long_needs_no_more_memory(tmp_path):
     tokenizer = learn("wordpiece", ["the cat sat 0123456789"], 60)
-    Embedder(Transformer(reader(tokenizer.vocab_size, 256, 1, 2, 16)), tokenizer).save(tmp_path / "model")
+    Embedder(Transformer(encoder_only(tokenizer.vocab_size, 256, 1, 2, 16)), tokenizer).save(tmp_path / "model")
     peaks = []
     for n in (1_000, 30_000):  # the second matrix alone is 30 MB
         (tmp_path / "in.txt").write_text("".join(f"the cat sat {i}\n" for i in range(n)), encoding="utf-8")

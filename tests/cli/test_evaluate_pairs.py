@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 from qkv.cli.app import run
 from qkv.data.scored import read_scored
 from qkv.errors import QkvError
-from qkv.model.presets import reader
+from qkv.model.presets import encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     tokenizer = learn("wordpiece", [text for a, b, _ in PAIRS for text in (a, b)], 90)
     place = tmp_path_factory.mktemp("pairs") / "model"
-    Embedder(Transformer(reader(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer).save(place)
+    Embedder(Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer).save(place)
     return place
 
 

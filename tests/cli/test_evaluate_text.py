@@ -12,7 +12,7 @@ from qkv.checkpoint.folder import load_model, save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -23,7 +23,7 @@ TEXT = "今天天气真好。\nWhat light through yonder window breaks?\n"
 def folder(tmp_path_factory):
     tokenizer = learn("bytes", [TEXT], 280)
     torch.manual_seed(1)
-    model = Transformer(replace(writer(tokenizer.vocab_size, 16, 1, s.Heads(2, 2, 8), s.Gated(24)), max_len=128)).double()
+    model = Transformer(replace(decoder_only(tokenizer.vocab_size, 16, 1, s.Heads(2, 2, 8), s.Gated(24)), max_len=128)).double()
     save_model(path := tmp_path_factory.mktemp("writer") / "model", model, {"tokenizer": tokenizer})
     return path
 

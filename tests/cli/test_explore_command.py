@@ -15,7 +15,7 @@ from qkv.errors import QkvError
 from qkv.evaluate.figures import attention_picture
 from qkv.generate.alignment import cross_weights
 from qkv.model.guided import AlignmentHead
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
@@ -40,8 +40,8 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     tokens = learn("bytes", ["今天天气真好", "the weather is good"], 300)
     torch.manual_seed(0)
-    specs = {"translator": translator(tokens.vocab_size, 16, 1, 2, 32), "embedder": reader(tokens.vocab_size, 16, 1, 2, 32),
-             "generator": writer(tokens.vocab_size, 16, 1, Heads(2, 2, 8), Gated(32))}
+    specs = {"translator": encoder_decoder(tokens.vocab_size, 16, 1, 2, 32), "embedder": encoder_only(tokens.vocab_size, 16, 1, 2, 32),
+             "generator": decoder_only(tokens.vocab_size, 16, 1, Heads(2, 2, 8), Gated(32))}
     for name, spec in specs.items():
         save_model(root / name, Transformer(spec), {"tokenizer": tokens})
     return root

@@ -17,7 +17,7 @@ from qkv.cli.app import run
 from qkv.cli.generate import unescaped
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory) -> Path:
     """Weights drawn at random over the characters of a line: what it writes is nonsense, but always the same."""
     tokenizer = learn("char", ["abcdefgh 今天天气真好\n"], 40)
     torch.manual_seed(1)
-    model = Transformer(replace(writer(tokenizer.vocab_size, 16, 1, s.Heads(2, 2, 8), s.Gated(24)), max_len=32))
+    model = Transformer(replace(decoder_only(tokenizer.vocab_size, 16, 1, s.Heads(2, 2, 8), s.Gated(24)), max_len=32))
     save_model(path := tmp_path_factory.mktemp("writer") / "model", model, {"tokenizer": tokenizer})
     return path
 

@@ -11,7 +11,7 @@ import torch
 
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.model.presets import reader
+from qkv.model.presets import encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
@@ -22,7 +22,7 @@ SENTENCES = ["the cat sat on the mat", "狗在跑", "a dog ran home", "the cow a
 def make(place, seed):
     torch.manual_seed(seed)
     tokenizer = learn("wordpiece", SENTENCES, 90)
-    Embedder(Transformer(reader(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer).save(place)
+    Embedder(Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer).save(place)
     return place
 
 

@@ -71,7 +71,7 @@ def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
     assert "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out and "chrF2|" in out
     assert out.endswith("run holds the model: qkv translate run TEXT\n")
     recipe = read_recipe(TranslateRecipe, run / "train.yaml")
-    assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model.d_model) == ("a.zh", "v.en", 6, 16)
+    assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model["d_model"]) == ("a.zh", "v.en", 6, 16)
 
 
 def test_the_card_s_python_runs_and_says_what_the_card_says(train, files):

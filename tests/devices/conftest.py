@@ -13,13 +13,13 @@ from qkv.train.loop import Trainer
 from qkv.train.prepare import prepare_translation
 from qkv.train.prepare_embed import prepare_embedding
 from qkv.train.prepare_text import prepare_generation
-from qkv.train.recipe import EmbedRecipe, GenerateRecipe, Shape, TranslateRecipe
+from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import pretended
 
 PAIRS = builtin_pairs()[0][:400]
-TODAY = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, norm="rms", activation="relu2", bias=False, qk_norm=True, dropout=0.0)
-PAPER = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, place="post", positions="sinusoidal", dropout=0.0)
+TODAY = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "norm": "rms", "activation": "relu2", "bias": False, "qk_norm": True, "dropout": 0.0}
+PAPER = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "place": "post", "positions": "sinusoidal", "dropout": 0.0}
 MAKE = {TranslateRecipe: prepare_translation, GenerateRecipe: prepare_generation, EmbedRecipe: prepare_embedding}
 
 
@@ -35,8 +35,8 @@ def recipes(tmp_path_factory):
     return {
         "translate": TranslateRecipe(model=TODAY, optimizer="muon", ema=0.9, **pairs),
         "translate-paper": TranslateRecipe(model=PAPER, r_drop=2.0, accumulate=2, **pairs),
-        "generate": GenerateRecipe(model=replace(TODAY, convolution=3), **text),
-        "generate-documents": GenerateRecipe(model=replace(TODAY, gated=True, activation="silu"), separate_documents=True, **text),
+        "generate": GenerateRecipe(model=TODAY | {"convolution": 3}, **text),
+        "generate-documents": GenerateRecipe(model=TODAY | {"gated": True, "activation": "silu"}, separate_documents=True, **text),
         "embed": EmbedRecipe(model=TODAY, **pairs),
     }
 

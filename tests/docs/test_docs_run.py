@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.checkpoint.folder import save_model
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -37,7 +37,7 @@ def desk(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     tokenizer = learn("bpe", ["我爱机器学习", "I love machine learning", "第一行", "第三行"], vocab_size=60)
     torch.manual_seed(0)
-    model = Transformer(translator(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=32))
+    model = Transformer(encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=32))
     save_model(folder / "runs" / "zh-en", model, {"tokenizer": tokenizer})
     return folder
 

@@ -10,7 +10,7 @@ import torch
 from qkv.engine.encoder import PackedEncoder, PlainEncoder, encode, groups_of, make_encoder, supports_encoder
 from qkv.errors import QkvError
 from qkv.model.explained import explained
-from qkv.model.presets import bert, marian, reader
+from qkv.model.presets import bert, encoder_only, marian
 from qkv.model.spec import (
     Convolution,
     Dense,
@@ -107,7 +107,7 @@ def test_float32_agrees_to_1e_5(activation, bias):
 
 
 def test_joined_weights_follow_the_model_when_it_learns():
-    model = Transformer(reader(60, 32, 1, 4, 48)).eval()
+    model = Transformer(encoder_only(60, 32, 1, 4, 48)).eval()
     first = PackedEncoder.of(model)
     assert PackedEncoder.of(model) is first
     with torch.no_grad():
@@ -119,7 +119,7 @@ def test_joined_weights_follow_the_model_when_it_learns():
 
 
 def test_a_model_that_is_being_explained_takes_the_plain_way():
-    model = Transformer(reader(60, 32, 1, 4, 48)).eval()
+    model = Transformer(encoder_only(60, 32, 1, 4, 48)).eval()
     with explained(model, ["encoder.layers.0.attn.branch.core"]):
         assert not supports_encoder(model)
     assert supports_encoder(model)
@@ -136,7 +136,7 @@ def test_a_decoder_alone_has_no_encoder_to_run():
 
 def test_ids_of_another_vocabulary_are_one_clear_line():
     with pytest.raises(QkvError) as error:
-        encode(Transformer(reader(60, 32, 1, 4, 48)).eval(), torch.tensor([[5, 60]]))
+        encode(Transformer(encoder_only(60, 32, 1, 4, 48)).eval(), torch.tensor([[5, 60]]))
     assert str(error.value) == "ids: 60 is out of range; this vocabulary ends at 59; is the tokenizer the model's own?"
 
 

@@ -21,7 +21,7 @@ from qkv.engine.packed_model import int8_loss
 from qkv.engine.stepper import PackedStepper
 from qkv.errors import QkvError
 from qkv.kernels import build
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
@@ -85,7 +85,7 @@ def saturating(weight, bias):
 @pytest.mark.parametrize("make", [saturating, lambda weight, bias: lambda x: torch.full((len(x), len(weight)), torch.nan)])
 def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     monkeypatch.setattr(int8, "int8_product", make)
-    model = Transformer(writer(50, 32, 1, Heads(2, 2, 16), Gated(64))).eval()
+    model = Transformer(decoder_only(50, 32, 1, Heads(2, 2, 16), Gated(64))).eval()
     monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: False)
     with pytest.raises(QkvError) as error:
         PackedStepper(model, int8=True)
@@ -135,7 +135,7 @@ def test_the_chosen_engine_of_torch_is_left_as_it_was():
 
 def test_steps_in_8_bits_are_near_the_exact_ones():
     torch.manual_seed(0)
-    model = Transformer(writer(200, 64, 2, Heads(4, 2, 16), Gated(128))).eval()
+    model = Transformer(decoder_only(200, 64, 2, Heads(4, 2, 16), Gated(128))).eval()
     exact, small = PackedStepper(model), PackedStepper(model, int8=True)
     with torch.inference_mode():
         a, b = exact.prefill([[3, 4, 5], [6]]), small.prefill([[3, 4, 5], [6]])
@@ -147,7 +147,7 @@ def test_steps_in_8_bits_are_near_the_exact_ones():
 
 def test_the_loss_is_told_with_and_without():
     torch.manual_seed(0)
-    model = Transformer(writer(50, 32, 2, Heads(2, 2, 16), Gated(64))).eval()
+    model = Transformer(decoder_only(50, 32, 2, Heads(2, 2, 16), Gated(64))).eval()
     ids = torch.randint(50, (3, 20))
     with torch.no_grad():
         logits = model.logits(model.decode(ids[:, :-1]))

@@ -16,7 +16,7 @@ from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.loop import Bounds, generate
 from qkv.kernels import calling
 from qkv.model.eval_mode import eval_mode
-from qkv.model.presets import translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.spec import Gated, Heads, Rotary
 from qkv.model.transformer import Transformer
 
@@ -65,7 +65,7 @@ def test_a_row_gets_the_same_digits_alone_and_in_any_company(make, inputs):
 @pytest.mark.native
 def test_two_threads_give_the_digits_of_one(monkeypatch):
     torch.manual_seed(0)
-    model = Transformer(writer(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
+    model = Transformer(decoder_only(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
     said = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(native, "inference_threads_for", lambda work, min_work, threads=threads: threads)
@@ -82,7 +82,7 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_translation_scores_are_batch_invariant(qk_norm):
     torch.manual_seed(0)
-    spec = translator(60, 32, 2, 4, 48)
+    spec = encoder_decoder(60, 32, 2, 4, 48)
     if qk_norm:
         layers = {side: replace(stack.layers[0], mixer=replace(stack.layers[0].mixer, qk_norm=True))
                   for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))}
@@ -101,7 +101,7 @@ def test_translation_scores_are_batch_invariant(qk_norm):
 @pytest.mark.native
 def test_what_is_said_under_autocast_is_what_is_said_without():
     torch.manual_seed(0)
-    pairs, texts = Transformer(translator(60, 32, 2, 4, 48)).eval(), Transformer(writer(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval()
+    pairs, texts = Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(), Transformer(decoder_only(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval()
     assert PackedModel.of(pairs).native is not None
     source, real = torch.randint(4, 50, (3, 7)), torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
 

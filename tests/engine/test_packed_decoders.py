@@ -10,7 +10,7 @@ from qkv.engine import packed_weights
 from qkv.engine.packed_model import supports
 from qkv.engine.stepper import PackedStepper, PlainStepper
 from qkv.model.explained import explained
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import (
     Convolution,
     Dense,
@@ -34,8 +34,8 @@ VOCAB, WIDTH = 60, 24
 GPT2 = Spec(VOCAB, WIDTH, decoder=Stack((Layer(
     Heads(3, 3, 8, bias=True, out_bias=True), Dense(48, "gelu_tanh", bias=True), Norm("layer", "pre"), repeat=2,
 ),), "past", final_norm=True), positions=Learned(), max_len=90)
-LLAMA = writer(VOCAB, WIDTH, 2, Heads(4, 2, 6), Gated(40))
-QWEN = writer(VOCAB, WIDTH, 2, Heads(4, 1, 8, qk_norm=True), Gated(40))
+LLAMA = decoder_only(VOCAB, WIDTH, 2, Heads(4, 2, 6), Gated(40))
+QWEN = decoder_only(VOCAB, WIDTH, 2, Heads(4, 1, 8, qk_norm=True), Gated(40))
 
 
 def after_a_convolution(stack: Stack, width: int) -> Stack:
@@ -146,8 +146,8 @@ def test_a_large_matrix_multiplies_one_row_and_many_alike(monkeypatch, bias):
 
 
 def test_other_decoders_are_refused():
-    expert = writer(VOCAB, WIDTH, 1, Heads(2, 2, 8), Experts(2, 1, Gated(8)))
-    windowed = writer(VOCAB, WIDTH, 1, Heads(2, 2, 8, window=4), Gated(8))
+    expert = decoder_only(VOCAB, WIDTH, 1, Heads(2, 2, 8), Experts(2, 1, Gated(8)))
+    windowed = decoder_only(VOCAB, WIDTH, 1, Heads(2, 2, 8, window=4), Gated(8))
     twice = replace(LLAMA, decoder=after_a_convolution(after_a_convolution(LLAMA.decoder, 2), 2))
     unlike = after_a_convolution(LLAMA.decoder, 2)
     unlike = replace(LLAMA, decoder=replace(unlike, layers=(replace(unlike.layers[0], norm=Norm("layer")), unlike.layers[1])))

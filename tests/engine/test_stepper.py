@@ -9,19 +9,17 @@ from qkv.engine.packed_model import PackedModel, supports
 from qkv.engine.stepper import PackedStepper, PlainStepper, make_stepper
 from qkv.generate.decode import source_rows
 from qkv.model.explained import explained
-from qkv.model.presets import marian, translator
+from qkv.model.presets import encoder_decoder, marian, preset
 from qkv.model.spec import Experts, Gated, Heads, Layer, LmHead, Rotary, Spec, Stack
 from qkv.model.transformer import Transformer
-from qkv.train.recipe import Shape
-from qkv.train.shape import translator_spec
 
 SMALL = {"layers": 2, "d_model": 32, "d_ff": 48, "dropout": 0.2}
 SHAPES = {
-    "today's": Shape(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
-    "the paper's": Shape(**SMALL, place="post", positions="sinusoidal"),
-    "gated, learned positions": Shape(**SMALL, gated=True, activation="silu", positions="learned", max_len=90),
-    "gelu without positions": Shape(**SMALL, activation="gelu", positions="none", tied=False),
-    "gelu by tanh": Shape(**SMALL, activation="gelu_tanh"),
+    "today's": dict(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
+    "the paper's": dict(**SMALL, place="post", positions="sinusoidal"),
+    "gated, learned positions": dict(**SMALL, gated=True, activation="silu", positions="learned", max_len=90),
+    "gelu without positions": dict(**SMALL, activation="gelu", positions="none", tied=False),
+    "gelu by tanh": dict(**SMALL, activation="gelu_tanh"),
 }
 
 
@@ -32,7 +30,7 @@ def grouped() -> Spec:
     return Spec(60, 32, Stack((layer,), final_norm=True), decoder, Rotary(share=0.5), LmHead(bias=True), max_len=90)
 
 
-SPECS = {name: translator_spec(shape, 60, 50) for name, shape in SHAPES.items()} | {
+SPECS = {name: replace(preset("seq2seq", vocab_size=60, **shape), source_vocab_size=50) for name, shape in SHAPES.items()} | {
     "grouped heads, a bias on the logits": grouped(),
     "marian's": replace(marian(), vocab_size=60, d_model=32, **{
         side: Stack((replace(stack.layers[0], mixer=Heads(2, 2, 16, bias=True, out_bias=True), repeat=2,
@@ -109,7 +107,7 @@ def test_a_target_may_begin_with_given_tokens(name, steps_by):
 
 def test_float32_steps_agree_to_1e_5(steps_by):
     torch.manual_seed(0)
-    model, source = Transformer(translator(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
+    model, source = Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
     with torch.inference_mode():
         plain, packed, a, b = begin(model, source)
         for _ in range(20):
@@ -119,7 +117,7 @@ def test_float32_steps_agree_to_1e_5(steps_by):
 
 
 def test_joined_weights_follow_the_model_when_it_learns():
-    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
     first = PackedModel.of(model)
     assert PackedModel.of(model) is first
     with torch.no_grad():
@@ -134,7 +132,7 @@ def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
     source = torch.randint(4, 50, (2, 6))
     with torch.inference_mode():
         torch.manual_seed(0)
-        model = Transformer(translator(60, 32, 1, 4, 48)).double().eval()
+        model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).double().eval()
         assert model.embed.weight.is_inference()
         _, packed, a, b = begin(model, source)
         torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
@@ -169,7 +167,7 @@ def test_rotations_cleared_by_another_thread_are_computed_again():
 
 
 def test_other_kinds_of_decoders_take_the_plain_way():
-    spec = translator(60, 32, 1, 4, 48)
+    spec = encoder_decoder(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]
     windowed = replace(layer, mixer=replace(layer.mixer, window=4))
     expert = replace(layer, feed_forward=Experts(2, 1, Gated(8)))
@@ -179,7 +177,7 @@ def test_other_kinds_of_decoders_take_the_plain_way():
 
 
 def test_a_model_that_is_being_explained_takes_the_plain_way():
-    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
     with explained(model, ["decoder.layers.0.cross.branch.core"]):
         assert isinstance(make_stepper(model), PlainStepper)
     assert isinstance(make_stepper(model), PackedStepper)

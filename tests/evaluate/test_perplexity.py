@@ -10,7 +10,7 @@ import torch
 from qkv.errors import QkvError
 from qkv.evaluate import perplexity as module
 from qkv.evaluate.perplexity import Perplexity, translation_perplexity
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.spec import Learned
 from qkv.model.transformer import Transformer
 
@@ -25,7 +25,7 @@ def pairs(n: int) -> tuple[list[list[int]], list[list[int]]]:
 def test_it_equals_cross_entropy_sentence_by_sentence(monkeypatch, budget):
     monkeypatch.setattr(module, "BATCH_TOKENS", budget)
     torch.manual_seed(0)
-    model = Transformer(translator(20, 16, 2, 2, 32)).double().train()
+    model = Transformer(encoder_decoder(20, 16, 2, 2, 32)).double().train()
     sources, targets = pairs(30)
     ours = translation_perplexity(model, sources, targets)
     assert model.training
@@ -41,13 +41,13 @@ def test_it_equals_cross_entropy_sentence_by_sentence(monkeypatch, budget):
 
 
 def test_a_model_that_knows_nothing_wavers_among_all_tokens():
-    model = Transformer(translator(20, 16, 1, 2, 16))
+    model = Transformer(encoder_decoder(20, 16, 1, 2, 16))
     torch.nn.init.zeros_(model.embed.weight)
     assert translation_perplexity(model, *pairs(5)).value == pytest.approx(20, rel=1e-5)
 
 
 def test_pairs_beyond_the_models_positions_are_left_out_and_counted():
-    spec = replace(translator(20, 16, 1, 2, 16), positions=Learned(), max_len=6)
+    spec = replace(encoder_decoder(20, 16, 1, 2, 16), positions=Learned(), max_len=6)
     sources, targets = [[4, 2], [4] * 6 + [2], [4, 2]], [[1, 5, 2], [1, 5, 2], [1, *[5] * 6, 2]]
     ours = translation_perplexity(Transformer(spec), sources, targets)
     assert (ours.left_out, ours.tokens) == (2, 2)
@@ -55,7 +55,7 @@ def test_pairs_beyond_the_models_positions_are_left_out_and_counted():
 
 
 def test_a_model_in_training_is_in_training_again_after_an_error():
-    model = Transformer(translator(20, 16, 1, 2, 32)).train()
+    model = Transformer(encoder_decoder(20, 16, 1, 2, 32)).train()
     with pytest.raises(QkvError, match="out of range"):
         translation_perplexity(model, [[4, 2]], [[1, 99, 2]])  # there is no token 99
     assert all(module.training for module in model.modules())

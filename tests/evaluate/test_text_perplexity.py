@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import QkvError
 from qkv.evaluate.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity, windows
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
@@ -21,7 +21,7 @@ VOCAB = 11
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    return Transformer(writer(VOCAB, 16, 2, Heads(2, 2, 8), Gated(24))).double().eval()
+    return Transformer(decoder_only(VOCAB, 16, 2, Heads(2, 2, 8), Gated(24))).double().eval()
 
 
 def random_text(length, seed=0):
@@ -85,7 +85,7 @@ def test_the_model_is_left_as_it_was_found(model):
     lambda model: text_perplexity(model, np.array([VOCAB, 3]), 2, 8, first=0),
     lambda model: documents_perplexity(model, np.array([VOCAB, 3, 0]), 2, 8, eos=0)])
 def test_a_model_in_training_is_in_training_again_after_an_error(measure):
-    model = Transformer(writer(VOCAB, 16, 1, Heads(2, 2, 8), Gated(24))).train()
+    model = Transformer(decoder_only(VOCAB, 16, 1, Heads(2, 2, 8), Gated(24))).train()
     with pytest.raises(QkvError, match="out of range"):
         measure(model)  # there is no token VOCAB
     assert all(module.training for module in model.modules())

@@ -8,7 +8,7 @@ import torch
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.explore.explorer import Explorer
 from qkv.explore.subject import Subject
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Experts, Gated, Heads, Latent, Spec
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
@@ -25,13 +25,13 @@ def tokenizer(kind: str = "bytes") -> Tokenizer:
 def specs(vocab: int) -> dict[str, Spec]:
     """The three families, and decoders with other parts."""
     heads = Heads(4, 2, 4)
-    bert = reader(vocab, 16, 2, 4, 24)
+    bert = encoder_only(vocab, 16, 2, 4, 24)
     return {
-        "translator": replace(translator(vocab, 16, 2, 4, 24, 0.0), max_len=64),
-        "generator": replace(writer(vocab, 16, 2, heads, Gated(24)), max_len=64),
+        "translator": replace(encoder_decoder(vocab, 16, 2, 4, 24, 0.0), max_len=64),
+        "generator": replace(decoder_only(vocab, 16, 2, heads, Gated(24)), max_len=64),
         "embedder": replace(bert, max_len=64),
-        "experts": replace(writer(vocab, 16, 2, replace(heads, qk_norm=True), Experts(4, 2, Gated(8), shared=Gated(8))), max_len=64),
-        "latent": replace(writer(vocab, 16, 2, Latent(2, 6, 4, 4, 5), Gated(24)), max_len=64),
+        "experts": replace(decoder_only(vocab, 16, 2, replace(heads, qk_norm=True), Experts(4, 2, Gated(8), shared=Gated(8))), max_len=64),
+        "latent": replace(decoder_only(vocab, 16, 2, Latent(2, 6, 4, 4, 5), Gated(24)), max_len=64),
     }
 
 

@@ -10,7 +10,7 @@ from qkv.explore.looking import merged
 from qkv.explore.problem import Problem
 from qkv.explore.record import record
 from qkv.model.guided import AlignmentHead
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import Dense, Heads
 
 
@@ -102,7 +102,7 @@ def test_a_small_picture_keeps_the_peaks():
 
 def test_512_tokens_of_12_layers_with_12_heads_open_with_the_work_of_one_pass():
     tokens = tokenizer()
-    spec = writer(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu"))
+    spec = decoder_only(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu"))
     explorer = explorer_of(spec, tokens)
     model = explorer.subject.model.float().requires_grad_(False)         # or the counter looks for gradients
     with FlopCounterMode(display=False) as opening:

@@ -12,7 +12,7 @@ from small_explorers import explorer_of, small
 import qkv.explore
 from qkv.cli.explore import open_explorer
 from qkv.explore.app import make_app
-from qkv.model.presets import writer
+from qkv.model.presets import decoder_only
 from qkv.model.spec import Dense, Heads
 from qkv.text.learn import learn
 
@@ -146,7 +146,7 @@ def asked_for_first_view(browser, address) -> list[str]:
 
 def test_512_tokens_in_144_heads_ask_once_per_layer_and_scrolling_asks_for_nothing(browser):
     tokens = learn("char", ["今天天气真好 abcdefghijklmnopqrstuvwxyz"], 64)
-    long = replace(writer(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
+    long = replace(decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
     with served(make_app(explorer_of(long, tokens))) as address, tab(browser, address) as page:
         page.fill("textarea", ("今天天气真好 abc" * 60)[: 512 - page.locator(".step-numbers .token").count() + 6])
         asked: list[str] = []

@@ -8,7 +8,7 @@ import torch
 from qkv.errors import QkvError
 from qkv.explore.record import record
 from qkv.model.explained import fused_cores
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Experts, Gated, Heads, Latent
 from qkv.model.transformer import Transformer
 from qkv.textbook.attention import scaled_dot_product_attention
@@ -18,7 +18,7 @@ WEIGHTS = "decoder.layers.*.attn.branch.core.weights"
 
 def small_writer(mixer=None):
     torch.manual_seed(5)
-    spec = writer(31, 16, 2, mixer or Heads(4, 2, 4), Gated(24))
+    spec = decoder_only(31, 16, 2, mixer or Heads(4, 2, 4), Gated(24))
     return Transformer(replace(spec, max_len=32)).double().eval()
 
 
@@ -130,11 +130,11 @@ def test_recordings_may_be_nested():
 
 def test_all_families_and_parts_can_be_recorded():
     torch.manual_seed(3)
-    model, ids = Transformer(translator(31, 16, 2, 4, 24)).eval(), some_ids()
+    model, ids = Transformer(encoder_decoder(31, 16, 2, 4, 24)).eval(), some_ids()
     with record(model, "*.core.weights") as steps:
         model.decode(ids[:, :3], model.encode(ids))
     assert len(steps) == 6 and steps["decoder.layers.1.cross.branch.core.weights"].shape == (2, 4, 3, 6)
-    bert = Transformer(reader(31, 16, 2, 4, 24)).eval()
+    bert = Transformer(encoder_only(31, 16, 2, 4, 24)).eval()
     with record(bert, "encoder.layers.0.attn.branch.core.weights") as steps:
         bert.encode(ids)
     assert steps["encoder.layers.0.attn.branch.core.weights"].shape == (2, 4, 6, 6)
@@ -145,7 +145,7 @@ def test_all_families_and_parts_can_be_recorded():
 
 
 def test_several_outputs_are_a_tuple():
-    model = Transformer(writer(31, 16, 1, Heads(4, 4, 4), Experts(4, 2, Gated(8))))
+    model = Transformer(decoder_only(31, 16, 1, Heads(4, 4, 4), Experts(4, 2, Gated(8))))
     with record(model, "decoder.layers.0.ffn.branch.router") as steps:
         model.decode(some_ids())
     chosen, weights, scores = steps["decoder.layers.0.ffn.branch.router"]

@@ -10,7 +10,7 @@ from qkv.engine.stepper import PackedStepper, make_stepper
 from qkv.explore.record import record
 from qkv.generate.alignment import Link, Unit, align, cross_weights, source_units, target_units, unit_spans, units
 from qkv.model.guided import AlignmentHead
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -20,7 +20,7 @@ TEXTS = ["我爱机器学习。 I love machine learning very much, don't I?", "�
 @pytest.mark.parametrize("layers, chosen", [(1, 0), (2, 0), (4, 2)])
 def test_the_weights_are_those_of_the_last_but_one_layer_averaged_over_heads(layers, chosen):
     torch.manual_seed(3)
-    model = Transformer(translator(20, 16, layers, n_heads=2, d_ff=16)).double().eval()
+    model = Transformer(encoder_decoder(20, 16, layers, n_heads=2, d_ff=16)).double().eval()
     source, begun = [5, 6, 7, 2], [1, 9, 8]
     ours = cross_weights(model, source, begun)
     with record(model, "decoder.layers.*.cross.branch.core.weights") as steps, torch.no_grad():
@@ -32,7 +32,7 @@ def test_the_weights_are_those_of_the_last_but_one_layer_averaged_over_heads(lay
 
 def test_the_weights_of_a_chosen_head_are_those_of_that_head():
     torch.manual_seed(3)
-    model = Transformer(translator(20, 16, 3, n_heads=4, d_ff=16)).double().eval()
+    model = Transformer(encoder_decoder(20, 16, 3, n_heads=4, d_ff=16)).double().eval()
     with record(model, "decoder.layers.*.cross.branch.core.weights") as steps, torch.no_grad():
         model.decode(torch.tensor([[1, 9, 8]]), model.encode(torch.tensor([[5, 6, 7, 2]])))
     for layer, head in ((0, 3), (2, 1)):
@@ -42,7 +42,7 @@ def test_the_weights_of_a_chosen_head_are_those_of_that_head():
 
 def test_threads_that_look_at_the_weights_of_one_model_leave_each_other_and_its_translations_alone():
     torch.manual_seed(3)
-    model = Transformer(translator(20, 16, 3, n_heads=2, d_ff=16)).eval()
+    model = Transformer(encoder_decoder(20, 16, 3, n_heads=2, d_ff=16)).eval()
     asked, core = [([5, 6, 7, 2], [1, 9, 8]), ([9, 2], [1, 4])], model.decoder.layers[1].cross.branch.core
     expected = [cross_weights(model, *one) for one in asked]
     meeting = Barrier(3)                                        # both passes stand at the decoder's door, and a translation begins

@@ -13,7 +13,7 @@ import torch
 
 from qkv.engine.packed_model import PackedModel
 from qkv.kernels import build
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 
 X86 = platform.machine() in ("x86_64", "AMD64")
@@ -33,7 +33,7 @@ def empty_cache(tmp_path, monkeypatch):
 def test_without_a_working_compiler_torch_steps(empty_cache, monkeypatch, compiler):
     monkeypatch.setenv("CXX", compiler)
     assert build.library(torch.float32) is None
-    model = Transformer(translator(60, 32, 1, 4, 48)).eval()
+    model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
     assert PackedModel.of(model).native is None
     assert not empty_cache.exists() or not list(empty_cache.iterdir())
 

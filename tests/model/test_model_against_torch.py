@@ -8,13 +8,13 @@ from small_models import assert_close, build, padded, random_ids
 from torch import nn
 
 from qkv.model import spec as s
-from qkv.model.presets import translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.textbook.decoder_only import DecoderOnly
 from qkv.textbook.transformer import EncoderOnly
 from qkv.textbook.transformer import Transformer as TextbookTransformer
 
-POST = translator(29, 16, layers=2, n_heads=4, d_ff=24, dropout=0.0)
+POST = encoder_decoder(29, 16, layers=2, n_heads=4, d_ff=24, dropout=0.0)
 
 
 def with_norms(spec: s.Spec, norm: s.Norm) -> s.Spec:
@@ -110,7 +110,7 @@ def test_the_encoder_decoder_equals_the_textbooks():
 
 @torch.no_grad()
 def test_the_decoder_only_model_equals_the_textbooks():
-    spec = writer(29, 16, 2, s.Heads(4, 2, 4), s.Gated(24))
+    spec = decoder_only(29, 16, 2, s.Heads(4, 2, 4), s.Gated(24))
     ids = random_ids(spec, 3, 8)
     for ours, theirs, atol in both_types(build(spec), DecoderOnly(29, 16, 2, 4, 2, 24)):
         logits = ours.logits(ours.decode(ids))

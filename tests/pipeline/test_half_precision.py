@@ -11,7 +11,7 @@ from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.load import load_folder, widen_halves
 from qkv.cli.explore import open_explorer
 from qkv.model import spec as s
-from qkv.model.presets import reader, translator, writer
+from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator, Translator
 from qkv.pipeline.embedder import Embedder
@@ -20,9 +20,9 @@ from qkv.text.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat"
 FAMILIES = {
-    "generator": (Generator, lambda vocab: writer(vocab, 32, 1, s.Heads(4, 2, 8), s.Gated(48))),
-    "translator": (Translator, lambda vocab: translator(vocab, 32, 1, 4, 48)),
-    "embedder": (Embedder, lambda vocab: reader(vocab, 32, 1, 4, 48)),
+    "generator": (Generator, lambda vocab: decoder_only(vocab, 32, 1, s.Heads(4, 2, 8), s.Gated(48))),
+    "translator": (Translator, lambda vocab: encoder_decoder(vocab, 32, 1, 4, 48)),
+    "embedder": (Embedder, lambda vocab: encoder_only(vocab, 32, 1, 4, 48)),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.model.presets import reader
+from qkv.model.presets import encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder, Wishes
 from qkv.pipeline.index import Hit, Index
@@ -19,7 +19,7 @@ SENTENCES = [f"the {animal} {verb} {place}" for animal in ("cat", "dog", "cow") 
 def embedder(seed: int = 0) -> Embedder:
     torch.manual_seed(seed)
     tokenizer = learn("wordpiece", SENTENCES, 80)
-    return Embedder(Transformer(reader(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer)
+    return Embedder(Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer)
 
 
 @pytest.fixture

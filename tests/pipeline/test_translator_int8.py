@@ -7,7 +7,7 @@ from qkv.engine.stepper import make_stepper
 from qkv.errors import QkvError
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.decode import greedy
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 
 IDS = {"bos_id": 2, "eos_id": 3, "pad_id": 0}
@@ -16,7 +16,7 @@ IDS = {"bos_id": 2, "eos_id": 3, "pad_id": 0}
 def sharp_model() -> Transformer:
     """Weights large enough that one token clearly wins."""
     torch.manual_seed(0)
-    model = Transformer(translator(60, 64, 2, 4, 128)).eval()
+    model = Transformer(encoder_decoder(60, 64, 2, 4, 128)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.errors import QkvError
 from qkv.model import spec as s
-from qkv.model.presets import PRESETS, preset, reader, translator, writer
+from qkv.model.presets import PRESETS, decoder_only, encoder_decoder, encoder_only, preset
 from qkv.model.transformer import Transformer
 from qkv.plan import cost, rate
 from qkv.plan.formulas import beside_the_notes
@@ -29,14 +29,14 @@ ODD = s.Heads(4, 2, 10, window=5, bias=True, qk_norm=True)
 LATENT = s.Latent(n_heads=3, kv_rank=12, d_nope=8, d_rope=4, d_value=6, q_rank=10)
 EXPERTS = s.Experts(4, 2, s.Gated(20), shared=s.Dense(24, bias=True), balance_bias=True)
 TINY: dict[str, s.Spec] = {
-    "translator": replace(translator(50, 32, 2, n_heads=4, d_ff=48, dropout=0.0), source_vocab_size=40),
+    "translator": replace(encoder_decoder(50, 32, 2, n_heads=4, d_ff=48, dropout=0.0), source_vocab_size=40),
     "gpt": replace(preset("gpt2"), vocab_size=50, d_model=32, max_len=32, dropout=0.0, decoder=s.Stack((s.Layer(
         s.Heads(4, 4, 8, bias=True, out_bias=True), s.Dense(64, "gelu", bias=True), repeat=2),), "past", True)),
-    "grouped": writer(50, 32, 2, s.Heads(4, 2, 8), s.Gated(40)),
-    "wide heads": writer(50, 32, 2, ODD, s.Gated(40)),
-    "latent": writer(50, 32, 2, LATENT, s.Gated(40)),
-    "bert": replace(reader(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0),
-    "masked": replace(reader(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0, head=s.MaskedHead()),
+    "grouped": decoder_only(50, 32, 2, s.Heads(4, 2, 8), s.Gated(40)),
+    "wide heads": decoder_only(50, 32, 2, ODD, s.Gated(40)),
+    "latent": decoder_only(50, 32, 2, LATENT, s.Gated(40)),
+    "bert": replace(encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0),
+    "masked": replace(encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0, head=s.MaskedHead()),
 }
 MIXERS: list[s.Mixer] = [s.Convolution(3), s.TokenMlp(), s.Pooling(3), s.Recurrent("gru"), s.Recurrent("lstm")]
 
@@ -153,7 +153,7 @@ def test_mixtral_uses_12_9_billion_of_its_parameters_for_a_token() -> None:
 
 def test_active_parameters_are_those_with_a_gradient_from_one_token() -> None:
     """One token lights n_active experts and the shared one; of the table we count every row."""
-    spec = writer(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
+    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
     model = build(spec)
     run(model, Load(1, 0, 1)).sum().backward()
     active = 0
@@ -180,13 +180,13 @@ def test_flops_of_other_mixers_equal_what_torch_counts(mixer: s.Mixer, sees: Any
 
 
 def test_flops_of_experts_are_exact_when_all_are_asked_alike() -> None:
-    spec = writer(50, 32, 2, s.Heads(4, 2, 8), replace(EXPERTS, n_active=4))
+    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), replace(EXPERTS, n_active=4))
     assert cost.flops(spec, a_load(spec)) == counted_parts(build(spec), a_load(spec))
 
 
 def test_flops_of_experts_are_those_asked_for_and_padding_seats_come_on_top() -> None:
     """The batched product gives every expert as many seats as the busiest needs; empty seats are work, not cost."""
-    spec = writer(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
+    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
     model, load, empty = build(spec), a_load(spec), []
     for block in model.decoder.layers:  # type: ignore[union-attr]
         block.ffn.branch.experts.register_forward_hook(  # type: ignore[union-attr]
@@ -272,7 +272,7 @@ def saved_bytes(model: Transformer, load: Load) -> int:
 
 @pytest.mark.parametrize("name", ["translator", "gpt", "grouped", "latent", "experts", "dropout"])
 def test_the_estimate_of_activations_is_near_what_autograd_keeps(name: str) -> None:
-    extra = {"experts": writer(50, 32, 2, s.Heads(4, 2, 8), EXPERTS), "dropout": replace(TINY["gpt"], dropout=0.1)}
+    extra = {"experts": decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS), "dropout": replace(TINY["gpt"], dropout=0.1)}
     spec = (TINY | extra)[name]
     load = cost.load_of(spec, batch=8, length=24)
     ratio = cost.memory(spec, load).activations / saved_bytes(build(spec).train(), load)

@@ -12,20 +12,20 @@ import torch
 
 from qkv.data.builtin import builtin_pairs
 from qkv.model.door import to_json
+from qkv.model.presets import preset
 from qkv.model.spec import Experts, Gated, Spec, Stack
 from qkv.train.loop import Trainer
 from qkv.train.prepare import prepare_translation
-from qkv.train.recipe import Shape, TranslateRecipe
+from qkv.train.recipe import TranslateRecipe
 from qkv.train.report import Reporter
-from qkv.train.shape import translator_spec
 
 STEPS = 4
-TODAY = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, norm="rms", activation="relu2", bias=False, qk_norm=True, dropout=0.2)
-PAPER = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, place="post", positions="sinusoidal", dropout=0.2)
+TODAY = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "norm": "rms", "activation": "relu2", "bias": False, "qk_norm": True, "dropout": 0.2}
+PAPER = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "place": "post", "positions": "sinusoidal", "dropout": 0.2}
 RUNS = {
     "today": {"model": TODAY, "optimizer": "muon"},
     "paper": {"model": PAPER},
-    "gated": {"model": replace(TODAY, gated=True, activation="silu"), "ema": 0.9},
+    "gated": {"model": TODAY | {"gated": True, "activation": "silu"}, "ema": 0.9},
     "agreeing": {"model": TODAY, "r_drop": 5.0},
     "characters": {"model": TODAY, "tokenizer": "char"},
 }
@@ -33,7 +33,7 @@ RUNS = {
 
 def with_experts() -> Spec:
     """Today's shape, in which two of four experts and a shared one answer each token."""
-    spec, part = translator_spec(TODAY, 560, None), Experts(4, 2, Gated(32), shared=Gated(32))
+    spec, part = preset("seq2seq", vocab_size=560, **TODAY), Experts(4, 2, Gated(32), shared=Gated(32))
 
     def asked(stack: Stack | None) -> Stack | None:
         return stack and replace(stack, layers=tuple(replace(layer, feed_forward=part) for layer in stack.layers))

@@ -10,12 +10,12 @@ import torch
 from qkv.data.builtin import builtin_pairs
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.prepare import prepare_translation
-from qkv.train.recipe import Shape, TranslateRecipe
+from qkv.train.recipe import TranslateRecipe
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
 TINY = TranslateRecipe(
-    vocab_size=400, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64), steps=12, batch_tokens=400,
+    vocab_size=400, model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64}, steps=12, batch_tokens=400,
     save_every=3, validate_every=6, warmup=3, lr=5e-3, valid_bleu=False,
 )
 

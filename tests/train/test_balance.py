@@ -7,7 +7,7 @@ import torch
 
 from qkv.model import spec as s
 from qkv.model.door import to_json
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.train.loop import Trainer
 from qkv.train.translation import Translation
 
@@ -15,7 +15,7 @@ from qkv.train.translation import Translation
 @pytest.fixture
 def with_experts(tmp_path):
     """The path of a model.json whose feed-forwards are four experts, of which each token asks one."""
-    plain = translator(vocab_size=400, d_model=16, layers=1, n_heads=2, d_ff=32)
+    plain = encoder_decoder(vocab_size=400, d_model=16, layers=1, n_heads=2, d_ff=32)
     experts = s.Experts(n_experts=4, n_active=1, each=s.Gated(32))
 
     def replaced(stack: s.Stack) -> s.Stack:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv.model.pooling import pool
-from qkv.model.presets import reader
+from qkv.model.presets import encoder_only
 from qkv.model.transformer import Transformer
 from qkv.train import contrast
 from qkv.train.contrast import contrastive_loss, cut_chunks, meanings
@@ -83,7 +83,7 @@ def test_groups_that_share_a_text_mean_the_same_also_through_a_third():
 
 def model_and_rows(dropout, sentences=24, seed=3):
     torch.manual_seed(seed)
-    model = Transformer(replace(reader(50, 16, 2, 2, 32), dropout=dropout, head=None)).double()
+    model = Transformer(replace(encoder_only(50, 16, 2, 2, 32), dropout=dropout, head=None)).double()
     draws = np.random.default_rng(seed)
     return model, [draws.integers(1, 50, draws.integers(2, 12)) for _ in range(sentences)]
 

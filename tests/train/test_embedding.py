@@ -22,12 +22,12 @@ from qkv.train.embedding import Embedding, MeaningBatch
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.masking import Masked
 from qkv.train.prepare_embed import prepare_embedding
-from qkv.train.recipe import EmbedRecipe, Shape
+from qkv.train.recipe import EmbedRecipe
 from qkv.train.recipe_reader import read_recipe
-from qkv.train.shape import reader_spec
 from qkv.train.signals import STOPPED
+from qkv.train.task_specs import embedding_spec
 
-SHAPE = Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=128, dropout=0.0)
+SHAPE = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 128, "dropout": 0.0}
 TINY = EmbedRecipe(
     model=SHAPE, tokenizer="bytes", vocab_size=400, steps=8, batch_pairs=16, chunk=5, batch_tokens=400, save_every=2,
     validate_every=4, warmup=2, lr=5e-3,
@@ -124,7 +124,7 @@ def test_sizes_count_what_is_predicted_and_what_is_real(make):
 
 
 def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
-    task = make(text=(str(files / "long.txt"),), masked_steps=2, model=replace(SHAPE, max_len=32))
+    task = make(text=(str(files / "long.txt"),), masked_steps=2, model=SHAPE | {"max_len": 32})
     assert task.plain is not None and int(task.plain.lengths.max()) == 30 and len(task.text_plan.dropped) == 0
     text = "".join((files / "long.txt").read_text(encoding="utf-8").split())
     assert "".join(task.tokenizer.decode(task.plain.ids.tolist()).split()) == text
@@ -208,7 +208,7 @@ def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokeniz
 
 @pytest.mark.parametrize("stopped", [2, 5])
 def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopped):
-    task = make(masked_steps=3, model=replace(SHAPE, dropout=0.2), views=3, recompute=True, optimizer="muon")
+    task = make(masked_steps=3, model=SHAPE | {"dropout": 0.2}, views=3, recompute=True, optimizer="muon")
     whole, broken = (Trainer(task, task.recipe, tmp_path / name) for name in ("whole", "broken"))
     assert whole.run() == 0
     step = broken.step
@@ -265,5 +265,5 @@ def test_too_few_groups_to_hold_some_out_are_named(tmp_path, monkeypatch):
 def test_a_shipped_recipe_builds_an_encoder(name):
     recipe = read_recipe(EmbedRecipe, Path(__file__).resolve().parents[2] / "recipes" / f"{name}.yaml")
     with torch.device("meta"):
-        model = Transformer(reader_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0))
+        model = Transformer(embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0))
     assert model.decoder is None and sum(one.numel() for one in model.parameters()) > 1_000_000

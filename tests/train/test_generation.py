@@ -28,11 +28,11 @@ from qkv.train.card import write_card
 from qkv.train.generation import NOBODY
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.prepare_text import prepare_generation
-from qkv.train.recipe import GenerateRecipe, Shape
+from qkv.train.recipe import GenerateRecipe
 from qkv.train.recipe_reader import read_recipe
 
 SENTENCES = [pair.target for pair in builtin_pairs()[0][:400]]
-SHAPE = Shape(layers=1, d_model=32, n_heads=2, d_ff=64, dropout=0.0, norm="rms", bias=False)
+SHAPE = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "dropout": 0.0, "norm": "rms", "bias": False}
 TINY = GenerateRecipe(
     tokenizer="char", context=32, batch_tokens=256, valid_share=0.1, model=SHAPE, steps=12, warmup=3, lr=5e-3, save_every=4,
     validate_every=6)
@@ -125,7 +125,7 @@ def test_prompts_of_a_model_of_separate_documents_begin_as_its_documents_did(mak
 
 
 def test_sizes_make_a_decoder_alone_whose_first_layer_may_convolve(make_task):
-    task = make_task(model=replace(SHAPE, layers=3, convolution=4))
+    task = make_task(model=SHAPE | {"layers": 3, "convolution": 4})
     assert task.spec.encoder is None and task.spec.max_len == 32 and task.spec.decoder.sees == "past"
     assert [one.mixer.kind for one in task.spec.decoder.each_layer()] == ["convolution", "heads", "heads"]
     model, batch = built(task), task.batch(0)
@@ -195,7 +195,7 @@ def test_a_few_hundred_steps_beat_the_letters_own_frequencies(make_task, book, t
 
 
 def test_a_resumed_run_equals_an_unbroken_one(make_task, tmp_path):
-    whole = {"steps": 12, "schedule": "constant", "optimizer": "muon", "model": replace(SHAPE, dropout=0.1)}
+    whole = {"steps": 12, "schedule": "constant", "optimizer": "muon", "model": SHAPE | {"dropout": 0.1}}
     trained(make_task(**whole), tmp_path / "whole")
     trained(make_task("again", **{**whole, "steps": 6}), tmp_path / "broken")
     trained(make_task("again", resume=True, **whole), tmp_path / "broken", resume=True)

@@ -7,7 +7,7 @@ from qkv.data.builtin import builtin_pairs
 from qkv.train import loop
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.prepare_embed import prepare_embedding
-from qkv.train.recipe import EmbedRecipe, Shape
+from qkv.train.recipe import EmbedRecipe
 
 
 @pytest.mark.parametrize("changes", [{"best_by": "loss"}, {"valid_bleu": False}])
@@ -38,7 +38,7 @@ def test_a_checkpoint_that_does_not_tell_its_goal_goes_on_with_the_recipe_s(trai
 def test_patience_begins_after_the_masked_steps(tmp_path):
     pairs = tmp_path / "a.tsv"
     pairs.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in builtin_pairs()[0][:40]), encoding="utf-8")
-    recipe = EmbedRecipe(pairs=str(pairs), tokenizer="char", model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32), steps=20,
+    recipe = EmbedRecipe(pairs=str(pairs), tokenizer="char", model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32}, steps=20,
                          masked_steps=6, patience=2, validate_every=2, save_every=20, batch_tokens=400, batch_pairs=8)
     one = Trainer(prepare_embedding(recipe, tmp_path / "data"), recipe, tmp_path / "run")
     found = iter([0.5, 0.1, 0.1, 0.1, 0.6, 0.1, 0.1])  # at steps 2, 4, 6 only masked tokens were learned

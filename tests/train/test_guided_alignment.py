@@ -13,7 +13,7 @@ from qkv.errors import QkvError
 from qkv.evaluate.alignment_error import alignment_error_rate
 from qkv.generate.alignment import cross_weights
 from qkv.model.guided import AlignmentHead, GuidedCore, alignment_head, core_path, guide, guided_loss
-from qkv.model.presets import translator
+from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
 from qkv.text.words import word_spans
@@ -33,7 +33,7 @@ def alignment(corpus, tmp_path):
 
 def small_model(**changes):
     torch.manual_seed(1)
-    return Transformer(translator(20, 16, 3, n_heads=2, d_ff=16, **changes)).double()
+    return Transformer(encoder_decoder(20, 16, 3, n_heads=2, d_ff=16, **changes)).double()
 
 
 SOURCE, BEGUN = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9, 8], [1, 4, 0]])

@@ -14,7 +14,6 @@ from qkv.errors import QkvError
 from qkv.train import loop
 from qkv.train.loop import Trainer, state_to_resume
 from qkv.train.luck import luck_at
-from qkv.train.recipe import Shape
 from qkv.train.report import read_metrics
 from qkv.train.state import folder_of, load_state, saved_steps
 
@@ -25,7 +24,7 @@ from qkv.train.state import folder_of, load_state, saved_steps
     ("loss", math.inf, {"optimizer": "muon", "ema": 0.9, "accumulate": 2}),
     ("gradient", math.nan, {"optimizer": "muon", "ema": 0.9}),
     ("gradient", -math.inf, {"optimizer": "adam", "clip": 0.0}),
-    ("forward", math.nan, {"model": Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, norm="batch")}),
+    ("forward", math.nan, {"model": {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "norm": "batch"}}),
 ])  # fmt: skip
 def test_a_step_that_is_not_finite_changes_nothing(trainer, where, value, changes):
     one = trainer(steps=40, save_every=100, validate_every=100, **changes)
@@ -56,7 +55,7 @@ def spoil(trainer, where, value, steps):
 
 
 def test_two_micro_batches_make_the_gradient_of_both_together(trainer):
-    shape = Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, dropout=0.0)
+    shape = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "dropout": 0.0}
     one = trainer(accumulate=2, model=shape)
     batches = [one.task.batch(0), one.task.batch(1)]
     counts = [one.task.sizes(batch)[0] for batch in batches]
@@ -87,7 +86,7 @@ def test_a_step_moves_by_the_clipped_gradient_at_the_scheduled_rate(trainer):
 
 
 def test_the_loss_falls(trainer):
-    one = trainer(steps=100, save_every=100, validate_every=50, model=Shape(layers=1, d_model=32, n_heads=2, d_ff=64, max_len=64))
+    one = trainer(steps=100, save_every=100, validate_every=50, model={"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "max_len": 64})
     assert one.run() == 0
     first, last = (entry["loss"] for entry in read_metrics(one.folder / "metrics.jsonl") if entry["kind"] == "valid")
     assert last < first < math.log(400)
@@ -177,7 +176,7 @@ def test_the_running_average_is_what_is_measured_and_published(trainer):
     {"optimizer": "muon", "ema": 0.9, "average": 3, "weight_decay": 0.1},
     {"bpe_dropout": 0.2, "bpe_variants": 2, "ema": 0.9, "steps": 24},
     {"shared_vocab": False, "tokenizer": "char", "valid_bleu": True, "r_drop": 1.0, "schedule": "cosine"},
-    {"model": Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, norm="batch", tied=False), "optimizer": "muon"},
+    {"model": {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "norm": "batch", "tied": False}, "optimizer": "muon"},
 ], ids=["adamw", "accumulated", "muon+ema+average", "bpe-dropout", "two vocabularies", "batch norm"])  # fmt: skip
 def test_a_run_stopped_again_and_again_equals_an_unbroken_one(trainer, changes):
     whole, broken = trainer(**changes), trainer("other", **changes)
@@ -238,7 +237,7 @@ def test_a_damaged_checkpoint_that_was_passed_over_is_named_on_stderr(trainer, c
     assert "passed over, damaged: step-000012/model.safetensors: missing; put back a good copy\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("changes", [{"model": Shape(layers=1, d_model=32, n_heads=2, d_ff=32)}, {"optimizer": "muon"}, {"ema": 0.9}])
+@pytest.mark.parametrize("changes", [{"model": {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 32}}, {"optimizer": "muon"}, {"ema": 0.9}])
 def test_a_run_is_not_resumed_with_another_model_optimiser_or_average(trainer, changes):
     one = trainer(steps=3)
     assert one.run() == 0

@@ -1,22 +1,23 @@
 """Optimisers take the steps their formulas say, and decay pulls at matrices only."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
+from qkv.model.presets import preset
 from qkv.model.transformer import Transformer
 from qkv.train.optim import Muon, make_optimizers, orthogonalised, set_share
-from qkv.train.recipe import Recipe, Shape
-from qkv.train.shape import translator_spec
+from qkv.train.recipe import Recipe
 from qkv.train.state import flatten_optimizer, restore_optimizer
 
-SHAPE = Shape(layers=1, d_model=8, n_heads=2, d_ff=12, qk_norm=True, positions="learned", max_len=9, tied=False)
+SHAPE = {"layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 12, "qk_norm": True, "positions": "learned", "max_len": 9, "tied": False}
 
 
 def small_model():
     torch.manual_seed(1)
-    return Transformer(translator_spec(SHAPE, 20, 15))
+    return Transformer(replace(preset("seq2seq", vocab_size=20, **SHAPE), source_vocab_size=15))
 
 
 def with_gradients(model, seed):

@@ -7,9 +7,10 @@ import pytest
 
 from qkv.errors import QkvError
 from qkv.language import set_language
-from qkv.train.recipe import EmbedRecipe, GenerateRecipe, Shape, TranslateRecipe
+from qkv.model.presets import ARGUMENTS
+from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import LIMITS, explain, read_recipe
-from qkv.train.shape import translator_spec
+from qkv.train.task_specs import translation_spec
 
 
 @pytest.fixture
@@ -38,13 +39,14 @@ def test_a_file_gives_way_to_settings_and_settings_to_flags(tmp_path):
 
 def test_a_dotted_key_changes_one_size_and_leaves_the_others(tmp_path):
     recipe = read_recipe(TranslateRecipe, written(tmp_path, "model: {d_model: 32, layers: 2}"), ["model.d_model=64", "model.n_heads=2"])
-    assert recipe.model == Shape(d_model=64, layers=2, n_heads=2)
+    assert recipe.model == TranslateRecipe(model={"preset": "seq2seq", "d_model": 64, "layers": 2, "n_heads": 2}).model
+    assert (recipe.model["d_model"], recipe.model["layers"], recipe.model["d_ff"]) == (64, 2, 512)
 
 
 def test_the_model_may_be_a_name():
-    assert read_recipe(TranslateRecipe, None, ["model=paper-base"]).model == "paper-base"
-    assert complaint("model=tiny", "model.d_model=64") == (
-        "--set model.d_model: model is already 'tiny'; give a name or sizes, not both")
+    paper = {"preset": "paper-base", "d_model": 512, "layers": 6, "n_heads": 8, "d_ff": 2_048, "dropout": 0.1}
+    assert read_recipe(TranslateRecipe, None, ["model=paper-base"]).model == paper
+    assert read_recipe(TranslateRecipe, None, ["model=paper-base", "model.layers=2"]).model == paper | {"layers": 2}
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("5E-4", 0.0005), ("2", 2.0), (" 0.25 ", 0.25)])
@@ -66,7 +68,7 @@ def test_a_recipe_written_out_reads_back_the_same(tmp_path):
     path = written(tmp_path, recipe.to_yaml())
     assert read_recipe(TranslateRecipe, path) == recipe
     assert "数据/a.zh" in path.read_text(encoding="utf-8")
-    assert path.read_text(encoding="utf-8").count("\n") == len(fields(TranslateRecipe)) + len(fields(Shape))
+    assert path.read_text(encoding="utf-8").count("\n") == len(fields(TranslateRecipe)) + len(recipe.model)
 
 
 def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
@@ -76,20 +78,20 @@ def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
 
 @pytest.mark.parametrize(("settings", "line"), [
     (["warmup_step=3"], "--set: no option 'warmup_step'; did you mean 'warmup'?"),
-    (["model.d_modle=3"], "--set: no option 'model.d_modle'; did you mean 'd_model'?"),
+    (["model.d_modle=3"], "model: 'seq2seq' has no argument 'd_modle', nor has a spec such a field; did you mean 'd_model'?"),
     (["stepz=1", "sede=2"], "--set: no option 'stepz', no option 'sede'; did you mean 'steps'?, did you mean 'seed'?"),
     (["steps=many"], "--set: steps cannot be 'many'; use a whole number"),
     (["steps=2.5"], "--set: steps cannot be 2.5; use a whole number"),
     (["lr=fast"], "--set: lr cannot be 'fast'; use a number"),
     (["compile=perhaps"], "--set: compile cannot be 'perhaps'; use true or false"),
     (["source=[1]"], "--set: source cannot be [1]; use text, in quotes if it looks like something else"),
-    (["optimizer=sgd"], "--set: optimizer cannot be 'sgd'; use 'adam', 'adamw' or 'muon'"),
-    (["model.place=top"], "--set: model.place cannot be 'top'; use 'pre' or 'post'"),
-    (["model=3"], "--set: model cannot be 3; use a preset's name, the path of a model.json, or sizes"),
+    (["optimizer=sgd"], "--set: optimizer cannot be 'sgd'; choose from adam, adamw, muon"),
+    (["model.place=top"], "model, place: cannot be 'top'; choose from pre, post"),
+    (["model=3"], "model: cannot be 3; use a preset's name, the path of a model.json, or a preset with arguments"),
     (["steps"], "--set steps: no value; write key=value"),
     (["lr={"], "--set lr={: is not YAML (while parsing a flow node); write key: value"),
     (["steps=0"], "--set: steps cannot be 0; use 1 or more"),
-    (["lr=-1", "model.dropout=1"], "--set: lr cannot be -1.0, model.dropout cannot be 1.0; use 0 or more, use 0 to 0.999999"),
+    (["lr=-1", "bpe_dropout=1"], "--set: lr cannot be -1.0, bpe_dropout cannot be 1.0; use 0 or more, use 0 to 0.999999"),
     (["lr=.nan"], "--set: lr cannot be nan; use 0 or more"),
     (["seed=-1"], "--set: seed cannot be -1; use 0 to 2147483647"),
 ])  # fmt: skip
@@ -110,13 +112,13 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(tmp_path):
     assert complaint(path=tmp_path / "b.yaml") == f"{tmp_path}/b.yaml: a binary file, not text; give plain text in UTF-8"
     (tmp_path / "model.json").write_bytes(b'{"vocab_size": 3,\n\n "\xb0": 1}')
     with pytest.raises(QkvError) as error:
-        translator_spec(str(tmp_path / "model.json"), 10, None)
+        translation_spec({"preset": str(tmp_path / "model.json")}, 10, None)
     assert str(error.value) == f"{tmp_path}/model.json, line 3, byte 3: 0xb0 is not UTF-8; convert the file to UTF-8"
 
 
 def test_complaints_are_made_in_chinese_too(chinese):
     assert complaint("warmup_step=3") == "--set: 没有选项 'warmup_step'; 是不是想写 'warmup'？"
-    assert complaint("steps=x", "dtype=f8") == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 请用 'float32' or 'bf16'"
+    assert complaint("steps=x", "dtype=f8") == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 可选：float32、bf16"
     assert complaint("ema=1") == "--set: ema 不能是 1.0; 请用 0 到 0.999999 的数"
 
 
@@ -125,7 +127,7 @@ def test_explain_lists_every_option_with_its_default_and_a_reason(chinese, kind)
     in_chinese = explain(kind)
     set_language("en")
     in_english = explain(kind)
-    names = {one.name for one in fields(kind)} - {"model"} | {f"model.{one.name}" for one in fields(Shape)}
+    names = {one.name for one in fields(kind)} | {f"model.{name}" for name in ARGUMENTS}
     assert {name for name, _, _ in in_english} == {name for name, _, _ in in_chinese} == names
     assert ("warmup", "200", "steps of rising learning rate") in in_english
     for (_, _, en), (_, _, zh) in zip(in_english, in_chinese, strict=True):
@@ -133,6 +135,6 @@ def test_explain_lists_every_option_with_its_default_and_a_reason(chinese, kind)
 
 
 def test_every_limit_is_of_an_option_and_every_number_has_a_limit():
-    every = chain.from_iterable(map(fields, (TranslateRecipe, GenerateRecipe, EmbedRecipe, Shape)))
+    every = chain.from_iterable(map(fields, (TranslateRecipe, GenerateRecipe, EmbedRecipe)))
     kinds = {one.name: one.type for one in every}
     assert set(LIMITS) == {name for name, kind in kinds.items() if kind in (int, float)}

@@ -9,7 +9,7 @@ import yaml
 from qkv.model.transformer import Transformer
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
-from qkv.train.shape import translator_spec
+from qkv.train.task_specs import translation_spec
 
 KINDS = {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
@@ -22,7 +22,7 @@ def test_a_shipped_recipe_reads_and_builds(path):
     if kind is not TranslateRecipe:
         return  # their models are built in tests/train/test_generation.py and test_embedding.py
     with torch.device("meta"):
-        model = Transformer(translator_spec(recipe.model, recipe.vocab_size, None))
+        model = Transformer(translation_spec(recipe.model, recipe.vocab_size, None))
     assert sum(one.numel() for one in model.parameters()) > 1_000_000
 
 

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from qkv.data.batches import PairBatch
 from qkv.errors import QkvError
 from qkv.model.transformer import Transformer
-from qkv.train.recipe import Shape
 
-SHAPE = Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, dropout=0.0)
+SHAPE = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "dropout": 0.0}
 
 
 def built(task, seed=0):
@@ -144,7 +143,7 @@ def test_a_validation_compares_each_translation_with_its_own_reference(make_task
 
 
 def test_r_drop_adds_the_disagreement_of_two_passes(make_task):
-    task = make_task(r_drop=5.0, model=Shape(layers=1, d_model=16, n_heads=2, d_ff=32, max_len=64, dropout=0.2))
+    task = make_task(r_drop=5.0, model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "dropout": 0.2})
     model, batch = built(task).double().train(), task.batch(0)
     torch.manual_seed(7)
     found = task.loss(model, batch)
