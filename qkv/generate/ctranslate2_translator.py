@@ -5,6 +5,7 @@ of them wins, and when nothing can overtake it any more, is decided here by our 
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 # of log-probabilities; 0 would do so too, but lets a search end as soon as its first beam has.
 NO_PENALTY = 1e-9
 IMPOSSIBLE = -1e30  # log-probability of a token that must not be said
-CLOSE = 0.02        # scores: see _scored
 MORE_STEPS = 4      # beyond the usual length: by then most searches are settled, others begin again with twice as many
 
 
@@ -75,7 +75,7 @@ class CTranslate2Translator(TextTranslator):
                     found[n] = best
             steps *= 2
         self.pace = sum(len(best[0].ids) for best in found.values()) / sum(map(len, rows))
-        return [best[: settings.n_best] for best in self._scored(rows, [found[n] for n in range(len(rows))], settings)]
+        return [found[n] for n in range(len(rows))]
 
     def _search_steps(self, rows: list[list[int]], steps: int, settings: Settings) -> list[list[Hypothesis]]:
         """All that ended within so many steps, and what was alive after the last of them."""
@@ -90,42 +90,25 @@ class CTranslate2Translator(TextTranslator):
                  for said, score in zip(one.hypotheses, one.scores or [0.0], strict=True) if score > IMPOSSIBLE]
                 for one in results]
 
-    def _scored(self, rows: list[list[int]], found: list[list[Hypothesis]], settings: Settings) -> list[list[Hypothesis]]:
-        """Scores as we count them, where they are shown or decide.
-
-        CTranslate2 shares out the probability of <bos> and <pad>, which must not be said, among all other tokens; we do
-        not. The difference is small (0.002 measured), so it matters only for scores that are shown or close to others.
-        """
-        if settings.beam_size == 1 and not settings.details:
-            return found
-        close = [n for n, best in enumerate(found) if settings.details or len(best) > settings.n_best]
-        sources = [[self.source_names[id] for id in rows[n]] for n in close for _ in found[n]]
-        targets = [[self.names[id] for id in one.ids if id != self.eos] for n in close for one in found[n]]
-        sums = iter(self.core.score_batch(sources, targets, max_batch_size=settings.batch_size, max_input_length=0))
-        for n in close:
-            exact = [(one.ids, sum(next(sums).log_probs[: len(one.ids)])) for one in found[n]]  # <eos> only if it was said
-            found[n] = sorted((Hypothesis(ids, total, total / settings.penalty(len(ids))) for ids, total in exact),
-                              key=lambda one: -one.score)
-        return found
-
     def _hypothesis(self, said: list[str], log_prob: float, settings: Settings) -> Hypothesis:
         return Hypothesis([self.ids[name] for name in said], log_prob, log_prob / settings.penalty(len(said)))
 
 
 def settled(found: list[Hypothesis], eos: int, steps: int, limit: int, settings: Settings) -> list[Hypothesis]:
-    """The n_best and what is close to them, if nothing alive after `steps` can still overtake one of them; else none.
+    """The n_best, if no live hypothesis after `steps` can still beat one of them; else none.
 
-    What is alive only loses probability from here on, and no penalty is larger than that of the longest translation.
+    A live hypothesis only loses probability, and no length penalty is larger than that of the longest translation. Of the
+    last step CTranslate2 returns the best `beam_size`: if all of them ended, the live ones rank below the worst of them.
     """
     whole = [one for one in found if one.ids[-1] == eos or steps == limit]
     whole.sort(key=lambda one: (-one.score, len(one.ids)))
-    worst = whole[: settings.n_best][-1].score - CLOSE if whole else 0.0
-    best = [one for one in whole if one.score >= worst]
-    alive = [one.log_prob for one in found if len(one.ids) == steps and one.ids[-1] != eos]
-    if steps == limit or not alive or settings.beam_size == 1:
+    best = whole[: settings.n_best]
+    if steps == limit or settings.beam_size == 1:
         return best
-    sure = len(best) >= settings.n_best and worst >= max(alive) / settings.penalty(limit)
-    return best if sure else []
+    last = [one for one in found if len(one.ids) == steps]
+    alive = [one.log_prob for one in last if one.ids[-1] != eos] or [min((one.log_prob for one in last), default=-math.inf)]
+    hope = max(alive) / settings.penalty(limit)
+    return best if hope == -math.inf or (len(best) == settings.n_best and best[-1].score >= hope) else []
 
 
 # ── Reading the folder ───────────────────────────────────────────────────────────────────────────────────────────

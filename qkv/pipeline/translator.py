@@ -96,7 +96,8 @@ class Translator(TextTranslator):
         said = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=limits, int8=self.int8)
         if not settings.details:
             return [[Hypothesis(ids, 0.0, 0.0)] for ids in said]
-        sums = [sum(gains) for gains in forced_log_probs(self.model, source, real, said, self.bos)]
+        suppressed = [token for token in (self.bos, self.pad) if token != self.eos]
+        sums = [sum(gains) for gains in forced_log_probs(self.model, source, real, said, self.bos, suppressed)]
         return [[Hypothesis(ids, total, total / rules.penalty(len(ids)))] for ids, total in zip(said, sums, strict=True)]
 
     def _side_by_side(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
