@@ -74,8 +74,9 @@ class Search:
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[1] The best 2 * size ways to add a token: the live one prolonged, the token, the sum of log-probabilities."""
+        logits.index_fill_(1, self.suppressed, -math.inf)  # before the softmax, as in CTranslate2
         shift = self.log_prob - log_sum(logits).view_as(self.log_prob)
-        return best_sums(logits.index_fill_(1, self.suppressed, -math.inf), shift, 2 * self.rules.size)
+        return best_sums(logits, shift, 2 * self.rules.size)
 
 
 class Sentence:

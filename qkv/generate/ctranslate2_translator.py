@@ -4,6 +4,7 @@ CTranslate2 extends the beams; which of them wins, and when nothing can overtake
 Explained in docs/ctranslate2.md.
 """
 
+import math
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +16,6 @@ from qkv.generate.config import TranslationConfig
 # of log-probabilities; 0 would do so too, but lets a search end as soon as its first beam has.
 NO_PENALTY = 1e-9
 IMPOSSIBLE = -1e30  # log-probability of a token that must not be said
-CLOSE = 0.02        # scores: see _scored
 MORE_STEPS = 4      # beyond the usual length: by then most searches are settled, others begin again with twice as many
 
 
@@ -50,7 +50,7 @@ class CTranslate2Search:
                     found[n] = best
             steps *= 2
         self.pace = sum(len(best[0].ids) for best in found.values()) / sum(map(len, rows))
-        return [best[: config.n_best] for best in self._scored(rows, [found[n] for n in range(len(rows))], config)]
+        return [found[n] for n in range(len(rows))]
 
     def _search_steps(self, rows: list[list[int]], steps: int, config: TranslationConfig) -> list[list[Hypothesis]]:
         """All that ended within so many steps, and what was alive after the last of them."""
@@ -65,39 +65,22 @@ class CTranslate2Search:
                  for said, score in zip(one.hypotheses, one.scores or [0.0], strict=True) if score > IMPOSSIBLE]
                 for one in results]
 
-    def _scored(self, rows: list[list[int]], found: list[list[Hypothesis]], config: TranslationConfig) -> list[list[Hypothesis]]:
-        """Scores as we count them, where they are shown or decide.
-
-        CTranslate2 shares out the probability of <bos> and <pad>, which must not be said, among all other tokens; we do
-        not. The difference is small (0.002 measured), so it matters only for scores that are shown or close to others.
-        """
-        if config.beam_size == 1 and not config.details:
-            return found
-        close = [n for n, best in enumerate(found) if config.details or len(best) > config.n_best]
-        sources = [[self.source_names[id] for id in rows[n]] for n in close for _ in found[n]]
-        targets = [[self.names[id] for id in one.ids if id != self.eos] for n in close for one in found[n]]
-        sums = iter(self.core.score_batch(sources, targets, max_batch_size=config.batch_size, max_input_length=0))
-        for n in close:
-            exact = [(one.ids, sum(next(sums).log_probs[: len(one.ids)])) for one in found[n]]  # <eos> only if it was said
-            found[n] = sorted((Hypothesis(ids, total, total / config.penalty(len(ids))) for ids, total in exact),
-                              key=lambda one: -one.score)
-        return found
-
     def _hypothesis(self, said: list[str], log_prob: float, config: TranslationConfig) -> Hypothesis:
         return Hypothesis([self.ids[name] for name in said], log_prob, log_prob / config.penalty(len(said)))
 
 
 def settled(found: list[Hypothesis], eos: int, steps: int, limit: int, config: TranslationConfig) -> list[Hypothesis]:
-    """The n_best and what is close to them, if nothing alive after `steps` can still overtake one of them; else none.
+    """The n_best, if no live hypothesis after `steps` can still beat one of them; else none.
 
-    What is alive only loses probability from here on, and no penalty is larger than that of the longest translation.
+    A live hypothesis only loses probability, and no length penalty is larger than that of the longest translation. Of the
+    last step CTranslate2 returns the best `beam_size`: if all of them ended, the live ones rank below the worst of them.
     """
     whole = [one for one in found if one.ids[-1] == eos or steps == limit]
     whole.sort(key=lambda one: (-one.score, len(one.ids)))
-    worst = whole[: config.n_best][-1].score - CLOSE if whole else 0.0
-    best = [one for one in whole if one.score >= worst]
-    alive = [one.log_prob for one in found if len(one.ids) == steps and one.ids[-1] != eos]
-    if steps == limit or not alive or config.beam_size == 1:
+    best = whole[: config.n_best]
+    if steps == limit or config.beam_size == 1:
         return best
-    sure = len(best) >= config.n_best and worst >= max(alive) / config.penalty(limit)
-    return best if sure else []
+    last = [one for one in found if len(one.ids) == steps]
+    alive = [one.log_prob for one in last if one.ids[-1] != eos] or [min((one.log_prob for one in last), default=-math.inf)]
+    hope = max(alive) / config.penalty(limit)
+    return best if hope == -math.inf or (len(best) == config.n_best and best[-1].score >= hope) else []

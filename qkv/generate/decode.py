@@ -50,9 +50,10 @@ def suppressed_ids(bos_id: int, eos_id: int, pad_id: int) -> tuple[int, ...]:
 
 
 def forced_log_probs(
-    model: Transformer, source_ids: Tensor, real: Tensor | None, targets: Sequence[Sequence[int]], bos_id: int
+    model: Transformer, source_ids: Tensor, real: Tensor | None, targets: Sequence[Sequence[int]], bos_id: int,
+    suppressed_ids: Sequence[int] = (),
 ) -> list[list[float]]:
-    """What the model gives each token of `targets` when it reads all those before: one pass, no search."""
+    """The log-probability of each token of `targets` given those before it, by one pass; suppressed tokens have none."""
     lengths = [len(target) for target in targets]
     ids = source_ids.new_full((len(targets), max(lengths)), bos_id)                     # (batch, target)
     for row, target in zip(ids, targets, strict=True):
@@ -60,5 +61,6 @@ def forced_log_probs(
     with eval_mode(model):
         begun = torch.cat([ids.new_full((len(ids), 1), bos_id), ids[:, :-1]], dim=1)    # padding at the end is not seen
         logits = model.logits(model.decode(begun, model.encode(source_ids, real)))      # (batch, target, vocab)
+        logits[..., list(suppressed_ids)] = -math.inf
         gains = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]            # (batch, target)
     return [row[:length] for row, length in zip(gains.tolist(), lengths, strict=True)]

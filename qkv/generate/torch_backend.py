@@ -11,7 +11,7 @@ from qkv.engine.stepper import make_stepper
 from qkv.generate.backend import Draft, Hypothesis, OnToken
 from qkv.generate.beam import BeamRules, beam_search
 from qkv.generate.config import GenerationConfig, TranslationConfig
-from qkv.generate.decode import forced_log_probs, greedy
+from qkv.generate.decode import forced_log_probs, greedy, suppressed_ids
 from qkv.generate.loop import Bounds, GenerationLoop, generate
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
@@ -41,7 +41,8 @@ class TorchSearch:
                        max_len=max_len, int8=self.int8)
         if not config.details:
             return [[Hypothesis(ids, 0.0, 0.0)] for ids in found]
-        sums = map(sum, forced_log_probs(self.model, source, real, found, self.bos))
+        suppressed = suppressed_ids(self.bos, self.eos, self.pad)
+        sums = map(sum, forced_log_probs(self.model, source, real, found, self.bos, suppressed))
         return [[Hypothesis(ids, total, total / config.penalty(len(ids)))]
                 for ids, total in zip(found, sums, strict=True)]
 

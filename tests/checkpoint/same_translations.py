@@ -4,6 +4,7 @@ In a tie two hypotheses have the same score up to rounding, so the order in whic
 other text must then really have that score: our model scores it again, token by token.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -46,5 +47,6 @@ def our_scores(translator: Translator, source: str, ids: list[int], settings: Tr
     with torch.no_grad():
         memory = model.encode(torch.tensor([translator.encode_source(source)]))
         logits = model.logits(model.decode(torch.tensor([[translator.bos, *ids[:-1]]]), memory))[0]  # (length, vocab)
+        logits[:, [token for token in (translator.bos, translator.pad) if token != translator.eos]] = -math.inf
         gains = logits.log_softmax(dim=-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
     return [float(gains[:n].sum()) / settings.penalty(n) for n in (len(ids), len(ids) - 1) if n]

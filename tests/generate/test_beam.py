@@ -25,9 +25,8 @@ def textbook(model, row: torch.Tensor, size: int, alpha: float, max_len: int) ->
 
     def next_log_probs(prefix: tuple[int, ...]) -> list[float]:
         logits = model.logits(model.decode(torch.tensor([[BOS, *prefix]]), memory))[0, -1]
-        gains = logits.log_softmax(dim=-1)
-        gains[[PAD, BOS]] = -math.inf
-        return gains.tolist()
+        logits[[PAD, BOS]] = -math.inf
+        return logits.log_softmax(dim=-1).tolist()
     with torch.no_grad():
         return textbook_search(next_log_probs, EOS, max_len, size, alpha)
 
@@ -57,7 +56,7 @@ def test_a_beam_as_wide_as_everything_finds_every_sentence_in_order(random_model
     for seed in range(4):
         model = random_model(seed, vocab=5)
         source, real = make_sources(1, vocab=5, longest=4, seed=seed)
-        gains = forced_log_probs(model, source.expand(len(sentences), -1), None, sentences, BOS)
+        gains = forced_log_probs(model, source.expand(len(sentences), -1), None, sentences, BOS, [PAD, BOS])
         scores = [sum(one) / ((5 + len(one)) / 6) ** alpha for one in gains]
         ranked = sorted(zip(scores, sentences, strict=True), reverse=True)
         found, = beam_search(model, source, real, rules(len(sentences), alpha), max_len)
@@ -94,7 +93,7 @@ def test_scores_are_forced_scores(half_trained, make_sources):
     found = beam_search(half_trained, source, real, rules(4), 20)
     for place in range(4):
         said = [hypotheses[place] for hypotheses in found]
-        forced = forced_log_probs(half_trained, source, real, [one.ids for one in said], BOS)
+        forced = forced_log_probs(half_trained, source, real, [one.ids for one in said], BOS, [PAD, BOS])
         assert [one.log_prob for one in said] == pytest.approx([sum(gains) for gains in forced], abs=1e-9)
         assert [one.score for one in said] == pytest.approx(
             [sum(gains) / ((5 + len(gains)) / 6) ** 0.6 for gains in forced], abs=1e-9)

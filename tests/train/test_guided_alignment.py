@@ -149,6 +149,7 @@ def test_a_run_learns_to_align_and_its_folder_says_with_which_head(trainer, alig
     assert not (tmp_path / "run" / "alignment.json").exists()
     assert Translator.load(tmp_path / "other").alignment == AlignmentHead(0, 0) and Translator.load(tmp_path / "run").alignment is None
     assert errors["other"] < 0.7 * errors["run"]
+    assert errors["run"] > 0.05  # the limit for the demo (tests/explore/test_page_demo.py): an unguided model does not keep it
 
 
 def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
