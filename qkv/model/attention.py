@@ -1,7 +1,7 @@
-"""Attention: each token asks (q), all tokens offer (k), and what they give (v) is mixed by how well they fit.
+"""Attention: softmax(q k^T / sqrt(d_head)) v for each head, joined by o_proj.
 
-In: the stream, and for cross-attention the encoder's memory. Out: for each token the mixture it asked for:
-softmax(q k^T / sqrt(d_head)) v, head by head, joined by o_proj. Told in docs/model.md, "Attention".
+Self-attention takes q, k and v from the residual stream, cross-attention k and v from the encoder's memory.
+Explained in docs/model.md, "Attention".
 """
 
 import math
@@ -17,7 +17,7 @@ from qkv.model.view import Sight, View
 
 
 class FusedCore(nn.Module):
-    """softmax(q k^T * scale) v in one kernel; a row that may see nothing gives zeros."""
+    """softmax(q k^T * scale) v in one kernel; a row that may attend to nothing gives zeros."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
         return F.scaled_dot_product_attention(
@@ -42,13 +42,13 @@ class ExplainedCore(nn.Module):
             everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
             visible = everything.tril() if sight.causal else everything
         masked = self.masked(scores.masked_fill(~visible, -math.inf))
-        # A row that may see nothing would be 0/0: its weights are zeros.
+        # A row that may attend to nothing would be 0/0: its weights are zeros.
         weights = self.weights(masked.softmax(dim=-1).masked_fill(~visible.any(-1, keepdim=True), 0.0))
         return self.mixed(weights @ v)                                       # (batch, heads, query, d_value)
 
 
 class GroupedAttention(nn.Module):
-    """Each query head reads the keys and values of its group."""
+    """Multi-head attention in which groups of query heads share one key/value head."""
 
     def __init__(self, heads: Heads, d_model: int, eps: float = 1e-6):
         super().__init__()
@@ -78,7 +78,7 @@ class GroupedAttention(nn.Module):
 
 
 class CrossAttention(GroupedAttention):
-    """The same, with keys and values from the encoder's memory; nothing is turned, for the two sides count apart."""
+    """Keys and values are the encoder's; nothing is rotated: the positions of the two sequences are unrelated."""
 
     def forward(  # type: ignore[override]
         self, x: Tensor, memory: Tensor, view: View, cache: FixedCache | None = None

@@ -1,7 +1,7 @@
-"""A block: mix tokens, look at the memory, think about each token; every step adds to the stream.
+"""A block: self-attention or another mixer, cross-attention if there is an encoder, feed-forward; each with a residual.
 
-In: the stream. Out: the stream, a little wiser. The residual is itself a module, so that each stop has a name.
-Told in docs/model.md, "The stream".
+The residual is itself a module, so that each point of the residual stream has a name. Explained in docs/model.md,
+"The stream".
 """
 
 from typing import Any

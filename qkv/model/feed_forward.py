@@ -1,7 +1,6 @@
-"""The feed-forward: what a token makes of what it has gathered, each token alone.
+"""Feed-forward layers, applied to each token separately: down(act(up(x))), or gated: down(act(gate(x)) * up(x)).
 
-In: the stream. Out: down(act(up(x))), or gated: down(act(gate(x)) * up(x)). About two thirds of a model's weights
-live here. Told in docs/model.md, "Feed-forward".
+About two thirds of a model's weights are here. Explained in docs/model.md, "Feed-forward".
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class DenseFeedForward(nn.Module):
-    """down(act(up(x))): wide in the middle."""
+    """down(act(up(x)))."""
 
     def __init__(self, dense: s.Dense, d_model: int):
         super().__init__()
@@ -37,7 +36,7 @@ class DenseFeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """down(act(gate(x)) * up(x)): one half decides how much of the other passes."""
+    """down(act(gate(x)) * up(x)): the gated linear unit; SwiGLU with silu."""
 
     def __init__(self, gated: s.Gated, d_model: int):
         super().__init__()

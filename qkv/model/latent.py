@@ -1,7 +1,7 @@
-"""Latent attention: what is cached is one short vector per token, from which keys and values are unfolded.
+"""Multi-head latent attention: one short latent vector per token is cached; keys and values are projected from it.
 
-In: the stream. Out: as in attention.py. While decoding, the unfolding is moved over to the query (absorbed), so the
-cache is read as it is, by all heads at once. Told in docs/model.md, "Latent attention".
+In decoding the up-projection is absorbed into the query, so that all heads read the cached latents directly.
+Explained in docs/model.md, "Latent attention".
 """
 
 import torch
@@ -15,7 +15,7 @@ from qkv.model.view import View
 
 
 class LatentAttention(nn.Module):
-    """k = [unfold_k(c); k_rope], v = unfold_v(c) with c = norm(kv_down(x)); the place is told by k_rope alone."""
+    """k = [up_k(c); k_rope], v = up_v(c) with the latent c = norm(kv_down(x)); only k_rope is rotated."""
 
     def __init__(self, latent: Latent, d_model: int, eps: float, sharpness: float = 1.0):
         super().__init__()
@@ -42,7 +42,7 @@ class LatentAttention(nn.Module):
         return self.o_proj(join_heads(mixed))                                         # (batch, query, d_model)
 
     def unfolded(self, q: Tensor, c: Tensor, k_rope: Tensor, view: View) -> Tensor:
-        """Keys and values of every head written out: right when there are as many queries as keys."""
+        """Keys and values of every head are computed: cheaper when there are as many queries as keys."""
         kv = split_heads(self.kv_up(c[:, 0]), self.latent.n_heads)                    # (batch, heads, key, nope+value)
         k_nope, v = kv.split([self.latent.d_nope, self.latent.d_value], dim=-1)
         k = torch.cat([k_nope, k_rope.expand(-1, self.latent.n_heads, -1, -1)], dim=-1)
@@ -59,7 +59,7 @@ class LatentAttention(nn.Module):
 
 
 def make_query(latent: Latent, d_model: int, width: int, eps: float) -> nn.Module:
-    """Queries in one map, or through a short vector of their own."""
+    """Queries by one linear map, or through a latent of their own."""
     if latent.q_rank is None:
         return nn.Linear(d_model, width, bias=False)
     down, up = nn.Linear(d_model, latent.q_rank, bias=False), nn.Linear(latent.q_rank, width, bias=False)

@@ -118,7 +118,8 @@ class Transformer(nn.Module):
              r_drop: float = 0.0) -> Tensor:
         """The summed cross-entropy at real positions; the logits of the others are never computed.
 
-        With r_drop, the second half of the batch is a second pass over the first half: the KL divergence of the two counts so much.
+        With r_drop, the second half of the batch is a second pass over the first half; r_drop is the
+        weight of the KL divergence of the two.
         """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if real is None:

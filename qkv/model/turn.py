@@ -1,7 +1,7 @@
-"""Turning queries and keys by their place (rotary positions).
+"""Rotary position embedding: pairs of dimensions of queries and keys are rotated by position x frequency.
 
-In: places and frequencies. Out: a Turn, which rotates pairs of dimensions by place x frequency. Other positions hand
-out NoTurn, the identity, so attention asks everyone the same question. Told in docs/model.md, "Positions".
+Other kinds of positions give NoTurn, the identity, so that attention needs no case distinction. The rotation of halves is
+kernels/rotary.py. Explained in docs/model.md, "Positions".
 """
 
 import math
@@ -15,7 +15,7 @@ from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
 
 class NoTurn:
-    """Nothing is turned."""
+    """No rotation."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -23,7 +23,7 @@ class NoTurn:
 
 @dataclass(frozen=True)
 class HalvesTurn:
-    """Dimension i is paired with i + half, as today's checkpoints do: (a, b) -> (a cos - b sin, b cos + a sin)."""
+    """Dimension i is paired with i + half, as in most checkpoints: (a, b) -> (a cos - b sin, b cos + a sin)."""
 
     cos: Tensor  # (batch or 1, 1, length, half)
     sin: Tensor
@@ -34,7 +34,7 @@ class HalvesTurn:
 
 @dataclass(frozen=True)
 class AdjacentTurn:
-    """Dimension 2i is paired with 2i + 1, as the first paper on rotary positions has it."""
+    """Dimension 2i is paired with 2i + 1 (interleaved), as in the RoPE paper."""
 
     cos: Tensor  # (batch or 1, 1, length, half)
     sin: Tensor
@@ -42,15 +42,15 @@ class AdjacentTurn:
     def __call__(self, x: Tensor) -> Tensor:
         width = 2 * self.cos.shape[-1]
         a, b = x[..., 0:width:2], x[..., 1:width:2]
-        turned = torch.stack([a * self.cos - b * self.sin, b * self.cos + a * self.sin], dim=-1).flatten(-2)
-        return torch.cat([turned, x[..., width:]], dim=-1)
+        rotated = torch.stack([a * self.cos - b * self.sin, b * self.cos + a * self.sin], dim=-1).flatten(-2)
+        return torch.cat([rotated, x[..., width:]], dim=-1)
 
 
 Turn = NoTurn | HalvesTurn | AdjacentTurn
 
 
 def make_turn(rotary: Rotary, width: int, places: Tensor, dtype: torch.dtype) -> Turn:
-    """The turn of `width` dimensions at these places; angles are worked out in the widest type the device has."""
+    """The rotation of `width` dimensions at these positions; angles are computed in the widest type of the device."""
     wide = torch.float32 if places.device.type == "mps" else torch.float64
     speeds = torch.tensor(frequencies(rotary, width), dtype=wide, device=places.device)  # (half,)
     angles = places[:, None, :, None].to(wide) * speeds                                  # (batch or 1, 1, length, half)
@@ -60,7 +60,7 @@ def make_turn(rotary: Rotary, width: int, places: Tensor, dtype: torch.dtype) ->
 
 
 def frequencies(rotary: Rotary, width: int) -> list[float]:
-    """base^(-2i / width) for i = 0 .. width/2 - 1, slowed where a longer context asks for it."""
+    """base^(-2i / width) for i = 0 .. width/2 - 1, scaled for a longer context if the spec says so."""
     speeds = [rotary.base ** (-2 * i / width) for i in range(width // 2)]
     match rotary.scaling:
         case None: return speeds
@@ -70,7 +70,7 @@ def frequencies(rotary: Rotary, width: int) -> list[float]:
 
 
 def _llama_speed(speed: float, scaling: LlamaScaling) -> float:
-    turns = scaling.first_len * speed / (2 * math.pi)  # how often this pair goes round in the first context
+    turns = scaling.first_len * speed / (2 * math.pi)  # full rotations of this pair in the original context
     kept = (turns - scaling.low_factor) / (scaling.high_factor - scaling.low_factor)
     kept = min(max(kept, 0.0), 1.0)
     return kept * speed + (1 - kept) * speed / scaling.factor

@@ -1,4 +1,4 @@
-"""The chunked loss against torch's cross-entropy: value and gradients, whatever the chunks, the padding and the head."""
+"""Chunked cross-entropy and R-Drop against torch: value and gradients, for any chunks, padding and head."""
 
 import pytest
 import torch
@@ -19,17 +19,17 @@ HEADS = {
 
 @pytest.fixture(autouse=True)
 def always_in_chunks(monkeypatch):
-    """The vocabularies here are so small that torch's own loss would be used."""
+    """These vocabularies are so small that torch's own loss would be used."""
     monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 0)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.5])
 @pytest.mark.parametrize("dtype, in_chunks", [
     (torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)])  # fmt: skip
-def test_a_stream_of_halves_is_not_summed_in_chunks_of_halves(monkeypatch, dtype, in_chunks, r_drop):
+def test_half_precision_is_not_summed_in_chunks(monkeypatch, dtype, in_chunks, r_drop):
     for name, answer in {"_ChunkedCrossEntropy.apply": True, "_RDropCrossEntropy.apply": True, "_plain": False}.items():
         monkeypatch.setattr(f"qkv.kernels.cross_entropy.{name}", lambda *given, answer=answer: torch.tensor(answer))
-    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some processors cannot multiply halves at all
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some CPUs cannot multiply in half precision
     model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
     assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, r_drop=r_drop)) == in_chunks
 
@@ -122,7 +122,7 @@ def test_large_logits_do_not_overflow():
     assert x.grad.isfinite().all()
 
 
-def test_frozen_weights_and_evaluation_work_no_gradient_out(monkeypatch):
+def test_frozen_weights_and_evaluation_compute_no_gradients(monkeypatch):
     asked = []
     part = losses._softmax_part
     monkeypatch.setattr(losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given))

@@ -1,4 +1,4 @@
-"""Dropout silences the share it says, keeps the mean, and is quiet in evaluation."""
+"""Dropout drops the fraction p, keeps the mean, and is the identity in eval mode."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from qkv.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("p", [0.004, 0.1, 0.3, 0.5, 0.9])
-def test_the_share_of_zeros_is_p_and_the_mean_is_kept(p):
+def test_the_fraction_of_zeros_is_p_and_the_mean_is_kept(p):
     n, x = 400_000, torch.ones(400_000)
     out = Dropout(p)(x)
     rounded = round(p * LEVELS) / LEVELS
@@ -21,14 +21,14 @@ def test_the_share_of_zeros_is_p_and_the_mean_is_kept(p):
     assert out.mean() == pytest.approx(1.0, abs=5 * deviation / (1 - rounded))
 
 
-def test_neighbours_are_silenced_independently():
+def test_neighbors_are_dropped_independently():
     dropped = Dropout(0.5)(torch.ones(400_000)).eq(0).view(-1, 8).double()
-    together = torch.corrcoef(dropped.T) - torch.eye(8)  # eight numbers share one draw of 64 bits
+    together = torch.corrcoef(dropped.T) - torch.eye(8)  # eight elements share one draw of 64 bits
     assert together.abs().max() < 5 / 50_000**0.5
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 9)], ids=str)
-def test_the_gradient_passes_exactly_where_the_number_did(shape):
+def test_the_gradient_passes_exactly_where_the_element_did(shape):
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     out = Dropout(0.5)(x)
     out.sum().backward()
@@ -36,7 +36,7 @@ def test_the_gradient_passes_exactly_where_the_number_did(shape):
     assert x.grad.unique().tolist() in ([0, 2], [2], [0])
 
 
-def test_adding_to_the_stream_equals_dropout_then_sum():
+def test_adding_to_the_residual_equals_dropout_then_sum():
     dropout, x, stream = Dropout(0.4), torch.randn(50, requires_grad=True), torch.randn(50, requires_grad=True)
     torch.manual_seed(5)
     fused = dropout.add(stream, x)
@@ -46,7 +46,7 @@ def test_adding_to_the_stream_equals_dropout_then_sum():
     assert stream.grad.eq(1).all() and x.grad.eq(0).any() and x.grad.gt(1).any()
 
 
-def test_the_same_seed_silences_the_same_numbers():
+def test_the_same_seed_drops_the_same_elements():
     model, ids = Transformer(decoder(dropout=0.3)), random_ids(decoder(), 2, 6)
     torch.manual_seed(1)
     first = model.decode(ids)
@@ -55,12 +55,12 @@ def test_the_same_seed_silences_the_same_numbers():
     assert torch.equal(first, again) and not torch.equal(again, other)
 
 
-def test_evaluation_silences_nothing():
+def test_eval_mode_drops_nothing():
     x = torch.randn(100)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
 
 
-def test_a_share_near_one_silences_almost_all():
+def test_a_probability_near_one_drops_almost_all():
     out = Dropout(0.999)(torch.ones(10_000))
     assert out.isfinite().all() and out.eq(0).float().mean() > 0.98

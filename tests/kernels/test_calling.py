@@ -1,0 +1,34 @@
+"""When kernels use their own gradients and the C++, and where that code is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv.model
+from qkv.kernels import calling
+
+
+def test_custom_gradients_and_ctypes_are_not_in_the_model():
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(qkv.model.__path__[0]).glob("*.py")}
+    assert "attention.py" in sources
+    assert not [name for name, text in sources.items() if "autograd" in text or "ctypes" in text]
+
+
+@pytest.mark.parametrize("dtype, device", [(torch.float64, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")], ids=str)
+def test_the_native_library_is_used_in_float32_on_a_cpu_only(dtype, device):
+    assert not calling.can_be_native(torch.zeros(1, dtype=dtype, device=device))
+
+
+def test_few_elements_take_one_thread(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert calling.training_threads(torch.zeros(calling.MIN_ELEMENTS_FOR_THREADS - 1)) == 1
+    assert calling.training_threads(torch.zeros(calling.MIN_ELEMENTS_FOR_THREADS)) == 7
+
+
+@pytest.mark.parametrize("shape", [(8,), (130, 4), (7, 3, 5, 4, 6)], ids=str)
+def test_rows_of_any_shape_are_grouped_into_batches_of_equal_length(shape):
+    x = torch.arange(torch.Size(shape).numel()).view(shape)
+    _, heads, length, width = calling.as_heads(x).shape
+    assert heads == 1 and length <= calling.MAX_ROWS_PER_BATCH and width == shape[-1]
+    assert torch.equal(calling.as_heads(x).flatten(), x.flatten())
