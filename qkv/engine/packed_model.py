@@ -44,7 +44,7 @@ class PackedModel:
             source = table if model.source_embed is None else model.source_embed.weight.detach()
             self.source_stack = model.encoder, spec.encoder, source, model.scale
         self.crosses = [cross_of(block) for block in model.decoder.layers if isinstance(block, CrossBlock)]
-        self.parameters = list(model.parameters())
+        self.limit, self.parameters = model.decoder.limit, list(model.parameters())
         self.version = version_of(self.parameters)
 
     @staticmethod
@@ -63,6 +63,8 @@ class PackedModel:
         """Logits after each prompt, (rows, vocab), and the cache with the keys and values of their tokens."""
         lengths = list(map(len, prompts))
         assert min(lengths) >= 1, "a prompt has at least one token"
+        assert (memory is None) == (not self.crosses), "sources are for models with an encoder"
+        self._check_length(max(lengths))
         cache = self.decoder.new_cache(len(prompts), round_up(max(lengths) + 1))
         if self.native is not None:
             logits = self._prefill_native(prompts, cache, memory)
@@ -77,6 +79,8 @@ class PackedModel:
         """(rows,) newest tokens -> (rows, vocab) logits of the next; the rows (4, rows) stand at the next token afterwards."""
         beams = len(ids) // cache.sequences
         cache.reserve(beams)
+        if self.limit is not None:
+            self._check_length(int(rows[POSITION].max()) + 1)
         if self.native is not None:
             cache.used += beams
             return self.native(ids, rows, cache, memory, advance=beams)
@@ -89,8 +93,13 @@ class PackedModel:
             rows[line] += slots
         return self._logits(x)
 
+    def _check_length(self, length: int) -> None:
+        """The native library would read beyond the table of learned positions."""
+        assert self.limit is None or length <= self.limit, f"{length} tokens, of at most {self.limit}"
+
     def all_logits(self, ids: list[int]) -> Tensor:
         """Logits after every token of one sequence, (tokens, vocab)."""
+        self._check_length(len(ids))
         cache = self.decoder.new_cache(1, round_up(len(ids)))
         if self.native is None:
             return self._logits(self._read([ids], cache, None)[0])
@@ -181,6 +190,7 @@ _kept: WeakKeyDictionary[Transformer, dict[Make, PackedModel]] = WeakKeyDictiona
 def encode_native(stack: PackedStack, step: NativeStep, sources: list[list[int]]) -> Tensor:
     """Every token of every source as a row that attends to its whole source -> (sources, slots, outputs of the step)."""
     lengths = list(map(len, sources))
+    assert max(lengths) <= (stack.positions.limit or max(lengths)), "a source is longer than the table of positions"
     rows, longest = prompt_rows(lengths, causal=False), max(lengths)
     ids = torch.tensor([id for source in sources for id in source])
     made = step(ids, rows, stack.new_cache(len(sources), longest))                  # (tokens, outputs)

@@ -9,6 +9,7 @@ import torch
 from qkv.engine import packed_weights
 from qkv.engine.packed_model import supports
 from qkv.engine.stepper import PackedStepper, PlainStepper
+from qkv.errors import QkvError
 from qkv.model.explained import explained
 from qkv.model.presets import decoder_only
 from qkv.model.spec import (
@@ -158,3 +159,24 @@ def test_other_decoders_are_refused():
     with explained(model, ["decoder.layers.0.attn.branch.core"]):
         assert not supports(model)
     assert supports(model) and supports(model, int8=True)
+
+
+def test_positions_beyond_the_table_are_never_read(steps_by):
+    model = shaken(replace(GPT2, max_len=20))
+    stepper = PackedStepper(model)
+    with torch.inference_mode():
+        with pytest.raises(AssertionError, match="21 tokens, of at most 20"):
+            stepper.prefill(prompts(21, 3))
+        stepper.prefill(prompts(20, 3))
+        with pytest.raises(AssertionError, match="21 tokens, of at most 20"):
+            stepper.step(torch.tensor([1, 2]))
+
+
+@pytest.mark.native
+def test_an_id_beyond_the_vocabulary_is_an_error():
+    stepper = PackedStepper(shaken(LLAMA))
+    with torch.inference_mode():
+        for ids in ([[5, VOCAB]], [[-1]]):
+            with pytest.raises(QkvError) as error:
+                stepper.prefill(ids)
+            assert str(error.value).startswith(f"ids: {ids[0][-1]} is out of range; this vocabulary ends at {VOCAB - 1}")
