@@ -49,10 +49,12 @@ def build_spec(option: Mapping[str, Any], where: str = "model") -> Spec:
     overrides = {key: value for key, value in option.items() if key != "preset"}
     arguments = {key: overrides.pop(key) for key in [*overrides] if _is_argument(key, overrides[key], known)}
     spec = _read(Path(name)) if is_file(name) else find_preset(name)(**arguments)
+    if not overrides:
+        return spec
     tree = json.loads(to_json(spec))
     for path in sorted(overrides, key=_order):
         _put(tree, path, _number(overrides[path]), where)
-    return from_json(json.dumps(tree, default=str), where) if overrides else spec
+    return from_json(json.dumps(tree, default=str), where)
 
 
 def arguments_of(name: str) -> dict[str, inspect.Parameter]:

@@ -6,6 +6,7 @@ often a sentence finds its own among all held-out ones. Told in docs/embedding.m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -74,7 +75,7 @@ class Embedding:
         """Masked tokens teach the words; which sentences belong together is learned after them."""
         return self.recipe.masked_steps
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
         """The encoder to train; only one that guesses tokens needs a head to name them."""
         return embedding_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)

@@ -7,6 +7,7 @@ thanks to the mask); for each validation the loss and BLEU. Told in docs/trainin
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Translation:
         self.plan = TurnPlan(train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len)
         self.valid_plan = BatchPlan(*valid.lengths(0), VALID_TOKENS, seed=0, max_len=self.spec.max_len)
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
         """The model to train; its vocabularies are those that were learned."""
         shared = self.source.fingerprint == self.target.fingerprint
