@@ -5,10 +5,12 @@ translator = qkv.load("runs/zh-en")
 translator(["机器学习很有趣"])  # ['machine learning is interesting']
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.pipeline import Embedder, Generator, Translator, load
+    from qkv.pipeline import Generator, Translator, load
+    from qkv.pipeline.embedder import Embedder
 
 __all__ = ["Embedder", "Generator", "Translator", "__version__", "load"]
 __version__ = "0.1.0"
@@ -17,7 +19,5 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is first asked for, so that `import qkv` is quick."""
     if name in __all__:
-        from qkv import pipeline
-
-        return getattr(pipeline, name)
+        return getattr(import_module("qkv.pipeline.embedder" if name == "Embedder" else "qkv.pipeline"), name)
     raise AttributeError(f"module 'qkv' has no attribute '{name}'")

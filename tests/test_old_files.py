@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from qkv.generate.texts import Settings
-from qkv.train.shape import reader_spec, translator_spec, writer_spec
 from safetensors.torch import load_file
 
 import qkv
 from qkv.checkpoint.folder import load_model
 from qkv.cli.app import run
-from qkv.generate.ctranslate2_translator import CTranslate2Translator
+from qkv.generate.config import TranslationConfig
 from qkv.generate.decode import forced_log_probs
 from qkv.model.door import from_json
 from qkv.model.presets import preset
@@ -23,6 +21,7 @@ from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
+from qkv.train.task_specs import embedding_spec, generation_spec, translation_spec
 
 V0 = Path(__file__).parent / "fixtures" / "v0"
 OUTPUTS = json.loads((V0 / "outputs.json").read_text(encoding="utf-8"))
@@ -49,7 +48,7 @@ def test_an_old_score_is_the_log_probability_before_tokens_are_suppressed(beam_s
     translator = qkv.load(V0 / "translate")
     for source, best in zip(SENTENCES, RUNS["translate"][f"beam {beam_size}"], strict=True):
         row = torch.tensor([translator.encode_source(source)])
-        found, = translator.search_batch(row.tolist(), Settings(beam_size=beam_size, n_best=n_best))
+        found, = translator.backend.search(row.tolist(), TranslationConfig(beam_size=beam_size, n_best=n_best))
         for today, (_, score) in zip(found[:n_best], best, strict=True):
             gains, = forced_log_probs(translator.model, row, None, [today.ids], translator.bos)
             assert sum(gains) / ((5 + len(gains)) / 6) ** 0.6 == pytest.approx(score, rel=1e-6, abs=1e-5)
@@ -68,7 +67,7 @@ def test_an_old_embedder_gives_the_same_vectors():
 
 
 def test_an_old_ctranslate2_folder_gives_the_same_translations():
-    found = CTranslate2Translator(V0 / "ctranslate2").translate(SENTENCES, beam_size=4, n_best=3)
+    found = qkv.load(V0 / "ctranslate2").translate(SENTENCES, beam_size=4, n_best=3)
     check_translations(found, OUTPUTS["exports"]["ctranslate2"])
 
 
@@ -97,9 +96,9 @@ def test_an_old_tokenizer_gives_the_same_ids_and_texts(kind):
 
 def spec_of(recipe):
     match recipe.task:
-        case "translate": return translator_spec(recipe.model, recipe.vocab_size, None)
-        case "generate": return writer_spec(recipe.model, recipe.vocab_size, recipe.context)
-        case _: return reader_spec(recipe.model, recipe.vocab_size, False)
+        case "translate": return translation_spec(recipe.model, recipe.vocab_size, None)
+        case "generate": return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
+        case _: return embedding_spec(recipe.model, recipe.vocab_size, False)
 
 
 @pytest.mark.parametrize("name", OUTPUTS["recipes"])

@@ -7,7 +7,7 @@ from qkv.cli.demo_translate import FILES, TRAIN, VALID, write_pairs
 from qkv.language import say
 
 if TYPE_CHECKING:
-    from qkv.pipeline import Embedder
+    from qkv.pipeline.embedder import Embedder
 
 __all__ = ["FILES", "RECIPE", "show", "write_files"]
 

@@ -7,7 +7,9 @@ ctranslate2_generator.py). It imports no torch.
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from qkv.errors import QkvError
 from qkv.generate.config import GenerationConfig, TranslationConfig
+from qkv.language import say
 
 if TYPE_CHECKING:
     from qkv.model.transformer import Transformer
@@ -39,10 +41,9 @@ class SearchBackend(Protocol):
     eos: int
     pad: int
     max_len: int  # tokens that either side may have
-    shows_attention: bool  # the weights that word alignment needs
 
     @property
-    def model(self) -> "Transformer": ...
+    def model(self) -> "Transformer | None": ...  # None: it does not run in torch
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
         """The hypotheses of each row of encoder input ids, best first."""
@@ -55,20 +56,26 @@ class GenerationBackend(Protocol):
     context: int  # tokens it can attend to
 
     @property
-    def model(self) -> "Transformer": ...
+    def model(self) -> "Transformer | None": ...
 
     def check(self, config: GenerationConfig) -> None:
         """Raise if this engine or its vocabulary cannot do what the settings ask for."""
 
     def generate(
-        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...],
-        on_token: OnToken | None,
+        self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
     ) -> list[Draft]:
         """`config.n` drafts of each prompt, in its order; an end token is part of its draft."""
         ...
 
-    def stream(
-        self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]
-    ) -> Iterator[int]:
+    def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
         """The ids that `generate` gives for a prompt, one by one as they are generated."""
         ...
+
+
+def torch_model(backend: SearchBackend | GenerationBackend) -> "Transformer":
+    """The torch model, for what needs its weights or activations."""
+    if backend.model is None:
+        raise QkvError(
+            "model", say("it runs in CTranslate2, not in torch", "它由 CTranslate2 运行，而不是 torch"),
+            say("open the folder it was exported from", "请打开导出前的文件夹"))
+    return backend.model

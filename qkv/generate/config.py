@@ -16,8 +16,9 @@ def check_at_least_one(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and value < 1:
-            wrong = say(f"{value} is too small", f"{value} 太小")
-            raise QkvError(name, wrong, say("use 1 or more", "请用 1 或更大的数"))
+            raise QkvError(
+                name, say(f"{value} is too small", f"{value} 太小"),
+                say("use 1 or more", "请用 1 或更大的数"))
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,15 @@ class TranslationConfig:
     def __post_init__(self) -> None:
         check_at_least_one(self, "beam_size", "n_best", "max_length", "batch_size")
         if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
-            wrong = say(f"{self.length_penalty} is no penalty", f"{self.length_penalty} 不能作为惩罚")
-            right = say("use 0 to 20; the paper has 0.6", "请用 0 到 20 之间的数；论文用 0.6")
-            raise QkvError("length_penalty", wrong, right)
+            raise QkvError(
+                "length_penalty",
+                say(f"{self.length_penalty} is no penalty", f"{self.length_penalty} 不能作为惩罚"),
+                say("use 0 to 20; the paper has 0.6", "请用 0 到 20 之间的数；论文用 0.6"))
         if self.n_best > self.beam_size:
-            wrong = say(f"{self.n_best} of a beam of {self.beam_size}",
-                        f"束宽为 {self.beam_size}，却要 {self.n_best} 个")
-            right = say("raise beam_size or lower n_best", "请增大 beam_size 或减小 n_best")
-            raise QkvError("n_best", wrong, right)
+            raise QkvError(
+                "n_best", say(f"{self.n_best} of a beam of {self.beam_size}",
+                    f"束宽为 {self.beam_size}，却要 {self.n_best} 个"),
+                say("raise beam_size or lower n_best", "请增大 beam_size 或减小 n_best"))
 
     def penalty(self, length: int) -> float:
         """((5 + length) / 6)^alpha (Wu et al. 2016), by which a log-probability is divided."""
@@ -69,6 +71,7 @@ class GenerationConfig:
     max_new_tokens: int = 128
     n: int = 1  # texts for each prompt
     stop: tuple[str, ...] | str = ()  # a text ends before the first of these
+    stop_token_ids: tuple[int, ...] = ()  # a text ends with one of these too, not only with eos
     logprobs: int | None = None  # top-k log-probabilities at each position; None: none at all
     batch_size: int = 16  # texts generated together
 
@@ -76,45 +79,50 @@ class GenerationConfig:
         self._check_sampling()
         check_at_least_one(self, "max_new_tokens", "n", "batch_size")
         if self.logprobs is not None and self.logprobs < 0:
-            wrong = say(f"{self.logprobs} is negative", f"{self.logprobs} 是负数")
-            right = say("use 0 for the chosen tokens alone", "只要所选词元，请用 0")
-            raise QkvError("logprobs", wrong, right)
+            raise QkvError(
+                "logprobs", say(f"{self.logprobs} is negative", f"{self.logprobs} 是负数"),
+                say("use 0 for the chosen tokens alone", "只要所选词元，请用 0"))
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         if "" in stop:
-            wrong = say("an empty text stops nothing", "空文本不能作为停止标记")
-            raise QkvError("stop", wrong, say("give some text", "请给出文字"))
+            raise QkvError(
+                "stop", say("an empty text stops nothing", "空文本不能作为停止标记"),
+                say("give some text", "请给出文字"))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            wrong = say(f"{self.temperature} is impossible", f"{self.temperature} 不可用")
-            raise QkvError("temperature", wrong, say("use 0 (greedy) or more", "请用 0（贪心）或更大的数"))
+            raise QkvError(
+                "temperature", say(f"{self.temperature} is impossible", f"{self.temperature} 不可用"),
+                say("use 0 (greedy) or more", "请用 0（贪心）或更大的数"))
         if self.top_k is not None and self.top_k < 1:
-            wrong = say(f"{self.top_k} leaves no token", f"{self.top_k} 不剩任何词元")
-            right = say("use 1 or more, or leave it out", "请用 1 或更大的数，或不给")
-            raise QkvError("top_k", wrong, right)
+            raise QkvError(
+                "top_k", say(f"{self.top_k} leaves no token", f"{self.top_k} 不剩任何词元"),
+                say("use 1 or more, or leave it out", "请用 1 或更大的数，或不给"))
         for name in ("top_p", "min_p", "typical"):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
-                wrong = say(f"{share} is not such a share", f"{share} 不是这样的比例")
-                raise QkvError(name, wrong, say("use more than 0, at most 1", "请用大于 0、不大于 1 的数"))
+                raise QkvError(
+                    name, say(f"{share} is not such a share", f"{share} 不是这样的比例"),
+                    say("use more than 0, at most 1", "请用大于 0、不大于 1 的数"))
         if not 0 < self.repetition_penalty < math.inf:
             penalty = self.repetition_penalty
-            wrong = say(f"{penalty} is no penalty", f"{penalty} 不能作为惩罚")
-            right = say("use more than 0; 1 changes nothing", "请用大于 0 的数；1 即不变")
-            raise QkvError("repetition_penalty", wrong, right)
+            raise QkvError(
+                "repetition_penalty", say(f"{penalty} is no penalty", f"{penalty} 不能作为惩罚"),
+                say("use more than 0; 1 changes nothing", "请用大于 0 的数；1 即不变"))
         if self.seed is not None and self.seed < 0:
-            wrong = say(f"{self.seed} is negative", f"{self.seed} 是负数")
-            raise QkvError("seed", wrong, say("use 0 or more", "请用 0 或更大的数"))
+            raise QkvError(
+                "seed", say(f"{self.seed} is negative", f"{self.seed} 是负数"),
+                say("use 0 or more", "请用 0 或更大的数"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Banned and forced ids must be in the vocabulary, and at least one token must remain."""
-        for name in ("banned", "forced"):
+        """All ids must be in the vocabulary, and at least one token must remain."""
+        for name in ("banned", "forced", "stop_token_ids"):
             unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
             if unknown:
-                wrong = say(f"{unknown[0]} is no token", f"{unknown[0]} 不是词元")
-                right = say(f"ids go from 0 to {vocab_size - 1}", f"编号从 0 到 {vocab_size - 1}")
-                raise QkvError(name, wrong, right)
+                raise QkvError(
+                    name, say(f"{unknown[0]} is no token", f"{unknown[0]} 不是词元"),
+                    say(f"ids go from 0 to {vocab_size - 1}", f"编号从 0 到 {vocab_size - 1}"))
         if self.banned and not set(self.forced or range(vocab_size)) - set(self.banned):
-            wrong = say("nothing is left to say", "没有可说的词元了")
-            raise QkvError("banned", wrong, say("ban fewer tokens", "请少禁几个"))
+            raise QkvError(
+                "banned", say("nothing is left to say", "没有可说的词元了"),
+                say("ban fewer tokens", "请少禁几个"))

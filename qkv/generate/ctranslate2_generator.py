@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from qkv.checkpoint.ctranslate2.folder import compute_type, no_torch_model, open_core, read_facts, read_json
+from qkv.checkpoint.ctranslate2.folder import compute_type, open_core, read_facts, read_names
 from qkv.errors import QkvError
 from qkv.generate.backend import Draft, OnToken
 from qkv.generate.config import GenerationConfig
@@ -45,22 +45,20 @@ class Growing:
 class CTranslate2Generation:
     """Greedy decoding with an exported decoder-only model."""
 
+    model = None
+
     def __init__(self, folder: Path, device: str = "cpu"):
         facts = read_facts(folder, "generator")
         self.tokens = GenerationTokens(tuple(facts["begin"]), facts["first"], tuple(facts["ends"]))
-        self.names, self.begin, self.context = read_json(folder / "vocabulary.json"), self.tokens.begin, facts["max_len"]
+        self.names, self.begin, self.context = read_names(folder)[1], self.tokens.begin, facts["max_len"]
         self.core = open_core("Generator", folder, device, compute_type(facts, device))
-
-    @property
-    def model(self) -> NoReturn:
-        raise no_torch_model()
 
     def check(self, config: GenerationConfig) -> None:
         config.check_vocabulary(len(self.names))
         check_supported(config)
 
     def generate(
-        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None
+        self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
     ) -> list[Draft]:
         texts = [Growing(list(prompt), len(prompt), number * config.n) for number, prompt in enumerate(prompts)]
         while alive := [text for text in texts if not text.why]:
@@ -68,24 +66,22 @@ class CTranslate2Generation:
                 self._look_back(text)
             # Prompts of one length go together: CTranslate2 reads only the shortest's length at once.
             for _, some in groupby(sorted(alive, key=self._reach), key=self._reach):
-                self._go_on(list(some), config, ends, on_token)
+                self._go_on(list(some), config, on_token)
         return [text.draft() for text in texts for _ in range(config.n)]
 
-    def stream(self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]) -> Iterator[int]:
+    def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
         text = Growing(list(prompt), len(prompt))
         while not text.why:
             context, before = self._named(self._look_back(text)), text.length
             steps = self._steps(text, config)
             with self._listening(), closing(self.core.generate_tokens(
-                    context, max_length=steps, **self._rules(config, ends))) as tokens:
+                    context, max_length=steps, **self._rules(config))) as tokens:
                 for step in tokens:
                     text.ids.append(step.token_id)
                     yield step.token_id
             text.why = "end" if text.length - before < steps else "length" if text.length == config.max_new_tokens else ""
 
-    def _go_on(
-        self, texts: list[Growing], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None
-    ) -> None:
+    def _go_on(self, texts: list[Growing], config: GenerationConfig, on_token: OnToken | None) -> None:
         """Generate until the texts end or their context is full."""
         contexts, steps = list(map(self._look_back, texts)), min(self._steps(text, config) for text in texts)
 
@@ -96,11 +92,11 @@ class CTranslate2Generation:
         with self._listening() if on_token else nullcontext():
             results = self.core.generate_batch(
                 list(map(self._named, contexts)), max_length=steps, include_prompt_in_result=False, return_end_token=True,
-                callback=stopped if on_token else None, **self._rules(config, ends))
+                callback=stopped if on_token else None, **self._rules(config))
         for text, context, result in zip(texts, contexts, results, strict=True):
             said = result.sequences_ids[0]
             text.ids += said
-            text.why = "end" if said[-1] in ends else "stop" if text.stopped else (
+            text.why = "end" if said[-1] in config.stop_token_ids else "stop" if text.stopped else (
                 "length" if text.length == config.max_new_tokens else "")
             if config.logprobs is not None:
                 self._note(text, context, said, config.logprobs)
@@ -141,9 +137,9 @@ class CTranslate2Generation:
     def _named(self, ids: list[int]) -> list[str]:
         return [self.names[id] for id in ids]
 
-    def _rules(self, config: GenerationConfig, ends: tuple[int, ...]) -> dict[str, Any]:
+    def _rules(self, config: GenerationConfig) -> dict[str, Any]:
         banned = [[self.names[id]] for id in config.banned]
-        return {"end_token": list(ends), "suppress_sequences": banned or None, "min_length": 0}
+        return {"end_token": list(config.stop_token_ids), "suppress_sequences": banned or None, "min_length": 0}
 
 
 def check_supported(config: GenerationConfig) -> None:

@@ -6,9 +6,8 @@ Explained in docs/ctranslate2.md.
 
 import math
 from pathlib import Path
-from typing import NoReturn
 
-from qkv.checkpoint.ctranslate2.folder import compute_type, no_torch_model, open_core, read_facts, read_names
+from qkv.checkpoint.ctranslate2.folder import compute_type, open_core, read_facts, read_names
 from qkv.generate.backend import Hypothesis
 from qkv.generate.config import TranslationConfig
 
@@ -22,7 +21,7 @@ MORE_STEPS = 4      # beyond the usual length: by then most searches are settled
 class CTranslate2Search:
     """Greedy and beam search with an exported encoder-decoder model."""
 
-    shows_attention = False
+    model = None
 
     def __init__(self, folder: Path, device: str = "cpu"):
         facts = read_facts(folder, "translator")
@@ -32,10 +31,6 @@ class CTranslate2Search:
         self.suppressed = [[self.names[id]] for id in {self.bos, self.pad} - {self.eos}]
         self.pace = 1.0  # target tokens per source token in the last batch: an estimate that costs or saves time only
         self.core = open_core("Translator", folder, device, compute_type(facts, device))
-
-    @property
-    def model(self) -> NoReturn:
-        raise no_torch_model()
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
         """Searches of too few steps begin again with twice as many; what is settled is what an endless one would find."""

@@ -4,6 +4,7 @@ In: source ids (batch, source), ending in <eos>. Out: target ids, sentence by se
 generate/loop.py at temperature 0. Explained in docs/translation.md, "Decoding".
 """
 
+import math
 from collections.abc import Sequence
 
 import torch

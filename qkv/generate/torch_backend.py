@@ -20,15 +20,11 @@ from qkv.model.transformer import Transformer
 class TorchSearch:
     """Greedy and beam search with an encoder-decoder model; `int8` quantizes its matrices."""
 
-    shows_attention = True
-
-    def __init__(
-        self, model: Transformer, bos: int, eos: int, pad: int, source_pad: int, int8: bool = False
-    ):
+    def __init__(self, model: Transformer, bos: int, eos: int, pad: int, int8: bool = False):
         if int8 and not supports(model, int8):
             raise no_int8()
         self.model, self.int8, self.max_len = model.eval(), int8, model.spec.max_len
-        self.bos, self.eos, self.pad, self.source_pad = bos, eos, pad, source_pad
+        self.bos, self.eos, self.pad = bos, eos, pad
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
         source, real = self._padded(rows)
@@ -49,7 +45,7 @@ class TorchSearch:
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Ids (batch, source), padded on the right, and which of them are tokens."""
         width, device = max(map(len, rows)), self.model.embed.weight.device
-        padded = [row + [self.source_pad] * (width - len(row)) for row in rows]
+        padded = [row + [0] * (width - len(row)) for row in rows]  # any id: it is masked
         lengths = torch.tensor(list(map(len, rows)), device=device)[:, None]
         return torch.tensor(padded, device=device), torch.arange(width, device=device) < lengths
 
@@ -66,20 +62,20 @@ class TorchGeneration:
         config.check_vocabulary(self.model.spec.vocab_size)
 
     def generate(
-        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...],
-        on_token: OnToken | None,
+        self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
     ) -> list[Draft]:
         with eval_mode(self.model):
             stepper = make_stepper(self.model, self.int8)
-            return generate(stepper, prompts, config, Bounds(self.context, ends, self.begin), on_token)
+            return generate(stepper, prompts, config, self._bounds(config), on_token)
 
-    def stream(
-        self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]
-    ) -> Iterator[int]:
+    def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
         with eval_mode(self.model):
             stepper = make_stepper(self.model, self.int8)
-            loop = GenerationLoop(stepper, [prompt], config, Bounds(self.context, ends, self.begin))
+            loop = GenerationLoop(stepper, [prompt], config, self._bounds(config))
         while loop.n_alive:
             with eval_mode(self.model):  # not during the yield, when the caller's code runs
                 id = loop.advance()[0]
             yield id
+
+    def _bounds(self, config: GenerationConfig) -> Bounds:
+        return Bounds(self.context, config.stop_token_ids, self.begin)

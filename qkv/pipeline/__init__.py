@@ -5,15 +5,12 @@ docs/translation.md, docs/generation.md and docs/embedding.md.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkv.pipeline.generator import Generator
 from qkv.pipeline.translator import Translator
 
-if TYPE_CHECKING:
-    from qkv.pipeline.embedder import Embedder
-
-__all__ = ["Embedder", "Generator", "Translator", "load"]
+__all__ = ["Generator", "Translator", "load"]
 
 
 def load(folder: str | Path, device: str = "cpu") -> Any:
@@ -33,17 +30,7 @@ def load(folder: str | Path, device: str = "cpu") -> Any:
 
 
 def _load_ctranslate2(folder: Path, device: str) -> Translator | Generator:
-    from qkv.checkpoint.ctranslate2.folder import read_json
+    from qkv.checkpoint.ctranslate2.folder import read_facts
 
-    facts = read_json(folder / "qkv.json")
-    kind = Generator if isinstance(facts, dict) and facts.get("kind") == "generator" else Translator
+    kind = Translator if read_facts(folder)["kind"] == "translator" else Generator
     return kind.load_ctranslate2(folder, device)
-
-
-def __getattr__(name: str) -> Any:
-    """The embedder needs torch: it is imported when it is first asked for."""
-    if name == "Embedder":
-        from qkv.pipeline.embedder import Embedder
-
-        return Embedder
-    raise AttributeError(f"module 'qkv.pipeline' has no attribute '{name}'")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
-from qkv.generate.backend import Draft, GenerationBackend
+from qkv.generate.backend import Draft, GenerationBackend, torch_model
 from qkv.generate.config import GenerationConfig
 from qkv.generate.stream import TextStream
 from qkv.language import say
@@ -86,8 +86,9 @@ class Generator:
         """The generator that a loaded folder holds."""
         spec = loaded.model.spec
         if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
-            right = say("one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去")
-            raise QkvError(folder, say("not a language model", "不是语言模型"), right)
+            raise QkvError(
+                folder, say("not a language model", "不是语言模型"),
+                say("one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
         if "tokenizer" not in loaded.tokenizers:
             wrong = say("no tokenizer.json", "没有 tokenizer.json")
             raise QkvError(folder, wrong, say("is the copy complete?", "复制完整了吗？"))
@@ -104,7 +105,7 @@ class Generator:
     @property
     def model(self) -> "Transformer":
         """The torch model; an error if CTranslate2 runs it."""
-        return self.backend.model
+        return torch_model(self.backend)
 
     # ── Text to text ─────────────────────────────────────────────────────────────────────────
     def __call__(self, prompts: str | Sequence[str], **settings: Any) -> Any:
@@ -124,13 +125,13 @@ class Generator:
             config: how to generate; by default sampling as in GenerationConfig.
             settings: fields that replace those of `config`, such as temperature=0.
         """
-        config, ends = self._resolved(config, settings)
+        config = self._resolved(config, settings)
         ids = [self.encode_prompt(prompt) for prompt in prompts]
         order = sorted(range(len(ids)), key=lambda n: -len(ids[n]))  # similar lengths together
         found: dict[int, list[GeneratedSequence]] = {}
         size = max(1, config.batch_size // config.n)
         for batch in (order[start : start + size] for start in range(0, len(order), size)):
-            drafts = iter(self._drafts([ids[n] for n in batch], config, ends))
+            drafts = iter(self._drafts([ids[n] for n in batch], config))
             for n in batch:
                 found[n] = [self._sequence(ids[n], next(drafts), config) for _ in range(config.n)]
         return [found[n] for n in range(len(ids))]
@@ -139,31 +140,35 @@ class Generator:
         self, prompt: str, config: GenerationConfig | None = None, **settings: Any
     ) -> Iterator[str]:
         """The text after a prompt, piece by piece as it is generated."""
-        config, ends = self._resolved(config, settings)
+        config = self._resolved(config, settings)
         if config.n > 1:
-            wrong = say(f"{config.n} texts in one stream", f"一个流里要 {config.n} 段文本")
-            raise QkvError("n", wrong, say("stream them one by one", "请逐段生成"))
-        return self._pieces(self.encode_prompt(prompt), config, ends)
+            raise QkvError(
+                "n", say(f"{config.n} texts in one stream", f"一个流里要 {config.n} 段文本"),
+                say("stream them one by one", "请逐段生成"))
+        return self._pieces(self.encode_prompt(prompt), config)
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """The ids of a prompt, with the begin tokens of the model."""
         ids = [*self.begin, *self.tokenizer.encode(prompt)]
         if not ids and self.first is None:
-            wrong = say("empty, and the vocabulary has no mark to begin with", "提示为空，词表中又没有起始标记")
-            raise QkvError("prompt", wrong, say("give some text", "请给出文字"))
+            raise QkvError(
+                "prompt",
+                say("empty, and the vocabulary has no mark to begin with", "提示为空，词表中又没有起始标记"),
+                say("give some text", "请给出文字"))
         ids = ids or [self.first or 0]
         if len(ids) > self.context:
-            wrong = say(f"{len(ids):,} tokens, the model reads {self.context:,}",
-                        f"有 {len(ids):,} 个词元，模型最多读 {self.context:,} 个")
-            raise QkvError("prompt", wrong, say("shorten it", "请缩短"))
+            raise QkvError(
+                "prompt", say(f"{len(ids):,} tokens, the model reads {self.context:,}",
+                    f"有 {len(ids):,} 个词元，模型最多读 {self.context:,} 个"),
+                say("shorten it", "请缩短"))
         return ids
 
     def _resolved(
         self, config: GenerationConfig | None, settings: dict[str, Any]
-    ) -> tuple[GenerationConfig, tuple[int, ...]]:
-        """The settings with a seed, checked against the model, and the ids that end a text.
+    ) -> GenerationConfig:
+        """The settings, checked against the model, with a seed and all ids that end a text.
 
-        A stop string that is a special token is such an id.
+        A stop string that is a special token becomes such an id.
         """
         config = replace(config, **settings) if config else GenerationConfig(**settings)
         self.backend.check(config)
@@ -172,28 +177,26 @@ class Generator:
         for text in stop:
             ids = self.tokenizer.encode(text)
             if not ids or self.tokenizer.unk_id in ids:
-                wrong = say(f"'{text}' never comes", f"'{text}' 不会出现")
-                raise QkvError("stop", wrong, say("this vocabulary cannot write it", "这个词表写不出它"))
-        ends = {*self.ends, *(special_ids[text] for text in config.stop if text in special_ids)}
+                raise QkvError(
+                    "stop", say(f"'{text}' never comes", f"'{text}' 不会出现"),
+                    say("this vocabulary cannot write it", "这个词表写不出它"))
+        ends = {special_ids[text] for text in config.stop if text in special_ids}
+        ends.update(self.ends, config.stop_token_ids)
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return replace(config, stop=stop, seed=seed), tuple(sorted(ends))
+        return replace(config, stop=stop, seed=seed, stop_token_ids=tuple(sorted(ends)))
 
-    def _drafts(
-        self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...]
-    ) -> list[Draft]:
+    def _drafts(self, prompts: list[list[int]], config: GenerationConfig) -> list[Draft]:
         streams = [self._text_stream(prompt, config) for prompt in prompts for _ in range(config.n)]
 
         def stops(text: int, id: int) -> bool:
             streams[text].add(id)
             return streams[text].stopped
-        return self.backend.generate(prompts, config, ends, stops if config.stop else None)
+        return self.backend.generate(prompts, config, stops if config.stop else None)
 
-    def _pieces(
-        self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]
-    ) -> Iterator[str]:
+    def _pieces(self, prompt: list[int], config: GenerationConfig) -> Iterator[str]:
         stream = self._text_stream(prompt, config)
-        for id in self.backend.stream(prompt, config, ends):
-            if id not in ends and (piece := stream.add(id)):
+        for id in self.backend.stream(prompt, config):
+            if id not in config.stop_token_ids and (piece := stream.add(id)):
                 yield piece
             if stream.stopped:
                 return

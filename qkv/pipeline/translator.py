@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from qkv.errors import QkvError
-from qkv.generate.backend import Hypothesis, SearchBackend
+from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
 from qkv.generate.config import TranslationConfig
 from qkv.language import say
 from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
@@ -83,13 +83,12 @@ class Translator:
         from qkv.generate.torch_backend import TorchSearch
 
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
-            wrong = say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>")
-            right = say("a translator needs both", "翻译模型两者都需要")
-            raise QkvError(say("tokenizer", "分词器"), wrong, right)
+            raise QkvError(
+                say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
+                say("a translator needs both", "翻译模型两者都需要"))
         start, pad = decoder_start_id(target, stored), target.pad_id
         bos = pad if start is None else start
-        source_pad = pad if source.pad_id is None else source.pad_id
-        backend = TorchSearch(model, bos, target.eos_id, pad, source_pad, int8)
+        backend = TorchSearch(model, bos, target.eos_id, pad, int8)
         return cls(backend, source, target, stored, alignment)
 
     @classmethod
@@ -135,7 +134,7 @@ class Translator:
     @property
     def model(self) -> "Transformer":
         """The torch model; an error if CTranslate2 runs it."""
-        return self.backend.model
+        return torch_model(self.backend)
 
     # ── Text to text ─────────────────────────────────────────────────────────────────────────
     @overload
@@ -161,14 +160,14 @@ class Translator:
             settings: fields that replace those of `config`, such as alignment=True.
         """
         config = replace(config, **settings) if config else TranslationConfig(**settings)
-        if config.alignment and not self.backend.shows_attention:
+        if config.alignment and self.backend.model is None:
             raise no_attention()
         texts_in_lines = [text.split("\n") for text in texts]
-        per_line = self.segment([line for lines in texts_in_lines for line in lines])
-        segments = [segment for line in per_line for segment in line]
+        by_line = self.segment([line for lines in texts_in_lines for line in lines])
+        segments = [segment for line in by_line for segment in line]
         hypotheses = iter(self._search(segments, config, progress))
         found = iter([self._translations(one, next(hypotheses), config) for one in segments])
-        lines = iter([joined(islice(found, len(line)), join_sentences, config) for line in per_line])
+        lines = iter([joined(islice(found, len(line)), join_sentences, config) for line in by_line])
         return [joined(islice(lines, len(text)), "\n".join, config) for text in texts_in_lines]
 
     def segment(self, lines: list[str]) -> list[list[Segment]]:
@@ -286,7 +285,8 @@ def _too_long(sentence: str, size: int, limit: int, parts: int) -> str:
 
 
 def no_attention() -> QkvError:
-    wrong = say("CTranslate2 does not show where each head looks", "CTranslate2 不显示各注意力头看向哪里")
-    right = say("use --engine torch with the folder it was exported from",
-                "请对导出前的文件夹使用 --engine torch")
-    return QkvError("alignment", wrong, right)
+    return QkvError(
+        "alignment",
+        say("CTranslate2 does not show where each head looks", "CTranslate2 不显示各注意力头看向哪里"),
+        say("use --engine torch with the folder it was exported from",
+            "请对导出前的文件夹使用 --engine torch"))

@@ -223,10 +223,10 @@ def test_a_search_is_settled_when_nothing_alive_can_overtake():
 
 def test_a_search_whose_best_candidates_all_ended_in_the_last_step_is_not_settled_by_that():
     """CTranslate2 returns the best two of the last step; the live ones rank below them and may still win."""
-    settings = Settings(beam_size=2, length_penalty=2.0)  # the longest translation, 13 tokens, has the penalty 9
+    settings = TranslationConfig(beam_size=2, length_penalty=2.0)  # the longest translation, 13 tokens, has the penalty 9
     for second, is_settled in ((-12.0, False), (-30.0, True)):
         found = [Hypothesis([5, 6, 3], -5.0, -5.0 / (8 / 6) ** 2), Hypothesis([5, 7, 3], second, second / (8 / 6) ** 2)]
-        assert settled(found, eos=3, steps=3, limit=13, settings=settings) == (found[:1] if is_settled else [])
+        assert settled(found, eos=3, steps=3, limit=13, config=settings) == (found[:1] if is_settled else [])
 
 
 def test_ids_without_a_piece_are_named_by_their_number():

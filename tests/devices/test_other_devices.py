@@ -8,7 +8,8 @@ import torch
 from pretended import NAME
 
 from qkv.cli.explore import open_explorer
-from qkv.pipeline import Embedder, Generator, Translator
+from qkv.pipeline import Generator, Translator
+from qkv.pipeline.embedder import Embedder
 from qkv.train.report import read_metrics
 
 SOURCES = ["我爱机器学习", "今天天气真好", "机器学习很有趣"]

@@ -23,14 +23,10 @@ EOS = LETTERS.eos_id
 class Reversing:
     """A "search" that reverses its source; rank n repeats the result n times more, with a lower score."""
 
-    bos, eos, pad, max_len, shows_attention = LETTERS.bos_id, EOS, LETTERS.pad_id, 9, False
+    bos, eos, pad, max_len, model = LETTERS.bos_id, EOS, LETTERS.pad_id, 9, None
 
     def __init__(self) -> None:
         self.seen: list[list[list[int]]] = []
-
-    @property
-    def model(self) -> Transformer:
-        raise AssertionError("never needed")
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
         self.seen.append(rows)
@@ -40,19 +36,15 @@ class Reversing:
 class Echo:
     """A "loop" that repeats its prompt for ever, or up to its own end token."""
 
-    context = 40
-
-    @property
-    def model(self) -> Transformer:
-        raise AssertionError("never needed")
+    context, model = 40, None
 
     def check(self, config: GenerationConfig) -> None:
         config.check_vocabulary(LETTERS.vocab_size)
 
-    def generate(self, prompts: list[list[int]], config: GenerationConfig, ends: tuple[int, ...], on_token: OnToken | None) -> list[Draft]:
+    def generate(self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None) -> list[Draft]:
         def ids(number: int, prompt: list[int]) -> list[int]:
             found: list[int] = []
-            for id in self.stream(prompt, config, ends):
+            for id in self.stream(prompt, config):
                 found.append(id)
                 if on_token and on_token(number, id):
                     break
@@ -60,7 +52,7 @@ class Echo:
         copies = [prompt for prompt in prompts for _ in range(config.n)]
         return [Draft(ids(number, prompt), "length") for number, prompt in enumerate(copies)]
 
-    def stream(self, prompt: list[int], config: GenerationConfig, ends: tuple[int, ...]) -> Iterator[int]:
+    def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
         for place in range(config.max_new_tokens):
             yield prompt[place % len(prompt)]
 
@@ -114,7 +106,11 @@ def test_one_value_holds_all_settings_and_single_ones_replace_its_fields():
     assert str(error.value) == "n_best: 4 of a beam of 3; raise beam_size or lower n_best"
 
 
-def test_alignment_needs_a_backend_that_shows_attention():
+def test_what_needs_the_torch_model_is_refused_without_one(tmp_path):
+    for save in (Translator(Reversing(), LETTERS, LETTERS).save, echo().save):
+        with pytest.raises(QkvError) as error:
+            save(tmp_path)
+        assert str(error.value) == "model: it runs in CTranslate2, not in torch; open the folder it was exported from"
     with pytest.raises(QkvError) as error:
         Translator(Reversing(), LETTERS, LETTERS).translate([], alignment=True)
     assert str(error.value) == (

@@ -147,6 +147,9 @@ def test_why_a_text_ended_is_told(bytewise):
     eos = bytewise.tokenizer.eos_id
     ended, = bytewise.generate(["light"], temperature=0, max_new_tokens=60)[0]
     assert (ended.why, ended.text, ended.ids[-1]) == ("end", "?", eos)
+    question, = bytewise.tokenizer.encode("?")
+    sooner, = bytewise.generate(["light"], temperature=0, max_new_tokens=60, stop_token_ids=(question,))[0]
+    assert (sooner.why, sooner.text, sooner.ids) == ("end", "", [question])
     longer, = bytewise.generate(["light"], temperature=0, max_new_tokens=60, banned=(eos,))[0]
     assert longer.why == "length" and len(longer.ids) == 60
     assert bytewise.generate(["BERLIN"], temperature=0, max_new_tokens=5, stop="<eos>")[0][0].why in ("end", "length")

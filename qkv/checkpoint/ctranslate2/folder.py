@@ -13,29 +13,28 @@ from qkv.errors import QkvError
 from qkv.language import say
 from qkv.text.tokenizer import Tokenizer
 
-NEEDED = {"all": {"kind", "dtype", "max_len"}, "translator": {"bos", "eos", "pad"},
-          "generator": {"begin", "first", "ends"}}  # of qkv.json
+NEEDED = {"translator": {"dtype", "max_len", "bos", "eos", "pad"},
+          "generator": {"dtype", "max_len", "begin", "first", "ends"}}  # of qkv.json, by its kind
 WRONG_KIND = {
     "translator": (("not a translator", "不是翻译模型"), ("a translator has an encoder", "翻译模型要有编码器")),
     "generator": (("not a language model", "不是语言模型"), ("one has a decoder alone", "语言模型只有解码器")),
 }
 
 
-def read_facts(folder: Path, kind: str) -> dict[str, Any]:
-    """qkv.json of a translator or of a generator."""
+def read_facts(folder: Path, kind: str = "") -> dict[str, Any]:
+    """qkv.json of a translator or a generator; of whichever it is if no kind is asked for."""
     if not folder.is_dir():
         raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
         raise QkvError(folder, say("no CTranslate2 model", "不是 CTranslate2 模型"), say(
             "write one: qkv export FOLDER --to ctranslate2 --out NEW", "请先写出：qkv export FOLDER --to ctranslate2 --out NEW"))
     facts = read_json(folder / "qkv.json")
-    if not isinstance(facts, dict) or not NEEDED["all"] <= facts.keys():
+    needed = NEEDED.get(str(facts.get("kind"))) if isinstance(facts, dict) else None
+    if needed is None or not needed <= facts.keys():
         raise damaged(folder / "qkv.json")
-    if facts["kind"] != kind:
+    if kind and facts["kind"] != kind:
         wrong, right = WRONG_KIND[kind]
         raise QkvError(folder, say(*wrong), say(*right))
-    if not NEEDED[kind] <= facts.keys():
-        raise damaged(folder / "qkv.json")
     return facts
 
 
@@ -47,11 +46,10 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def read_names(folder: Path) -> tuple[list[str], list[str]]:
-    """What CTranslate2 calls the ids of each side."""
-    shared = folder / "shared_vocabulary.json"
-    if shared.exists():
-        names = read_json(shared)
-        return names, names
+    """CTranslate2's names of the ids of each side; a generator has one side."""
+    for path in (folder / "shared_vocabulary.json", folder / "vocabulary.json"):
+        if path.exists():
+            return (names := read_json(path)), names
     return read_json(folder / "source_vocabulary.json"), read_json(folder / "target_vocabulary.json")
 
 
@@ -64,11 +62,6 @@ def read_json(path: Path) -> Any:
 
 def damaged(path: Path) -> QkvError:
     return QkvError(path, say("missing or damaged", "缺失或已损坏"), say("export the model again", "请重新导出模型"))
-
-
-def no_torch_model() -> QkvError:
-    return QkvError("model", say("it runs in CTranslate2, not in torch", "它由 CTranslate2 运行，而不是 torch"),
-                    say("open the folder it was exported from", "请打开导出前的文件夹"))
 
 
 def compute_type(facts: dict[str, Any], device: str) -> str:

@@ -5,13 +5,13 @@ given texts, and how many greedy texts are the same. Told in docs/ctranslate2.md
 """
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.ctranslate2.folder import read_names
 from qkv.checkpoint.ctranslate2.int8 import quantized
 from qkv.checkpoint.parity import LENGTH, ROUNDING, STEPS, Report, greedy, hashes, our_answer
 from qkv.model.transformer import Transformer
@@ -73,11 +73,7 @@ class Theirs:
         self.translates = facts["kind"] == "translator"
         kind = ctranslate2.Translator if self.translates else ctranslate2.Generator
         self.core = kind(str(folder), compute_type=facts["dtype"], intra_threads=1)
-        self.start, shared = facts["bos"], folder / "shared_vocabulary.json"
-        files = [folder / "source_vocabulary.json", folder / "target_vocabulary.json"]
-        if not self.translates or shared.exists():
-            files = [shared if self.translates else folder / "vocabulary.json"] * 2
-        self.source_names, self.names = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+        self.start, (self.source_names, self.names) = facts["bos"], read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
 
     def log_probs(self, source: Tensor, target: Tensor) -> Tensor:
