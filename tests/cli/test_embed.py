@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.cli.app import run
 from qkv.cli.meter import Meter
 from qkv.errors import QkvError
@@ -26,7 +27,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     tokenizer = learn("wordpiece", TEXTS, 80)
     place = tmp_path_factory.mktemp("embedder") / "model"
-    pooling = {"pooling": "mean", "normalised": True, "max_len": 20}
+    pooling = PoolingConfig("mean", True, 20)
     Embedder(Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)), tokenizer, pooling).save(place)
     return place
 

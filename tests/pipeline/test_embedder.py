@@ -12,6 +12,7 @@ import torch
 import qkv
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.model.pooling import pool
@@ -130,7 +131,7 @@ def test_a_text_gives_a_row_and_a_list_a_matrix():
 
 
 def test_vectors_are_shortened_and_then_brought_to_length_one():
-    embedder = small({"pooling": "max", "normalised": True, "max_len": None})
+    embedder = small(PoolingConfig("max", True))
     plain = embedder(TEXTS, normalize=False)
     assert np.allclose(plain, small()(TEXTS, pooling="max"))
     short = plain[:, :5] / np.linalg.norm(plain[:, :5], axis=1, keepdims=True)
@@ -161,7 +162,7 @@ def test_100000_characters_are_no_trouble(caplog):
 
 
 def test_a_saved_embedder_gives_the_same_vectors(tmp_path):
-    first = small({"pooling": "cls", "normalised": True, "max_len": 9})
+    first = small(PoolingConfig("cls", True, 9))
     first.save(tmp_path)
     again = qkv.load(tmp_path)
     assert json.loads((tmp_path / "pooling.json").read_text()) == {"pooling": "cls", "normalised": True, "max_len": 9}
