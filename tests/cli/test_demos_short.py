@@ -9,11 +9,14 @@ import yaml
 from qkv.cli import demo as demos
 from qkv.cli import demo_generate
 from qkv.cli.app import run
+from qkv.data import builtin
+from qkv.data.builtin import builtin_pairs
 from qkv.data.builtin.recognizer import recognize
 from qkv.errors import QkvError
 from qkv.train.report import read_metrics
 
 MINUTES = "0.1"
+TRAINED, HELD_OUT = 3_000, 40  # pairs: preparing and translating all of them takes longer than these trainings
 SMALL = {"layers": 1, "d_model": 64, "n_heads": 2, "d_ff": 128, "dropout": 0.05, "positions": "rotary", "qk_norm": True, "max_len": 64}
 FIGURES = {"translate": "attention.png", "generate": "next-tokens.png", "embed": "similarity.png"}
 
@@ -26,6 +29,8 @@ def short(request, tmp_path_factory):
         module = demos.DEMOS[request.param].module
         patch.setitem(module.RECIPE, "model", SMALL)
         patch.setattr(demo_generate, "SAMPLES", 20)
+        train, held_out = builtin_pairs()
+        patch.setattr(builtin, "builtin_pairs", lambda: (train[:TRAINED], held_out[:HELD_OUT]))
         lines: list[str] = []
         patch.setattr("builtins.print", lambda *words, **options: lines.append(" ".join(map(str, words))))
         assert run(["demo", request.param, "--out", str(out), "--minutes", MINUTES]) == 0
@@ -66,7 +71,6 @@ def test_a_trained_demo_is_used_again_and_belongs_to_its_task(short, capsys):
 
 def test_the_prefixes_of_the_language_model_begin_sentences_of_the_grammar():
     from qkv.cli.demo_generate import PREFIX, prefixes
-    from qkv.data.builtin import builtin_pairs
 
     sentences = [pair.source for half in builtin_pairs() for pair in half]
     assert len(prefixes()) == 100

@@ -98,9 +98,9 @@ def test_the_beam_tree_is_the_textbooks_search(family, size, alpha):
     begun = [t.bos_id] if source else story["sides"]["target"]["ids"]
 
     def log_probs(ids):
-        chances = next_logits(explorer, [*begun, *ids], source).log_softmax(-1)
-        chances[[t.bos_id, t.pad_id]] = -math.inf
-        return chances.tolist()
+        logits = next_logits(explorer, [*begun, *ids], source).clone()
+        logits[[t.bos_id, t.pad_id]] = -math.inf
+        return logits.log_softmax(-1).tolist()
     deep = 2 * len(source) + 20 if source else 12
     theirs = beam_search(log_probs, t.eos_id, deep, size, alpha)
     tree = explorer.answer(f"{this}/beam", {"size": str(size), "alpha": str(alpha)})

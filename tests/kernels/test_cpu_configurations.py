@@ -34,4 +34,4 @@ def test_all_configurations_run_tests_and_name_markers_that_exist(request):
     for configuration in CPU["CONFIGURATIONS"]:
         assert set(configuration.marks.replace("not ", "").split(" and ")) <= known
     for path in CPU["LONG"] + CPU["ALONE"] + CPU["SHORT"]:
-        assert (CPU["ROOT"] / path).exists(), path
+        assert (CPU["ROOT"] / path.partition("::")[0]).exists(), path  # pytest itself refuses a test that is not there
