@@ -67,7 +67,7 @@ def test_no_head_without_guided_alignment_keeps_that_limit(translator):
     heads = [AlignmentHead(layer, head) for layer, part in enumerate(translator.model.spec.decoder.each_layer())
              for head in range(part.cross.n_heads)]
     for chosen in [None, *(head for head in heads if head != translator.alignment)]:
-        unguided = Translator(translator.model, translator.source, translator.target, alignment=chosen)
+        unguided = Translator.from_model(translator.model, translator.source, translator.target, alignment=chosen)
         assert alignment_error_rate(unguided, builtin_pairs()[1][:25]) > LARGEST_ERROR_RATE, chosen
 
 
