@@ -1,0 +1,81 @@
+"""CONTRIBUTING.md lists the files that run for `qkv translate`, in order: the lists are those of a real call.
+
+`python tests/test_call_path.py` prints the lists as they are now.
+"""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+import pytest
+import torch
+
+import qkv
+from qkv.cli.app import run
+from qkv.model.presets import encoder_decoder
+from qkv.model.spec import Spec
+from qkv.model.transformer import Transformer
+from qkv.pipeline import Translator
+from qkv.text.learn import learn
+
+PACKAGE = str(Path(qkv.__file__).parent)
+CONTRIBUTING = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
+EVERYWHERE = {"language.py", "errors.py", "threads.py"}  # messages and thread counts: called from all files
+
+
+def small_spec(vocab_size: int) -> Spec:
+    return replace(encoder_decoder(vocab_size, 16, layers=1, n_heads=2, d_ff=32, dropout=0.0), max_len=40)
+
+
+def windowed(spec: Spec) -> Spec:
+    """The engine has no windowed attention: such a model decodes by its own forward."""
+    layer = spec.decoder.layers[0]
+    layers = (replace(layer, mixer=replace(layer.mixer, window=4)),)
+    return replace(spec, decoder=replace(spec.decoder, layers=layers))
+
+
+SPECS = {"engine": small_spec, "plain model": lambda vocab_size: windowed(small_spec(vocab_size))}
+
+
+def call_path(folder: Path, name: str) -> list[str]:
+    """Our files in the order in which `qkv translate` first runs a function of theirs."""
+    torch.manual_seed(1)
+    tokenizer = learn("char", ["一二三四五"], 16)
+    Translator.from_model(Transformer(SPECS[name](tokenizer.vocab_size)), tokenizer, tokenizer).save(folder)
+    files: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_flags & 2 and code.co_name != "<module>":
+            files.setdefault(code.co_filename[len(PACKAGE) + 1 :])
+
+    command = ["translate", str(folder), "一二三", "--max-length", "8"]
+    run(command)  # imports modules and compiles the library, which is no part of the path
+    sys.setprofile(note)
+    try:
+        run(command)
+    finally:
+        sys.setprofile(None)
+    return [file for file in files if file not in EVERYWHERE]
+
+
+def listed(name: str) -> list[str]:
+    """The files in one of the lists of CONTRIBUTING.md."""
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    (block,) = re.findall(rf"<!-- call path: {name} -->\n```text\n(.*?)```", text, re.DOTALL)
+    return [line.split()[0] for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", SPECS)
+def test_contributing_lists_the_files_that_run(tmp_path, name):
+    assert listed("load") + listed(name) == call_path(tmp_path / "model", name)
+
+
+if __name__ == "__main__":
+    for shown in SPECS:
+        with TemporaryDirectory() as scratch:
+            print(f"<!-- call path: {shown} -->", *call_path(Path(scratch) / "model", shown), sep="\n")
