@@ -94,7 +94,7 @@ class KVCache:
         slots, before = self.views[0].keys.shape[2] if self.views else round_up(self.used), self.sequences
         self.store = self.store.index_select(2, sequences)
         self.conv_inputs = None if self.conv_inputs is None else self.conv_inputs.index_select(0, sequences)
-        self.lengths = None if self.lengths is None else self.lengths.index_select(0, sequences)
+        self.lengths = None if self.lengths is None else self.lengths.index_select(0, sequences.to(self.lengths.device))
         if len(self.mask) > 1 or self.masked:
             self.mask = self.mask.expand(before, -1, -1).index_select(0, sequences)
         self.view(slots)

@@ -20,7 +20,7 @@ def test_fresh_sentences_of_every_pattern_are_recognized(name):
 
 def test_sentences_that_no_pattern_generates_are_not_recognized():
     said = {pair.source for pairs in compositions().values() for pair in pairs}
-    some = sorted(said)[::1_000]
+    some = sorted(said)[::3_000]  # a search that finds nothing tries all patterns: a second each
     for sentence in ["", "今天天气", "好今天天气真", "他们是医院", *(sentence[1:] for sentence in some), *(sentence + "了了" for sentence in some)]:
         assert recognize(sentence) is None or sentence in said, sentence
 
