@@ -66,10 +66,10 @@ class PackedModel:
         assert (memory is None) == (not self.crosses), "sources are for models with an encoder"
         self._check_length(max(lengths))
         cache = self.decoder.new_cache(len(prompts), round_up(max(lengths) + 1))
+        if max(lengths) == 1:  # <bos> of a translation: a step needs less preparation
+            return self.step(self._ids([ids[0] for ids in prompts]), next_rows([0] * len(prompts)), cache, memory), cache
         if self.native is not None:
             logits = self._prefill_native(prompts, cache, memory)
-        elif max(lengths) == 1:
-            return self.step(self._ids([ids[0] for ids in prompts]), next_rows([0] * len(prompts)), cache, memory), cache
         else:
             logits = self._logits(self._read(prompts, cache, memory)[torch.arange(len(lengths)), [length - 1 for length in lengths]])
         cache.fill(lengths)

@@ -57,8 +57,9 @@ def generate(
     `limits` are the most new tokens of each prompt, where they differ.
     """
     loop = GenerationLoop(stepper, prompts, settings, bounds, sources, limits)
-    while loop.n_alive:
-        loop.advance(on_token)
+    with decode_threads(stepper):  # once for all steps: changing the number of threads costs as much as a small step
+        while loop.n_alive:
+            loop.advance(on_token)
     return [sequence.draft(settings.logprobs) for sequence in loop.sequences]
 
 
