@@ -1,12 +1,13 @@
 # Every target stands on its own: on a fresh machine it makes .venv, installs what it needs and does its job.
 PYTHON ?= python3
 BIN := .venv/bin
+CATALOGS := $(wildcard qkv/locale/*/LC_MESSAGES/qkv.po)  # an install compiles them
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-cpus test-slow check chromium qemu bench clean
+.PHONY: demo messages test test-cpus test-slow check chromium qemu bench clean
 
 # A stamp per set of packages: remade only when the list of packages changes.
-.venv/core.stamp: pyproject.toml constraints.txt
+.venv/core.stamp: pyproject.toml setup.py constraints.txt $(CATALOGS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --editable .
@@ -19,6 +20,14 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 demo: .venv/core.stamp
 	$(BIN)/qkv demo
+
+# Message catalogs: extract the English messages, update and compile the translations; new ones are left empty in the .po file.
+EXTRACT := -k N_ -k both -k Problem:2 -k option:2 --add-location file --sort-by-file --no-wrap
+messages: .venv/dev.stamp
+	mkdir -p build
+	$(BIN)/pybabel --quiet extract $(EXTRACT) --project qkv --output build/qkv.pot qkv
+	$(BIN)/pybabel --quiet update --domain qkv --input-file build/qkv.pot --output-dir qkv/locale --no-fuzzy-matching --ignore-obsolete --no-wrap
+	$(BIN)/pybabel --quiet compile --domain qkv --directory qkv/locale --statistics
 
 # The page is tested in a real browser: the one that is here, else Debian's where we may install it.
 chromium:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from qkv.language import say
+from qkv.messages import _, listed
 
 
 class QkvError(Exception):
@@ -34,8 +34,8 @@ def near_miss(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
-        return say(f"did you mean '{close[0]}'?", f"是不是想写 '{close[0]}'？")
-    return say(f"choose from {', '.join(known)}", f"可选：{'、'.join(known)}")
+        return _("did you mean '{close}'?", close=close[0])
+    return _("choose from {known}", known=listed(known))
 
 
 def expected_value(error: Mapping[str, Any]) -> str:
@@ -44,9 +44,9 @@ def expected_value(error: Mapping[str, Any]) -> str:
     if kind == "literal":
         return near_miss(str(error["input"]), re.findall(r"'([^']+)'", error["ctx"]["expected"]))
     known = {
-        "int": say("use a whole number", "请用整数"), "float": say("use a number", "请用数字"),
-        "bool": say("use true or false", "请用 true 或 false"), "tuple": say("use a list", "请用列表"),
-        "dataclass": say("use an object", "请用对象"),
-        "string": say("use text, in quotes if it looks like something else", "请用文本，必要时加引号"),
+        "int": _("use a whole number"), "float": _("use a number"),
+        "bool": _("use true or false"), "tuple": _("use a list"),
+        "dataclass": _("use an object"),
+        "string": _("use text, in quotes if it looks like something else"),
     }  # fmt: skip
     return known.get(kind) or str(error["msg"])

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 
 @contextmanager
@@ -23,8 +23,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield unfinished
         unfinished.replace(path)
     except OSError as error:
-        raise QkvError(path, say(f"cannot be written ({error.strerror})", f"无法写入（{error.strerror}）"),
-                       say("check the folder and the free space", "请检查文件夹和剩余空间")) from None
+        raise QkvError(path, _("cannot be written ({strerror})", strerror=error.strerror),
+                       _("check the folder and the free space")) from None
     finally:
         with suppress(OSError):  # it is there only if something went wrong
             unfinished.unlink()
@@ -42,7 +42,7 @@ def sync(path: Path) -> None:
 def refuse_folder(path: Path) -> None:
     """A file cannot be written where a folder is."""
     if path.is_dir():
-        raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"), say("name a file", "请写出文件名"))
+        raise QkvError(path, _("a folder, not a file"), _("name a file"))
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -50,4 +50,4 @@ def refuse_unwritable(path: Path) -> None:
     refuse_folder(path)
     above = next(parent for parent in path.resolve().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise QkvError(path, say("cannot be written", "无法写入"), say("choose another place", "请另选位置"))
+        raise QkvError(path, _("cannot be written"), _("choose another place"))

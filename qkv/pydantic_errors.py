@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 Kind = TypeVar("Kind")
 
@@ -49,10 +49,10 @@ def explain(error: Any, known: Iterable[str], hidden: Container[object] = ()) ->
     path, kind, value = ".".join(location), error["type"], error["input"]
     if kind == "unexpected_keyword_argument":
         name = location[-1]
-        return Problem(".".join(location[:-1]), say(f"no field '{name}'", f"没有字段 '{name}'"), near_miss(name, known))
+        return Problem(".".join(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known))
     if kind in ("missing", "missing_argument"):
-        return Problem(path, say("is missing", "缺少该字段"), say("write it down", "请写上"))
-    wrong = say(f"cannot be {value!r}", f"不能是 {value!r}")
+        return Problem(path, _("is missing"), _("write it down"))
+    wrong = _("cannot be {value!r}", value=value)
     if kind == "literal_error":
         return Problem(path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"])))
     return Problem(path, wrong, right_type(kind) or str(error["msg"]))
@@ -61,10 +61,10 @@ def explain(error: Any, known: Iterable[str], hidden: Container[object] = ()) ->
 def right_type(kind: str) -> str:
     """What to write instead, by the first word of pydantic's error type; "" for the others (pydantic has only English)."""
     return {
-        "int": say("use a whole number", "请用整数"), "float": say("use a number", "请用数字"),
-        "bool": say("use true or false", "请用 true 或 false"), "tuple": say("use a list", "请用列表"),
-        "string": say("use text, in quotes if it looks like something else", "请用文本，必要时加引号"),
-        "dataclass": say("use an object", "请用对象"),
+        "int": _("use a whole number"), "float": _("use a number"),
+        "bool": _("use true or false"), "tuple": _("use a list"),
+        "string": _("use text, in quotes if it looks like something else"),
+        "dataclass": _("use an object"),
     }.get(kind.partition("_")[0], "")  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 MAX_THREADS = 1_024
 SAMPLE_SECONDS = 0.1            # /proc/stat counts in ticks of 10 ms
@@ -27,8 +27,8 @@ def choose_threads(text: str) -> None:
     """Take over the value of --threads for this process; call it before torch is imported, which reads OMP_NUM_THREADS."""
     global _chosen
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_THREADS):
-        raise QkvError("--threads", say(f"'{text}' is no number of threads", f"'{text}' 不能作为线程数"),
-                       say(f"use 1 to {MAX_THREADS}", f"请用 1 到 {MAX_THREADS}"))
+        raise QkvError("--threads", _("'{text}' is no number of threads", text=text),
+                       _("use 1 to {max_threads}", max_threads=MAX_THREADS))
     _chosen = int(text)
     os.environ["OMP_NUM_THREADS"] = str(_chosen)
     if "torch" in sys.modules:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.pydantic_errors import read_as
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.check.checked_model import Reload, Sentences, Subject, gap, memory_of, row_alone, stream
-from qkv.language import say
+from qkv.messages import N_, _, listed
 from qkv.model import spec as s
 from qkv.model.explained import explained, fused_cores
 from qkv.model.head import LmHead
@@ -50,12 +50,12 @@ def prove_subject(subject: Subject) -> list[Finding]:
     for name, check in CHECKS.items():
         missing = [found[ground] for ground in check.grounds if found[ground].holds is False]
         verdict = unasked(missing[0]) if missing else tried(check.run, subject)
-        found[name] = Finding(verdict.holds, verdict.words, verdict.difference, name, say(*check.title))
+        found[name] = Finding(verdict.holds, verdict.words, verdict.difference, name, _(check.title))
     return list(found.values())
 
 
 def unasked(ground: Finding) -> Verdict:
-    return Verdict(None, say(f"not asked before this is mended: {ground.title}", f"须先修好：{ground.title}"))
+    return Verdict(None, _("not asked before this is mended: {title}", title=ground.title))
 
 
 def tried(run: Callable[[Subject], Verdict], subject: Subject) -> Verdict:
@@ -64,15 +64,15 @@ def tried(run: Callable[[Subject], Verdict], subject: Subject) -> Verdict:
         return run(subject)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        return Verdict(False, say(f"the pass stops with {reason}", f"运行中止：{reason}"))
+        return Verdict(False, _("the pass stops with {reason}", reason=reason))
 
 
 def judged(subject: Subject, gaps: Mapping[str, float]) -> Verdict:
     """Passes compared under different conditions: the worst one is named if rounding does not explain it."""
     where, worst = max(gaps.items(), key=lambda one: one[1] if one[1] == one[1] else torch.inf)
     if worst <= subject.tolerance:
-        return Verdict(True, say(f"worst difference {worst:.0e}", f"最大差异 {worst:.0e}"), worst)
-    return Verdict(False, say(f"{where}, the result differs by {worst:.1e}", f"{where}，结果相差 {worst:.1e}"), worst)
+        return Verdict(True, _("worst difference {worst:.0e}", worst=worst), worst)
+    return Verdict(False, _("{where}, the result differs by {worst:.1e}", where=where, worst=worst), worst)
 
 
 # ---- the weights and what lies beside them -------------------------------------------------------------------------
@@ -81,16 +81,15 @@ def finite_weights(subject: Subject) -> Verdict:
     counts = {name: int((~one.isfinite()).sum()) for name, one in subject.original.state_dict().items()}
     broken = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if broken:
-        return Verdict(False, say(f"NaN or infinity in {broken}; take an earlier checkpoint",
-                                  f"存在 NaN 或无穷：{broken}；请改用更早的检查点"))
+        return Verdict(False, _("NaN or infinity in {broken}; take an earlier checkpoint", broken=broken))
     numbers = sum(weight.numel() for weight in subject.original.parameters())
-    return Verdict(True, say(f"{numbers:,} numbers", f"{numbers:,} 个数"))
+    return Verdict(True, _("{numbers:,} numbers", numbers=numbers))
 
 
 def tied_as_stated(subject: Subject) -> Verdict:
     head, stated = subject.model.lm_head, subject.model.spec.head
     if not isinstance(head, LmHead) or stated is None:
-        return Verdict(None, say("this model has no head over the vocabulary", "此模型没有词表输出层"))
+        return Verdict(None, _("this model has no head over the vocabulary"))
     if isinstance(stated, s.LmHead) and not stated.tied:
         return apart(head, subject.model.embed.weight)
     x = torch.randn(1, 4, subject.model.spec.d_model, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -98,16 +97,14 @@ def tied_as_stated(subject: Subject) -> Verdict:
     through_table = F.linear(head.prepared(x), subject.model.embed.weight, head.bias)
     difference = gap(subject.model.logits(x), through_table)
     if difference <= subject.tolerance:
-        return Verdict(True, say("one table, as model.json says", "同一张表，与 model.json 一致"), difference)
-    return Verdict(False, say("model.json says one table, but the head uses another; is lm_head.weight a leftover?",
-                              "model.json 声明共享，但输出层用的是另一张表；lm_head.weight 是遗留的吗？"), difference)
+        return Verdict(True, _("one table, as model.json says"), difference)
+    return Verdict(False, _("model.json says one table, but the head uses another; is lm_head.weight a leftover?"), difference)
 
 
 def apart(head: LmHead, table: Tensor) -> Verdict:
     if head.weight is None or torch.equal(head.weight, table):
-        return Verdict(False, say("model.json says two tables, but they are the same numbers; set head.tied to true",
-                                  "model.json 声明两张表，但数值完全相同；请把 head.tied 设为 true"))
-    return Verdict(True, say("two tables, as model.json says", "两张表，与 model.json 一致"))
+        return Verdict(False, _("model.json says two tables, but they are the same numbers; set head.tied to true"))
+    return Verdict(True, _("two tables, as model.json says"))
 
 
 def vocabularies_agree(subject: Subject) -> Verdict:
@@ -115,29 +112,27 @@ def vocabularies_agree(subject: Subject) -> Verdict:
     source = spec.source_vocab_size or spec.vocab_size
     rows = {"tokenizer": min(spec.vocab_size, source), "source": source, "target": spec.vocab_size}
     if not subject.tokenizers:
-        return Verdict(None, say("there is no tokenizer in the folder", "文件夹中没有分词器"))
+        return Verdict(None, _("there is no tokenizer in the folder"))
     told = [disagreement(name, one, rows[name]) for name, one in subject.tokenizers.items()]
     if any(told):
-        return Verdict(False, say(", ", "，").join(filter(None, told)))
+        return Verdict(False, _(", ").join(filter(None, told)))
     sizes = ", ".join(f"{one.vocab_size:,} / {rows[name]:,}" for name, one in subject.tokenizers.items())
-    return Verdict(True, say(f"tokens / rows: {sizes}", f"词元数 / 行数：{sizes}"))
+    return Verdict(True, _("tokens / rows: {sizes}", sizes=sizes))
 
 
 def disagreement(name: str, tokenizer: Tokenizer, rows: int) -> str:
     """Too many tokens have no row; a few spare rows are usual, for tables are rounded up to a handy size."""
     tokens = tokenizer.vocab_size
     if tokens > rows:
-        return say(f"{name}: {tokens:,} tokens, but the model has only {rows:,} rows; it is another model's tokenizer",
-                   f"{name}：有 {tokens:,} 个词元，而模型只有 {rows:,} 行；这是别的模型的分词器")
+        return _("{name}: {tokens:,} tokens, but the model has only {rows:,} rows; it is another model's tokenizer", name=name, tokens=tokens, rows=rows)
     if rows - tokens > max(128, rows // 50):
-        return say(f"{name}: {tokens:,} tokens for {rows:,} rows; is it this model's tokenizer?",
-                   f"{name}：只有 {tokens:,} 个词元，模型却有 {rows:,} 行；是此模型的分词器吗？")
+        return _("{name}: {tokens:,} tokens for {rows:,} rows; is it this model's tokenizer?", name=name, tokens=tokens, rows=rows)
     return ""
 
 
 def comes_back(subject: Subject) -> Verdict:
     if subject.reload is None:
-        return Verdict(None, say("no way to save was given", "未给出保存方法"))
+        return Verdict(None, _("no way to save was given"))
     model, tokenizers = subject.reload(subject.original, subject.tokenizers)
     before, after = subject.original.state_dict(), model.state_dict()
     changed = [name for name in {**before, **after} if name not in before or name not in after
@@ -146,8 +141,8 @@ def comes_back(subject: Subject) -> Verdict:
     changed += [name for name, one in subject.tokenizers.items()
                 if name not in tokenizers or tokenizers[name].fingerprint != one.fingerprint]
     if changed:
-        return Verdict(False, say(f"came back changed: {', '.join(changed)}", f"加载后有变化：{', '.join(changed)}"))
-    return Verdict(True, say(f"{len(before)} tensors", f"{len(before)} 个张量"))
+        return Verdict(False, _("came back changed: {changed}", changed=listed(changed)))
+    return Verdict(True, _("{n_before} tensors", n_before=len(before)))
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -160,25 +155,24 @@ def blind_to_the_future(subject: Subject) -> Verdict:
     stack, length = subject.model.spec.decoder or subject.model.spec.encoder, min(16, subject.limit)
     assert stack is not None
     if stack.sees != "past":
-        return Verdict(None, say("it sees the whole text, as model.json says", "它看全文，与 model.json 一致"))
+        return Verdict(None, _("it sees the whole text, as model.json says"))
     texts = subject.sentences(1, length).keep(torch.zeros(length, dtype=torch.long, device=subject.device))
     later = torch.ones(length, length, dtype=torch.bool, device=subject.device).triu(1)  # row r: all tokens after r
     changed = Sentences(texts.ids.where(~later, (texts.ids + 1) % subject.model.spec.vocab_size), source=texts.source)
     before, after = stream(subject.model, texts), stream(subject.model, changed)         # (length, length, d_model)
     moved = (after - before).abs().amax(dim=-1).masked_fill(later, 0.0) / before.abs().max().clamp(min=1e-30)
     first = int((moved > subject.tolerance).any(dim=0).int().argmax())
-    return judged(subject, {say(f"when only later tokens change, token {first} is not the same",
-                                f"仅后面的词元改变时，第 {first} 个词元也变了"): float(moved.max())})
+    return judged(subject, {_("when only later tokens change, token {first} is not the same", first=first): float(moved.max())})
 
 
 def cached_as_uncached(subject: Subject) -> Verdict:
     stack = subject.model.spec.decoder
     if stack is None or stack.sees != "past":
-        return Verdict(None, say("it does not decode step by step", "它不逐步解码"))
+        return Verdict(None, _("it does not decode step by step"))
     texts = subject.sentences(3, subject.limit)
     left = subject.padded(subject.sentences(3, subject.limit - subject.room), "left", filler=0)
-    gaps = {say("without padding", "无填充时"): cache_gap(subject.model, texts)}
-    return judged(subject, gaps | {say("with padding on the left", "左侧填充时"): cache_gap(subject.model, left)})
+    gaps = {_("without padding"): cache_gap(subject.model, texts)}
+    return judged(subject, gaps | {_("with padding on the left"): cache_gap(subject.model, left)})
 
 
 def cache_gap(model: Transformer, texts: Sentences) -> float:
@@ -213,8 +207,8 @@ def padding_is_inert(subject: Subject) -> Verdict:
         one, other = (subject.padded(short(subject), side, filler) for filler in (0, last))
         ours, theirs = stream(subject.model, one), stream(subject.model, other)
         if not (ours.isfinite().all() and theirs.isfinite().all()):
-            return Verdict(False, say(f"{name}, padding gives NaN or infinity", f"{name}，填充产生 NaN 或无穷"))
-        gaps[name + say(" with other tokens", "且内容不同时")] = gap(ours[one.real], theirs[one.real])
+            return Verdict(False, _("{name}, padding gives NaN or infinity", name=name))
+        gaps[name + _(" with other tokens")] = gap(ours[one.real], theirs[one.real])
     return judged(subject, gaps)
 
 
@@ -233,9 +227,9 @@ def alone_as_in_a_batch(subject: Subject) -> Verdict:
 
 def fused_as_explained(subject: Subject) -> Verdict:
     if not fused_cores(subject.model):
-        return Verdict(None, say("there is no fused attention", "没有融合注意力"))
+        return Verdict(None, _("there is no fused attention"))
     plain = short(subject)
-    passes = {say("without padding", "无填充时"): plain}
+    passes = {_("without padding"): plain}
     passes |= {name: subject.padded(plain, side, filler=0) for side, name in sides().items()}
     fused = {name: stream(subject.model, texts) for name, texts in passes.items()}
     with explained(subject.model):
@@ -249,26 +243,26 @@ def short(subject: Subject) -> Sentences:
 
 
 def sides() -> dict[str, str]:
-    return {"left": say("padded on the left", "左侧填充"), "right": say("padded on the right", "右侧填充")}
+    return {"left": _("padded on the left"), "right": _("padded on the right")}
 
 
 @dataclass(frozen=True)
 class Check:
     """A question, and the checks that must not have failed before it makes sense to ask it."""
 
-    title: tuple[str, str]
+    title: str
     run: Callable[[Subject], Verdict]
     grounds: tuple[str, ...] = ()
 
 
 CHECKS = {
-    "finite": Check(("every weight is finite", "权重全部有限"), finite_weights),
-    "tied": Check(("embeddings and head tied as stated", "嵌入与输出层的共享与声明一致"), tied_as_stated, ("finite",)),
-    "vocabulary": Check(("tokenizer and vocabulary sizes agree", "分词器与词表大小一致"), vocabularies_agree),
-    "future": Check(("blind to the future", "看不到未来"), blind_to_the_future, ("finite",)),
-    "cache": Check(("with the cache = without", "有缓存 = 无缓存"), cached_as_uncached, ("finite", "future")),
-    "padding": Check(("padding is inert", "填充不影响结果"), padding_is_inert, ("finite",)),
-    "batch": Check(("alone = in a batch", "单独 = 成批"), alone_as_in_a_batch, ("finite", "padding")),
-    "fused": Check(("fused attention = explained", "融合注意力 = 逐步注意力"), fused_as_explained, ("finite",)),
-    "saved": Check(("saved and loaded bit for bit", "保存再加载逐位相同"), comes_back),
+    "finite": Check(N_("every weight is finite"), finite_weights),
+    "tied": Check(N_("embeddings and head tied as stated"), tied_as_stated, ("finite",)),
+    "vocabulary": Check(N_("tokenizer and vocabulary sizes agree"), vocabularies_agree),
+    "future": Check(N_("blind to the future"), blind_to_the_future, ("finite",)),
+    "cache": Check(N_("with the cache = without"), cached_as_uncached, ("finite", "future")),
+    "padding": Check(N_("padding is inert"), padding_is_inert, ("finite",)),
+    "batch": Check(N_("alone = in a batch"), alone_as_in_a_batch, ("finite", "padding")),
+    "fused": Check(N_("fused attention = explained"), fused_as_explained, ("finite",)),
+    "saved": Check(N_("saved and loaded bit for bit"), comes_back),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.files import sync
-from qkv.language import say
+from qkv.messages import _
 
 Content = bytes | Callable[[Path], None]  # what a file holds, or who writes it to the path it is given
 
@@ -145,11 +145,11 @@ def plain_errors(path: Path) -> Iterator[None]:
 
 def not_saved(path: Path, error: OSError) -> QkvError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        wrong = say("not saved, the disk is full", "未能保存，磁盘已满")
-        right = say("free some space and try again", "请腾出空间后再试")
+        wrong = _("not saved, the disk is full")
+        right = _("free some space and try again")
     else:
         reason = error.strerror or str(error)
-        wrong = say(f"not saved ({reason})", f"未能保存（{reason}）")
-        right = say("check the folder and its permissions", "请检查该文件夹及其权限")
-    earlier = say("what was saved before is whole", "此前保存的内容完好")
-    return QkvError(path, wrong, f"{right}{say(', ', '，')}{earlier}")
+        wrong = _("not saved ({reason})", reason=reason)
+        right = _("check the folder and its permissions")
+    earlier = _("what was saved before is whole")
+    return QkvError(path, wrong, _("{right}, {earlier}", right=right, earlier=earlier))

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from qkv.checkpoint import disk
 from qkv.checkpoint.disk import Content, delete, plain_errors, scratch, scratch_name, try_to_delete
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 MANIFEST = "manifest.json"
 
@@ -102,14 +102,14 @@ def refuse_strangers(path: Path, files: Mapping[str, Content]) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise QkvError(path, say("a file stands where a folder is to be saved", "要保存文件夹的位置上已有一个文件"),
-                       say("move it away or save elsewhere", "请移走它，或保存到别处"))
+        raise QkvError(path, _("a file stands where a folder is to be saved"),
+                       _("move it away or save elsewhere"))
     ours = {MANIFEST, *files, *(read_manifest(path) or {})}
     strangers = sorted(child.name for child in path.iterdir() if child.name not in ours)
     if strangers:
         names = ", ".join(strangers)
-        raise QkvError(path, say(f"holds what saving would delete ({names})", f"其中有保存时会被删除的内容（{names}）"),
-                       say("move it away or save elsewhere", "请移走它，或保存到别处"))
+        raise QkvError(path, _("holds what saving would delete ({names})", names=names),
+                       _("move it away or save elsewhere"))
 
 
 # ---- the manifest --------------------------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ def verify_folder(path: str | Path) -> Path:
     path = Path(path)
     folder = standing(path)
     if not folder.is_dir():
-        raise QkvError(path, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+        raise QkvError(path, _("no such folder"), _("check the path"))
     faults = list(find_faults(folder))
     if faults:
         (name, wrong), *others = faults
         wrong = ", ".join([wrong, *(f"{path.name}/{other} {what}" for other, what in others)])
-        raise QkvError(f"{path.name}/{name}", wrong, say("put back a good copy", "请换回完好的副本"))
+        raise QkvError(f"{path.name}/{name}", wrong, _("put back a good copy"))
     return folder
 
 
@@ -132,23 +132,22 @@ def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
     """Each file that is not as the manifest says, with what is wrong."""
     expected = read_manifest(folder)
     if expected is None:
-        yield MANIFEST, say("missing or damaged", "缺失或已损坏")
+        yield MANIFEST, _("missing or damaged")
         return
     for name in sorted({*expected, *(child.name for child in folder.iterdir())} - {MANIFEST}):
         try:
             found = fingerprint(folder / name)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
-            yield name, say("missing", "缺失") if missing else say(f"cannot be read ({error.strerror})",
-                                                                   f"无法读取（{error.strerror}）")
+            yield name, _("missing") if missing else _("cannot be read ({strerror})", strerror=error.strerror)
             continue
         if name not in expected:
-            yield name, say("not in the manifest", "不在清单中")
+            yield name, _("not in the manifest")
         elif found["bytes"] != expected[name].get("bytes"):
             size, wanted = found["bytes"], expected[name].get("bytes")
-            yield name, say(f"{size} bytes instead of {wanted}", f"大小为 {size} 字节，应为 {wanted} 字节")
+            yield name, _("{size} bytes instead of {wanted}", size=size, wanted=wanted)
         elif found != expected[name]:
-            yield name, say("its content changed (SHA-256 differs)", "内容已改变（SHA-256 不符）")
+            yield name, _("its content changed (SHA-256 differs)")
 
 
 def fingerprint(path: Path) -> dict[str, object]:
@@ -218,17 +217,17 @@ def separate(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     """All tensors of a safetensors file, once its header has proved true to its length."""
     if not Path(path).is_file():
-        raise QkvError(path, say("no such file", "没有这个文件"), say("check the path", "请检查路径"))
+        raise QkvError(path, _("no such file"), _("check the path"))
     try:
         return load_file(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise QkvError(path, say(f"cannot be read ({reason})", f"无法读取（{reason}）"),
-                       say("check its permissions", "请检查权限")) from error
+        raise QkvError(path, _("cannot be read ({reason})", reason=reason),
+                       _("check its permissions")) from error
     except Exception as error:  # the library raises ValueError, KeyError and its own kind, by the sort of damage
         reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        wrong = say(f"not a whole safetensors file ({reason})", f"不是完整的 safetensors 文件（{reason}）")
-        raise QkvError(path, wrong, say("copy or download it again", "请重新复制或下载")) from error
+        wrong = _("not a whole safetensors file ({reason})", reason=reason)
+        raise QkvError(path, wrong, _("copy or download it again")) from error
 
 
 def followed(path: str | Path) -> Path:

@@ -26,7 +26,7 @@ from qkv.checkpoint.loaded_model import (
 )
 from qkv.checkpoint.weights import PICKLES, NoFirstWeights, fill, refuse_not_finite, refuse_pickles, reset_balance
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import from_json, to_json
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
@@ -87,9 +87,8 @@ def move_into_place(folder: Path) -> None:
         disk.sync(folder)
         disk.delete_folder(following)
     except OSError as error:
-        wrong = say(f"saved in {NEXT}, but not moved up ({error.strerror})",
-                    f"已保存在 {NEXT} 中，但未能移到位（{error.strerror}）")
-        raise QkvError(folder, wrong, say("it loads from there; the next save moves it", "可从那里加载；下次保存时会移动")) from error
+        wrong = _("saved in {next}, but not moved up ({strerror})", next=NEXT, strerror=error.strerror)
+        raise QkvError(folder, wrong, _("it loads from there; the next save moves it")) from error
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def load_model(
     """The model of a folder, in the type it was stored in or in `dtype`."""
     folder = Path(folder)
     refuse_no_folder(folder)
-    for _ in range(TRIES):
+    for _attempt in range(TRIES):
         version = standing_version(folder)
         try:
             loaded = load_version(folder, version, device, dtype)
@@ -112,7 +111,7 @@ def load_model(
                 if only_finite:
                     refuse_not_finite(folder / WEIGHTS, loaded.model)
                 return loaded
-    raise QkvError(folder, say("changes while it is read", "读取时不断被改动"), say("try again later", "请稍后再试"))
+    raise QkvError(folder, _("changes while it is read"), _("try again later"))
 
 
 def standing_version(folder: Path) -> Version:
@@ -124,7 +123,7 @@ def standing_version(folder: Path) -> Version:
     if present is not None:
         return Version({name: folder / name for name in present}, present)
     if (folder / MANIFEST).exists():
-        raise QkvError(folder / MANIFEST, say("damaged", "已损坏"), say("put back a good copy", "请换回完好的副本"))
+        raise QkvError(folder / MANIFEST, _("damaged"), _("put back a good copy"))
     names = (MODEL, WEIGHTS, *TOKENIZERS.values())
     return Version({name: folder / name for name in names if (folder / name).exists()}, None)
 
@@ -163,7 +162,7 @@ def read_folder_spec(folder: Path) -> Spec:
     """The spec of a folder of ours; its weights need not be there."""
     refuse_no_folder(folder)
     version = standing_version(folder)
-    refuse_without(folder, version, MODEL, say("is this a model folder?", "这是模型文件夹吗？"))
+    refuse_without(folder, version, MODEL, _("is this a model folder?"))
     return read_model_json(folder, version)
 
 
@@ -171,20 +170,20 @@ def refuse_no_folder(folder: Path) -> None:
     if folder.is_file() and folder.suffix in PICKLES:
         refuse_pickles(folder.parent)
     if folder.is_file():
-        raise QkvError(folder, say("is a file", "是一个文件"), say("name the folder that holds it", "请给出它所在的文件夹"))
+        raise QkvError(folder, _("is a file"), _("name the folder that holds it"))
     if not folder.is_dir():
-        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+        raise QkvError(folder, _("no such folder"), _("check the path"))
 
 
 def refuse_incomplete(folder: Path, version: Version) -> None:
-    refuse_without(folder, version, MODEL, say("is this a model folder?", "这是模型文件夹吗？"))
-    refuse_without(folder, version, WEIGHTS, say("is the copy complete?", "复制完整了吗？"))
+    refuse_without(folder, version, MODEL, _("is this a model folder?"))
+    refuse_without(folder, version, WEIGHTS, _("is the copy complete?"))
 
 
 def refuse_without(folder: Path, version: Version, name: str, right: str) -> None:
     if name not in version.files:
         refuse_pickles(folder)
-        raise QkvError(folder, say(f"no {name}", f"没有 {name}"), right)
+        raise QkvError(folder, _("no {name}", name=name), right)
 
 
 def refuse_changed(folder: Path, version: Version) -> None:
@@ -194,17 +193,15 @@ def refuse_changed(folder: Path, version: Version) -> None:
     faults = []
     for name in {MODEL, WEIGHTS, *TOKENIZERS.values()} & version.manifest.keys():
         if not version.files[name].exists():
-            faults.append(f"{name} {say('is missing', '缺失')}")
+            faults.append(_("{name} is missing", name=name))
         elif fingerprint(version.files[name]) != version.manifest[name]:
-            faults.append(f"{name} {say('changed since it was saved', '保存后被改动')}")
+            faults.append(_("{name} changed since it was saved", name=name))
     if faults:
-        raise QkvError(folder, say(", ", "，").join(sorted(faults)), say(
-            f"put back a good copy, or delete {MANIFEST} if the change was meant",
-            f"请换回完好的副本；若确要改动，请删除 {MANIFEST}"))
+        raise QkvError(folder, _(", ").join(sorted(faults)), _("put back a good copy, or delete {manifest} if the change was meant", manifest=MANIFEST))
 
 
 def unreadable(folder: Path, error: QkvError | OSError) -> QkvError:
     if isinstance(error, QkvError):
         return error
-    return QkvError(error.filename or folder, say(f"cannot be read ({error.strerror})", f"无法读取（{error.strerror}）"),
-                    say("check the disk and the permissions", "请检查磁盘和权限"))
+    return QkvError(error.filename or folder, _("cannot be read ({strerror})", strerror=error.strerror),
+                    _("check the disk and the permissions"))

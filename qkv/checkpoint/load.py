@@ -12,7 +12,7 @@ from qkv.checkpoint.folder import load_model, read_folder_spec
 from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface, read_spec
 from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 
@@ -57,5 +57,5 @@ def check_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise QkvError("device", say(f"no '{name}' here", f"这里没有 '{name}'"), say("use cpu", "请用 cpu")) from None
+        raise QkvError("device", _("no '{name}' here", name=name), _("use cpu")) from None
     return name

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkv.checkpoint.weights import refuse_pickles
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGE = 1 << 20  # bytes
@@ -47,8 +47,7 @@ class Shards:
             found = _read_header(path)
             twice = sorted(found.keys() & self.entries.keys())
             if twice:
-                raise QkvError(path, say(f"holds again what another file holds ({', '.join(twice)})",
-                                         f"与另一文件重复（{'、'.join(twice)}）"), _again())
+                raise QkvError(path, _("holds again what another file holds ({twice})", twice=listed(twice)), _again())
             self.entries |= found
 
     def read(self, name: str) -> Tensor:
@@ -60,7 +59,7 @@ class Shards:
         with entry.path.open("rb") as file:
             file.seek(entry.start)
             if file.readinto(memory) != size:
-                raise QkvError(entry.path, say("changed while it was read", "读取时被改动"), _again())
+                raise QkvError(entry.path, _("changed while it was read"), _again())
         return torch.frombuffer(memory, dtype=TYPES[entry.kind]).view(entry.shape)
 
 
@@ -71,20 +70,20 @@ def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) ->
     path = inside(folder, name)
     try:
         if path.stat().st_size > MOST_JSON:
-            raise ValueError(say("too large", "过大"))
+            raise ValueError(_("too large"))
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise QkvError(folder / name, say("is not JSON", "不是 JSON"), str(error)) from None
+        raise QkvError(folder / name, _("is not JSON"), str(error)) from None
     except OSError as error:
-        raise QkvError(folder / name, say(f"cannot be read ({error.strerror})", f"无法读取（{error.strerror}）"),
-                       say("check its permissions", "请检查权限")) from None
+        raise QkvError(folder / name, _("cannot be read ({strerror})", strerror=error.strerror),
+                       _("check its permissions")) from None
 
 
 def read_table(folder: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
     """The same, and it must be a table."""
     content = read_json(folder, name, default)
     if not isinstance(content, dict):
-        raise QkvError(folder / name, say("is not a table", "不是表"), say("is the download complete?", "下载完整吗？"))
+        raise QkvError(folder / name, _("is not a table"), _("is the download complete?"))
     return content
 
 
@@ -93,18 +92,18 @@ def inside(folder: Path, *parts: str) -> Path:
     name = "/".join(parts)
     plain = parts and all(part not in ("", ".", "..") and not set(part) & set('/\\\0') for part in parts)
     if not plain:
-        raise QkvError(folder, say(f"names a file outside ({name!r})", f"指向文件夹之外（{name!r}）"),
-                       say("only plain names of files in the folder are read", "只读取文件夹内的普通文件名"))
+        raise QkvError(folder, _("names a file outside ({name!r})", name=name),
+                       _("only plain names of files in the folder are read"))
     path = folder.joinpath(*parts)
     try:
         real, mode = path.resolve(strict=True), path.stat().st_mode
     except (OSError, RuntimeError):
-        raise QkvError(path, say("no such file", "没有这个文件"), say("is the download complete?", "下载完整吗？")) from None
+        raise QkvError(path, _("no such file"), _("is the download complete?")) from None
     if not any(real.is_relative_to(root) for root in _roots(folder)):
-        raise QkvError(path, say("a link out of the folder", "是指向文件夹之外的链接"),
-                       say("put the file itself there", "请放入文件本身"))
+        raise QkvError(path, _("a link out of the folder"),
+                       _("put the file itself there"))
     if not stat.S_ISREG(mode):
-        raise QkvError(path, say("is not a plain file", "不是普通文件"), say("put the file itself there", "请放入文件本身"))
+        raise QkvError(path, _("is not a plain file"), _("put the file itself there"))
     return real
 
 
@@ -116,19 +115,19 @@ def _roots(folder: Path) -> list[Path]:
 
 def _weight_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+        raise QkvError(folder, _("no such folder"), _("check the path"))
     if (folder / WEIGHTS).is_symlink() or (folder / WEIGHTS).exists():
         return [inside(folder, WEIGHTS)]
     if (folder / INDEX).is_symlink() or (folder / INDEX).exists():
         return [inside(folder, name) for name in _shard_names(folder)]
     refuse_pickles(folder, _turn_into_safetensors)
-    raise QkvError(folder, say(f"no {WEIGHTS}", f"没有 {WEIGHTS}"), say("is the download complete?", "下载完整吗？"))
+    raise QkvError(folder, _("no {weights}", weights=WEIGHTS), _("is the download complete?"))
 
 
 def _shard_names(folder: Path) -> list[str]:
     names = read_table(folder, INDEX).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        raise QkvError(folder / INDEX, say("has no table 'weight_map' of names to files", "没有从权重名到文件的表 'weight_map'"),
+        raise QkvError(folder / INDEX, _("has no table 'weight_map' of names to files"),
                        _again())
     return sorted(set(names.values()))
 
@@ -143,7 +142,7 @@ def _read_header(path: Path) -> dict[str, Entry]:
             header = json.loads(file.read(size))
     except Exception as error:  # the library raises several kinds, by the sort of damage
         reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        raise QkvError(path, say(f"not a whole safetensors file ({reason})", f"不是完整的 safetensors 文件（{reason}）"),
+        raise QkvError(path, _("not a whole safetensors file ({reason})", reason=reason),
                        _again()) from None
     header.pop("__metadata__", None)
     return {name: Entry(path, 8 + size + one["data_offsets"][0], tuple(one["shape"]), one["dtype"])
@@ -154,8 +153,8 @@ def _turn_into_safetensors(pickles: Iterable[str]) -> str:
     parts = ", ".join(repr(name) for name in pickles if not name.startswith(("training_args", "optimizer", "scheduler")))
     command = ("python -c \"import torch; from safetensors.torch import save_file; save_file({n: t.contiguous().clone() "
                f"for f in [{parts}] for n, t in torch.load(f, weights_only=True).items()}}, '{WEIGHTS}')\"")
-    return say(f"on a machine you can spare, run in that folder: {command}", f"请在可舍弃的机器上，于该文件夹中运行：{command}")
+    return _("on a machine you can spare, run in that folder: {command}", command=command)
 
 
 def _again() -> str:
-    return say("copy or download it again", "请重新复制或下载")
+    return _("copy or download it again")

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.durable import read_tensors
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.experts import ExpertFeedForward
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -53,7 +53,7 @@ def fetched(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Ten
             file.seek(8 + size + header[name]["data_offsets"][0])
             memory = memoryview(weight.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
             if file.readinto(memory) != weight.nbytes:
-                raise QkvError(path, say("changed while it was read", "读取时被改动"), say("try again", "请再试一次"))
+                raise QkvError(path, _("changed while it was read"), _("try again"))
             yield name, weight
 
 
@@ -61,24 +61,24 @@ def refuse_others(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str,
     """One message with all that the file lacks, has too many, or has in another form."""
     missing = [name for name in wanted if name not in stored]
     unknown = [name for name in stored if name not in wanted]
-    shapes = [f"{name}: {tuple(stored[name].shape)}{say(', not ', '，应为 ')}{tuple(wanted[name].shape)}"
+    shapes = [_("{name}: {shape}, not {wanted}", name=name, shape=tuple(stored[name].shape), wanted=tuple(wanted[name].shape))
               for name in wanted if name in stored and stored[name].shape != wanted[name].shape]
     kinds = [f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
              for name in wanted if name in stored and stored[name].dtype not in FLOATS]
-    refuse_mismatch(path, missing, unknown, shapes, kinds, say("is it the model that model.json describes?", "它是 model.json 所描述的模型吗？"))
+    refuse_mismatch(path, missing, unknown, shapes, kinds, _("is it the model that model.json describes?"))
 
 
 def refuse_mismatch(where: Path, missing: list[str], unknown: list[str], shapes: list[str], kinds: list[str], right: str) -> None:
     """One message with all weights that are missing, unknown, of another shape or not numbers."""
     found = [
-        (missing, say("weight missing" if len(missing) == 1 else "weights missing", "个权重缺失")),
-        (unknown, say("unknown", "个未知")),
-        (shapes, say("of another shape", "个形状不同")),
-        (kinds, say("not of a float type", "个不是浮点类型")),
+        (missing, _("weight missing") if len(missing) == 1 else _("weights missing")),
+        (unknown, _("unknown")),
+        (shapes, _("of another shape")),
+        (kinds, _("not of a float type")),
     ]
     told = [f"{len(names)} {what} ({', '.join(names)})" for names, what in found if names]
     if told:
-        raise QkvError(where, say(", ", "，").join(told), right)
+        raise QkvError(where, _(", ").join(told), right)
 
 
 def reset_balance(model: nn.Module, device: str | torch.device) -> None:
@@ -100,14 +100,13 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
     broken = not_finite(model)
     if broken:
         names = ", ".join(f"{name}: {count}" for name, count in broken.items())
-        raise QkvError(path, say(f"weights that are not finite ({names})", f"权重中有非有限数（{names}）"),
-                       say("the training went astray: take an earlier checkpoint", "训练已发散：请改用更早的检查点"))
+        raise QkvError(path, _("weights that are not finite ({names})", names=names),
+                       _("the training went astray: take an earlier checkpoint"))
 
 
 def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:
     """Weights in a pickle are not opened: reading a pickle can run any program. `remedy` says what to do with these files."""
     found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
     if found:
-        right = remedy(found) if remedy else say("take the safetensors file of this model", "请使用该模型的 safetensors 文件")
-        raise QkvError(folder / found[0], say("a pickle, which can run any program when it is opened",
-                                              "是 pickle 文件，打开它可能执行任意程序"), right)
+        right = remedy(found) if remedy else _("take the safetensors file of this model")
+        raise QkvError(folder / found[0], _("a pickle, which can run any program when it is opened"), right)

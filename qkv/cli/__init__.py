@@ -7,7 +7,7 @@ In: the arguments a person typed. Out: results on stdout, progress on stderr, ex
 import sys
 
 from qkv.errors import QkvError
-from qkv.language import LANGUAGES, set_language
+from qkv.messages import LANGUAGES, set_language
 from qkv.threads import choose_threads
 
 

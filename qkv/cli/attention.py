@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Translator
 
 
 def attention(
-    folder: Annotated[Path, typer.Argument(help=say("the model", "模型文件夹"))],
-    text: Annotated[str, typer.Argument(help=say("the sentence to read", "要读的句子"))],
-    out: Annotated[Path, typer.Option(help=say("the picture", "图片文件"))] = Path("attention.png"),
+    folder: Annotated[Path, typer.Argument(help=_("the model"))],
+    text: Annotated[str, typer.Argument(help=_("the sentence to read"))],
+    out: Annotated[Path, typer.Option(help=_("the picture"))] = Path("attention.png"),
     kind: Annotated[str | None, typer.Option(help="encoder, decoder, cross")] = None,
-    layer: Annotated[int | None, typer.Option(help=say("which layer, from 0; all its heads", "第几层（从 0 起），画出所有头"))] = None,
+    layer: Annotated[int | None, typer.Option(help=_("which layer, from 0; all its heads"))] = None,
 ) -> None:
     """Draw where a model looks: a translator's cross-attention, else every head of the last layer."""
     from qkv.cli.explore import open_explorer
@@ -35,7 +35,7 @@ def attention(
     try:
         print(draw_attention(Pass(subject, text, ()), out, kind, layer))
     except Problem as problem:
-        raise QkvError("qkv attention", say(problem.en, problem.zh).rstrip(".。")) from None
+        raise QkvError("qkv attention", problem.text()) from None
 
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.check.checked_model import Subject
@@ -22,8 +22,8 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 
 def check(
-    folder: Path = typer.Argument(help=say("A model folder, ours or Hugging Face's.", "模型文件夹，我们的或 Hugging Face 的。")),
-    as_json: bool = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。")),
+    folder: Path = typer.Argument(help=_("A model folder, ours or Hugging Face's.")),
+    as_json: bool = typer.Option(False, "--json", help=_("Print JSON, for programs.")),
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""
     from qkv.check.checked_model import Subject
@@ -52,12 +52,11 @@ def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
 def headline(folder: Path, subject: "Subject") -> str:
     numbers = sum(weight.numel() for weight in subject.original.parameters())
     dtype, tolerance = str(subject.dtype).removeprefix("torch."), f"{subject.tolerance:.0e}"
-    return say(f"{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding",
-               f"{folder}：{numbers:,} 个参数，以 {dtype} 检验，{tolerance} 以内的差异视为舍入误差")
+    return _("{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding", folder=folder, numbers=numbers, dtype=dtype, tolerance=tolerance)
 
 
 def line(finding: "Finding") -> str:
-    return f"{MARKS[finding.holds]} {finding.title}{say(': ', '：')}{finding.words}"
+    return _("{mark} {title}: {words}", mark=MARKS[finding.holds], title=finding.title, words=finding.words)
 
 
 def as_text(folder: Path, findings: "list[Finding]") -> str:

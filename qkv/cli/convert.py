@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import WeightsMetadata
     from qkv.checkpoint.parity import Report
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
-INPUTS = typer.Option(8, "--inputs", min=0, help=say("Inputs on which both are compared; 0: none.", "比较多少个输入；0：不比较。"))
-JSON = typer.Option(False, "--json", help=say("Print JSON, for programs.", "输出 JSON，供程序读取。"))
+INPUTS = typer.Option(8, "--inputs", min=0, help=_("Inputs on which both are compared; 0: none."))
+JSON = typer.Option(False, "--json", help=_("Print JSON, for programs."))
 
 
 def import_(
-    folder: Path = typer.Argument(help=say("A Hugging Face folder.", "Hugging Face 文件夹。")),
-    out: Path = typer.Option(..., "--out", help=say("Where our folder goes.", "我们的文件夹写到哪里。")),
+    folder: Path = typer.Argument(help=_("A Hugging Face folder.")),
+    out: Path = typer.Option(..., "--out", help=_("Where our folder goes.")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
@@ -36,29 +36,29 @@ def import_(
 
 
 def export(
-    folder: Path = typer.Argument(help=say("A model folder.", "模型文件夹。")),
-    to: str = typer.Option(..., "--to", help=say("The format: huggingface, ctranslate2, gguf.", "格式：huggingface、ctranslate2、gguf。")),
-    out: Path = typer.Option(..., "--out", help=say("Where their folder or file goes.", "他们的文件夹或文件写到哪里。")),
-    int8: bool = typer.Option(False, "--int8", help=say("8 bits a weight (ctranslate2, gguf).", "每个权重 8 位（ctranslate2、gguf）。")),
-    float16: bool = typer.Option(False, "--float16", help=say("16 bits a weight (gguf).", "每个权重 16 位（gguf）。")),
+    folder: Path = typer.Argument(help=_("A model folder.")),
+    to: str = typer.Option(..., "--to", help=_("The format: huggingface, ctranslate2, gguf.")),
+    out: Path = typer.Option(..., "--out", help=_("Where their folder or file goes.")),
+    int8: bool = typer.Option(False, "--int8", help=_("8 bits a weight (ctranslate2, gguf).")),
+    float16: bool = typer.Option(False, "--float16", help=_("16 bits a weight (gguf).")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
     """Write a model folder so that other software loads it."""
     if to not in FORMATS:
-        raise QkvError("--to", say(f"no format '{to}'", f"没有格式 '{to}'"), near_miss(to, FORMATS))
+        raise QkvError("--to", _("no format '{to}'", to=to), near_miss(to, FORMATS))
     return tell(out, *written(folder, to, out, inputs, number_type(to, int8, float16)), as_json)
 
 
 def number_type(to: str, int8: bool, float16: bool) -> str | None:
     """How weights are stored; None where the format keeps them as they are."""
     if int8 and float16:
-        raise QkvError("--int8", say("8 or 16 bits a weight, not both", "每个权重 8 位或 16 位，不能兼有"), say("give one of them", "请只给一个"))
+        raise QkvError("--int8", _("8 or 16 bits a weight, not both"), _("give one of them"))
     if int8 and to == "huggingface":
-        raise QkvError("--int8", say(f"{to} is written as stored", f"{to} 按原精度写出"),
-                       say("use --to ctranslate2 or --to gguf", "请用 --to ctranslate2 或 --to gguf"))
+        raise QkvError("--int8", _("{to} is written as stored", to=to),
+                       _("use --to ctranslate2 or --to gguf"))
     if float16 and to != "gguf":
-        raise QkvError("--float16", say(f"{to} does not take it", f"{to} 不支持"), say("use --to gguf", "请用 --to gguf"))
+        raise QkvError("--float16", _("{to} does not take it", to=to), _("use --to gguf"))
     return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
 
 
@@ -88,20 +88,18 @@ def tell(out: Path, metadata: "WeightsMetadata", report: "Report | None", as_jso
 
 
 def headline(out: Path, metadata: "WeightsMetadata") -> str:
-    return say(f"{out}: {metadata.family}, {metadata.parameters:,} parameters, {metadata.dtype}",
-               f"{out}：{metadata.family}，{metadata.parameters:,} 个参数，{metadata.dtype}")
+    return _("{out}: {family}, {parameters:,} parameters, {dtype}", out=out, family=metadata.family, parameters=metadata.parameters, dtype=metadata.dtype)
 
 
 def lines(report: "Report") -> list[str]:
     mark, same = ("✓" if report.same else "✗"), f"{report.n_same}/{report.n_inputs}"
-    what = say("same greedy text", "贪心文本相同") if report.greedy else say("within rounding", "在舍入范围内")
+    what = _("same greedy text") if report.greedy else _("within rounding")
     return [
-        say(f"{mark} compared with {report.against}", f"{mark} 对照：{report.against}"),
-        say(f"  largest difference {report.largest:.1e} (rounding: up to {report.tolerance:.1e}), {what} {same}",
-            f"  最大差异 {report.largest:.1e}（舍入允许 {report.tolerance:.1e}），{what} {same}"),
+        _("{mark} compared with {against}", mark=mark, against=report.against),
+        _("  largest difference {largest:.1e} (rounding: up to {tolerance:.1e}), {what} {same}", largest=report.largest, tolerance=report.tolerance, what=what, same=same),
         *(f"  {name}  {one['bytes']:,}  sha256 {one['sha256']}" for name, one in report.files.items()),
     ]
 
 
 def unproven() -> str:
-    return say("– not compared (--inputs 0)", "– 未比较（--inputs 0）")
+    return _("– not compared (--inputs 0)")

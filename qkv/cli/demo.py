@@ -14,7 +14,7 @@ import typer
 
 from qkv.cli import demo_embed, demo_generate, demo_translate
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 SETTINGS = "recipe.json"  # JSON is YAML too
 
@@ -40,29 +40,25 @@ DEMOS = {
 
 
 def demo(
-    task: Annotated[str, typer.Argument(metavar="[translate|generate|embed]", help=say(
-        "a zh-en translator, a Chinese language model or zh-en sentence embeddings", "中译英模型、中文语言模型或中英句向量"))] = "translate",
-    out: Annotated[Path | None, typer.Option(help=say(
-        "folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed",
-        "训练文件夹；默认 runs/demo、runs/demo-generate 或 runs/demo-embed"))] = None,
-    minutes: Annotated[float, typer.Option(help=say(
-        "time limit of the training; a slow or busy machine trains fewer steps", "训练时限（分钟）；机器慢或忙时减少步数"))] = 3.0,
-    again: Annotated[bool, typer.Option(help=say("train anew even if there is a model", "即使已有模型也重新训练"))] = False,
+    task: Annotated[str, typer.Argument(metavar="[translate|generate|embed]", help=_("a zh-en translator, a Chinese language model or zh-en sentence embeddings"))] = "translate",
+    out: Annotated[Path | None, typer.Option(help=_("folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed"))] = None,
+    minutes: Annotated[float, typer.Option(help=_("time limit of the training; a slow or busy machine trains fewer steps"))] = 3.0,
+    again: Annotated[bool, typer.Option(help=_("train anew even if there is a model"))] = False,
 ) -> int:
     if task not in DEMOS:
-        raise QkvError("qkv demo", say(f"no demo '{task}'", f"没有演示 '{task}'"), near_miss(task, list(DEMOS)))
+        raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, list(DEMOS)))
     chosen = DEMOS[task]
     out = out or chosen.out
     _refuse_other_demo(out, chosen)
     trained = (out / "model.json").is_file()
     if trained and not again and sys.stdin.isatty():
-        again = not typer.confirm(say(f"{out} holds a trained model. Use it?", f"{out} 已有训练好的模型。直接使用？"), default=True)
+        again = not typer.confirm(_("{out} holds a trained model. Use it?", out=out), default=True)
     if again or not trained:
         code = _train(out, chosen, minutes, again)
         if code:
             return code
     else:
-        print(say(f"Using the model in {out}; --again trains anew.", f"使用 {out} 中的模型；--again 重新训练。"), file=sys.stderr)
+        print(_("Using the model in {out}; --again trains anew.", out=out), file=sys.stderr)
     chosen.module.show(out)
     return 0
 
@@ -92,8 +88,8 @@ def _refuse_other_demo(out: Path, chosen: Demo) -> None:
     except (OSError, ValueError, AttributeError):
         return
     if task != chosen.task:
-        raise QkvError(out, say(f"holds the demo '{task}', not '{chosen.task}'", f"里面是演示 '{task}'，不是 '{chosen.task}'"),
-                       say("choose another --out", "请另选 --out"))
+        raise QkvError(out, _("holds the demo '{task}', not '{task2}'", task=task, task2=chosen.task),
+                       _("choose another --out"))
 
 
 def _remove(out: Path, chosen: Demo) -> None:
@@ -105,7 +101,7 @@ def _remove(out: Path, chosen: Demo) -> None:
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not all((out / name).is_file() for name in chosen.files):
-        raise QkvError(out, say("not a folder of this demo, so it is not emptied", "不是本演示的文件夹，不会清空"),
-                       say("choose another --out", "请另选 --out"))
+        raise QkvError(out, _("not a folder of this demo, so it is not emptied"),
+                       _("choose another --out"))
     with locked(out):
         shutil.rmtree(out)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.cli.demo_translate import FILES, TRAIN, VALID, write_pairs
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.embedder import Embedder
@@ -38,18 +38,18 @@ def show(out: Path) -> None:
     from qkv.evaluate.similarity import retrieval
 
     embedder = qkv.load(out)
-    _, held_out = builtin_pairs()
+    held_out = builtin_pairs()[1]
     chinese, english = embedder([pair.source for pair in held_out]), embedder([pair.target for pair in held_out])  # (500, d_model)
     there, back = retrieval(chinese, english).at[1], retrieval(english, chinese).at[1]
-    print(say(f"\nOn {len(held_out)} unseen pairs, nearest by cosine similarity:", f"\n在 {len(held_out)} 对未见过的句子上，按余弦相似度取最近："))
+    print(_("\nOn {n_held_out} unseen pairs, nearest by cosine similarity:", n_held_out=len(held_out)))
     print(f"recall@1 zh->en {there:.1%}, en->zh {back:.1%}\n")
     for pair in NOTES_SENTENCES:
         similarity = english @ embedder([pair.source])[0]
         nearest = int(similarity.argmax())
         print(f"{pair.source} -> {held_out[nearest].target}  {similarity[nearest]:.2f}")
     picture = draw_similarity(embedder, out / "similarity.png")
-    print(say(f"\nSimilarity matrix: {picture}\nLearning curves:   {out / 'curves.png'}", f"\n相似度矩阵：{picture}\n学习曲线：{out / 'curves.png'}"))
-    print(say("Next: ", "接下来：") + f"qkv search {out} {out / ENGLISH} 机器学习很有趣   |   "
+    print(_("\nSimilarity matrix: {picture}\nLearning curves:   {out}", picture=picture, out=out / 'curves.png'))
+    print(_("Next: ") + f"qkv search {out} {out / ENGLISH} 机器学习很有趣   |   "
           "qkv train embed --source a.zh --target a.en --out runs/mine")
 
 
@@ -60,6 +60,6 @@ def draw_similarity(embedder: "Embedder", path: Path) -> Path:
 
     rows, columns = [pair.source for pair in NOTES_SENTENCES], [pair.target for pair in NOTES_SENTENCES]
     similarity = embedder(rows) @ embedder(columns).T                    # (sentences, sentences)
-    title = say("cosine similarity (negative ones as 0)", "余弦相似度（负值记为 0）")
+    title = _("cosine similarity (negative ones as 0)")
     labels = [text if len(text) <= 18 else f"{text[:7]}…{text[-10:]}" for text in columns]  # two of them differ in the last word
     return attention_picture(similarity.clip(min=0.0), rows, labels, path, title)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Generator
@@ -39,18 +39,15 @@ def show(out: Path) -> None:
 
     generator = qkv.load(out)
     best = min((entry for entry in read_metrics(out / METRICS) if entry["kind"] == "valid"), key=lambda entry: entry["loss"])
-    print(say("\nOn 500 unseen sentences:", "\n在 500 句未见过的句子上："))
-    print(say(f"perplexity {best['perplexity']:.2f} per character, {best['bits_per_byte']:.3f} bits per byte",
-              f"困惑度 {best['perplexity']:.2f}（每字符），每字节 {best['bits_per_byte']:.3f} 比特"))
+    print(_("\nOn 500 unseen sentences:"))
+    print(_("perplexity {perplexity:.2f} per character, {bits_per_byte:.3f} bits per byte", perplexity=best['perplexity'], bits_per_byte=best['bits_per_byte']))
     found = grammatical(generator)
-    print(say(f"{found} of {SAMPLES} sampled continuations (temperature {TEMPERATURE}) are sentences of the built-in grammar\n",
-              f"{SAMPLES} 次采样续写（温度 {TEMPERATURE}）中有 {found} 句是内置语法的句子\n"))
+    print(_("{found} of {samples} sampled continuations (temperature {temperature}) are sentences of the built-in grammar\n", found=found, samples=SAMPLES, temperature=TEMPERATURE))
     for text in dict.fromkeys(text for seed in range(8) for text in continuations(generator, [PREFIX], seed)):
         print(f"{PREFIX} -> {text}")
     picture = draw_next_tokens(generator, out / "next-tokens.png")
-    print(say(f"\nNext-token probabilities: {picture}\nLearning curves:          {out / 'curves.png'}",
-              f"\n下一个词元的概率：{picture}\n学习曲线：{out / 'curves.png'}"))
-    print(say("Next: ", "接下来：") + f"qkv generate {out} {PREFIX} --temperature {TEMPERATURE} --n 3   |   "
+    print(_("\nNext-token probabilities: {picture}\nLearning curves:          {out}", picture=picture, out=out / 'curves.png'))
+    print(_("Next: ") + f"qkv generate {out} {PREFIX} --temperature {TEMPERATURE} --n 3   |   "
           "qkv train generate --text book.txt --out runs/mine")
 
 
@@ -64,7 +61,7 @@ def prefixes() -> list[str]:
     """The first half of held-out sentences, evenly spaced, so that every kind of pattern is among them."""
     from qkv.data.builtin import builtin_pairs
 
-    _, held_out = builtin_pairs()
+    held_out = builtin_pairs()[1]
     chosen = held_out[:: len(held_out) // SAMPLES][:SAMPLES]
     return [pair.source[: (len(pair.source) + 1) // 2] for pair in chosen]
 

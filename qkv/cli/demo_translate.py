@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from qkv.language import say
+from qkv.messages import _
 
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
 ALIGNMENT = "train.align"  # gold word alignments of the training pairs
@@ -44,18 +44,18 @@ def show(out: Path) -> None:
     from qkv.evaluate.scores import score
 
     translator = qkv.load(out)
-    _, held_out = builtin_pairs()
+    held_out = builtin_pairs()[1]
     outputs = translator([pair.source for pair in held_out])
     scores = score(outputs, [pair.target for pair in held_out], "en")
-    print(say(f"\nOn {len(held_out)} unseen sentences:", f"\n在 {len(held_out)} 句未见过的句子上："))
-    print(say(f"exact match {scores.exact:.1%}", f"完全一致 {scores.exact:.1%}"))
+    print(_("\nOn {n_held_out} unseen sentences:", n_held_out=len(held_out)))
+    print(_("exact match {exact:.1%}", exact=scores.exact))
     print(scores)
     error = alignment_error_rate(translator, held_out)
-    print(say(f"alignment error rate (AER) {error:.3f}", f"词对齐错误率（AER）{error:.3f}"))
+    print(_("alignment error rate (AER) {error:.3f}", error=error))
     print()
     for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
         print(f"{pair.source} -> {output}")
     picture = draw_cross_attention(translator, NOTES_SENTENCES[1].source, out / "attention.png")
-    print(say(f"\nCross-attention: {picture}\nLearning curves: {out / 'curves.png'}", f"\n交叉注意力：{picture}\n学习曲线：{out / 'curves.png'}"))
-    print(say("Next: ", "接下来：") + f"qkv translate {out} 机器学习很有趣   |   "
+    print(_("\nCross-attention: {picture}\nLearning curves: {out}", picture=picture, out=out / 'curves.png'))
+    print(_("Next: ") + f"qkv translate {out} 机器学习很有趣   |   "
           "qkv train translate --source a.zh --target a.en --out runs/mine")

@@ -13,18 +13,18 @@ import typer
 
 from qkv.cli.meter import Meter
 from qkv.cli.translate import Device, Folder
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.embedder import Embedder, Wishes
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help=say("sentences, one a line; - is standard input", "句子，每行一句；- 为标准输入"))]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help=say("vectors.npy or vectors.jsonl", "vectors.npy 或 vectors.jsonl"))]
-Pooling = Annotated[str | None, typer.Option(help=say("cls, mean or max; else the model's own", "cls、mean 或 max；默认用模型自带的"))]
-Normalize = Annotated[bool | None, typer.Option("--normalize/--no-normalize", help=say("to length one; else as the model", "归一化；默认同模型"))]
-Dimensions = Annotated[int | None, typer.Option(help=say("keep only the first ones", "只保留前几维"))]
-Long = Annotated[str, typer.Option(help=say("beyond the model's length: cut, or split and average", "超长时：cut 截断，split 分段取平均"))]
-BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时处理的句数"))]
+File = Annotated[Path, typer.Argument(metavar="FILE", help=_("sentences, one a line; - is standard input"))]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help=_("vectors.npy or vectors.jsonl"))]
+Pooling = Annotated[str | None, typer.Option(help=_("cls, mean or max; else the model's own"))]
+Normalize = Annotated[bool | None, typer.Option("--normalize/--no-normalize", help=_("to length one; else as the model"))]
+Dimensions = Annotated[int | None, typer.Option(help=_("keep only the first ones"))]
+Long = Annotated[str, typer.Option(help=_("beyond the model's length: cut, or split and average"))]
+BatchSize = Annotated[int, typer.Option(help=_("sentences at a time"))]
 
 
 def embed(
@@ -34,7 +34,7 @@ def embed(
     """The vector of every line of a file."""
     embedder, wishes = open_embedder(folder, device, pooling=pooling, normalize=normalize, dimensions=dimensions,
                                      long=long, batch_size=batch_size)
-    name = say("standard input", "标准输入") if str(file) == "-" else str(file)
+    name = _("standard input") if str(file) == "-" else str(file)
     tell = Meter(None if str(file) == "-" or file.is_fifo() else count_lines(file)) if out else None
     blocks = embedder.embed_lines(lines_of_file(file, name), name, wishes, tell)
     if out:
@@ -75,7 +75,7 @@ def count_lines(file: Path) -> int:
     count = 0
     for count, line in enumerate(read_lines(file), start=1):
         if not line.strip():
-            raise no_text(say(f"{file}, line {count}", f"{file} 第 {count} 行"))
+            raise no_text(_("{file}, line {count}", file=file, count=count))
     return count
 
 
@@ -85,4 +85,4 @@ def _write(out: Path, width: int, blocks: Iterator[Any]) -> None:
     with VectorWriter(out, width) as file:
         for texts, vectors in blocks:
             file.add(texts, vectors)
-    print(say(f"{out}: {file.count:,} vectors of {width} numbers", f"{out}：{file.count:,} 个 {width} 维向量"), file=sys.stderr)
+    print(_("{out}: {count:,} vectors of {width} numbers", out=out, count=file.count, width=width), file=sys.stderr)

@@ -12,17 +12,17 @@ import typer
 
 from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
-Source = Annotated[Path | None, typer.Option(help=say("sentences, one a line", "原文，每行一句"))]
-Target = Annotated[Path | None, typer.Option(help=say("their right translations", "参考译文"))]
-Language = Annotated[str, typer.Option(help=say("of the target, such as zh; else guessed", "目标语言，如 zh；不给则猜"))]
-Tokenize = Annotated[str, typer.Option(help=say("BLEU's tokenizer; none for tokenised files", "BLEU 分词方式；已分词文件用 none"))]
-Against = Annotated[Path | None, typer.Option(help=say("a model folder or a file of outputs to compare with", "用来比较的模型文件夹或译文文件"))]
-Output = Annotated[Path | None, typer.Option(help=say("write the translations here", "译文写入此文件"))]
-Text = Annotated[Path | None, typer.Option(help=say("a text, for a model that writes", "供续写模型评测的文本"))]
-Int8 = Annotated[bool, typer.Option("--int8", help=say("with 8-bit matrices; of a text, what they cost", "用 8 位矩阵；对文本则给出其代价"))]
-Pairs = Annotated[Path | None, typer.Option(help=say("two sentences and a score a line, for an embedder", "每行两句与一个分数，供句向量模型"))]
+Source = Annotated[Path | None, typer.Option(help=_("sentences, one a line"))]
+Target = Annotated[Path | None, typer.Option(help=_("their right translations"))]
+Language = Annotated[str, typer.Option(help=_("of the target, such as zh; else guessed"))]
+Tokenize = Annotated[str, typer.Option(help=_("BLEU's tokenizer; none for tokenised files"))]
+Against = Annotated[Path | None, typer.Option(help=_("a model folder or a file of outputs to compare with"))]
+Output = Annotated[Path | None, typer.Option(help=_("write the translations here"))]
+Text = Annotated[Path | None, typer.Option(help=_("a text, for a model that writes"))]
+Int8 = Annotated[bool, typer.Option("--int8", help=_("with 8-bit matrices; of a text, what they cost"))]
+Pairs = Annotated[Path | None, typer.Option(help=_("two sentences and a score a line, for an embedder"))]
 
 
 def evaluate(
@@ -41,7 +41,7 @@ def evaluate(
 
         return evaluate_text(folder, text, device, as_json, int8)
     if int8 and of_vectors:
-        raise QkvError("--int8", say("vectors are made in float32", "句向量用 float32 计算"), say("leave it out", "请去掉"))
+        raise QkvError("--int8", _("vectors are made in float32"), _("leave it out"))
     if pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
@@ -60,19 +60,19 @@ def evaluate(
 
 def _refuse_mixtures(source: Path | None, target: Path | None, text: Path | None, pairs: Path | None) -> None:
     kinds = [bool(source or target), bool(text), bool(pairs)]
-    right = say("give --source and --target, or --text, or --pairs", "请给 --source 与 --target，或 --text，或 --pairs")
+    right = _("give --source and --target, or --text, or --pairs")
     if not any(kinds):
-        raise QkvError("qkv evaluate", say("nothing to measure on", "没有可供评测的文件"), right)
+        raise QkvError("qkv evaluate", _("nothing to measure on"), right)
     if sum(kinds) > 1 or bool(source) != bool(target):
-        raise QkvError("qkv evaluate", say("half a question, or two at once", "只给了一半，或同时给了两种"), right)
+        raise QkvError("qkv evaluate", _("half a question, or two at once"), right)
 
 
 def _refuse_idle(options: Mapping[str, object]) -> None:
     """What would be given and do nothing."""
     for name, given in options.items():
         if given:
-            raise QkvError(name, say("only for a translator's --source and --target", "只用于翻译模型的 --source 与 --target"),
-                           say("leave it out", "请去掉"))
+            raise QkvError(name, _("only for a translator's --source and --target"),
+                           _("leave it out"))
 
 
 def _is_embedder(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.cli.embed import open_embedder
 from qkv.cli.meter import Meter
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> Non
     from qkv.evaluate.similarity import alignment, cosines, pearson, spearman, uniformity
 
     first, second, scores = read_scored(pairs)
-    embedder, _ = open_embedder(folder, device)
+    embedder = open_embedder(folder, device)[0]
     (a, b), speed = _vectors(embedder, first, second)
     said = cosines(a, b)
     bar = min(scores) + NEAR * (max(scores) - min(scores))
@@ -36,13 +36,7 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> Non
     facts = {"pairs": len(scores), "spearman": spearman(said, scores), "pearson": pearson(said, scores),
              "alignment": alignment(a[near], b[near]), "alignment_pairs": len(near),
              "uniformity": uniformity(_distinct(first + second, a, b)), "sentences_per_second": speed}
-    text = say(
-        "Spearman {spearman:.4f}, Pearson {pearson:.4f} ({pairs:,} pairs)\n"
-        "alignment {alignment:.4f} ({alignment_pairs:,} pairs in the top fifth of the scores), uniformity {uniformity:.4f}\n"
-        "{sentences_per_second:.0f} sentences/s",
-        "Spearman {spearman:.4f}，Pearson {pearson:.4f}（{pairs:,} 对）\n"
-        "alignment {alignment:.4f}（分数最高五分之一档的 {alignment_pairs:,} 对），uniformity {uniformity:.4f}\n"
-        "每秒 {sentences_per_second:.0f} 句").format(**facts)
+    text = _("Spearman {spearman:.4f}, Pearson {pearson:.4f} ({pairs:,} pairs)\nalignment {alignment:.4f} ({alignment_pairs:,} pairs in the top fifth of the scores), uniformity {uniformity:.4f}\n{sentences_per_second:.0f} sentences/s", **facts)
     print(json.dumps(facts, indent=2) if as_json else text)
 
 
@@ -52,7 +46,7 @@ def evaluate_retrieval(folder: Path, source: Path, target: Path, device: str, as
     from qkv.evaluate.similarity import alignment, retrieval, uniformity
 
     first, second = map(list, zip(*Pairs(source, target), strict=True))
-    embedder, _ = open_embedder(folder, device)
+    embedder = open_embedder(folder, device)[0]
     (a, b), speed = _vectors(embedder, first, second)
     there, back = retrieval(a, b), retrieval(b, a)
     mean = {k: (there.at[k] + back.at[k]) / 2 for k in there.at}
@@ -60,10 +54,9 @@ def evaluate_retrieval(folder: Path, source: Path, target: Path, device: str, as
              "mean": {f"accuracy_at_{k}": share for k, share in mean.items()}, "alignment": alignment(a, b),
              "uniformity": uniformity(_distinct(first + second, a, b)), "sentences_per_second": speed}
     rows = [
-        say(f"the right one of {there.n:,} is among the first", f"{there.n:,} 句中，正确的一句排在前几名之内："),
+        _("the right one of {n:,} is among the first", n=there.n),
         _row(f"{source.name} -> {target.name}", there), _row(f"{target.name} -> {source.name}", back),
-        say(f"alignment {facts['alignment']:.4f}, uniformity {facts['uniformity']:.4f}, {speed:.0f} sentences/s",
-            f"alignment {facts['alignment']:.4f}，uniformity {facts['uniformity']:.4f}，每秒 {speed:.0f} 句"),
+        _("alignment {alignment:.4f}, uniformity {uniformity:.4f}, {speed:.0f} sentences/s", alignment=facts['alignment'], uniformity=facts['uniformity'], speed=speed),
     ]
     print(json.dumps(facts, indent=2) if as_json else "\n".join(rows))
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,15 +46,12 @@ def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bo
         print(json.dumps(facts))
         return
     rate = found.tokens / seconds
-    print(say(f"perplexity {found.value:.3f} ({found.nats_per_token:.4f} nats/token, {found.tokens:,} tokens)",
-              f"困惑度 {found.value:.3f}（每词元 {found.nats_per_token:.4f} nats，{found.tokens:,} 个词元）"))
-    print(say(f"{found.bits_per_byte:.4f} bits/byte ({found.bytes:,} bytes, context {context:,})",
-              f"每字节 {found.bits_per_byte:.4f} 比特（{found.bytes:,} 字节，上下文 {context:,}）"))
-    print(say(f"{rate:,.0f} tokens/s ({seconds:.2f} s)", f"每秒 {rate:,.0f} 个词元（{seconds:.2f} 秒）"))
+    print(_("perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)", value=found.value, nats_per_token=found.nats_per_token, tokens=found.tokens))
+    print(_("{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context {context:,})", bits_per_byte=found.bits_per_byte, bytes=found.bytes, context=context))
+    print(_("{rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, seconds=seconds))
     if report.small:
         whole, small = map(math.exp, report.small)
-        print(say(f"int8: perplexity {small:.3f} instead of {whole:.3f} ({small / whole - 1:+.2%}), windows side by side",
-                  f"int8：困惑度 {small:.3f}，原为 {whole:.3f}（{small / whole - 1:+.2%}），窗口首尾相接"))
+        print(_("int8: perplexity {small:.3f} instead of {whole:.3f} ({small2:+.2%}), windows side by side", small=small, whole=whole, small2=small / whole - 1))
 
 
 def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report:
@@ -68,13 +65,13 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
 
     documents = Documents([text])
     if not documents.characters:
-        raise QkvError(text, say("no text in it", "里面没有文本"), say("give a file with some", "请给有内容的文件"))
+        raise QkvError(text, _("no text in it"), _("give a file with some"))
     generator = Generator.load(folder, device)
     if int8:
         _refuse_no_int8(generator)
     if generator.first is None:
-        raise QkvError(folder, say("no mark between texts", "没有文本之间的标记"),
-                       say("its vocabulary needs <eos> or <bos>", "词表中要有 <eos> 或 <bos>"))
+        raise QkvError(folder, _("no mark between texts"),
+                       _("its vocabulary needs <eos> or <bos>"))
     with TemporaryDirectory() as scratch:
         between = generator.ends[0] if generator.ends else generator.first
         ids = keep_documents(Path(scratch) / "ids", documents, generator.tokenizer, between).ids[:-1]  # the end is no text
@@ -89,7 +86,7 @@ def _refuse_no_int8(generator: "Generator") -> None:
     from qkv.engine.packed_model import supports
 
     if not supports(generator.model, int8=True):
-        raise QkvError("--int8", say("this kind of model has no such step", "这类模型没有 int8 步骤"), say("leave it out", "请去掉"))
+        raise QkvError("--int8", _("this kind of model has no such step"), _("leave it out"))
 
 
 def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
@@ -100,6 +97,6 @@ def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
 
     width = min(generator.context, len(ids))
     if width < 2:
-        raise QkvError("--int8", say("the text is too short to compare on", "文本太短，无法比较"), say("give more text", "请给更多文本"))
+        raise QkvError("--int8", _("the text is too short to compare on"), _("give more text"))
     rows = torch.from_numpy(ids[: len(ids) // width * width].astype("int64")).view(-1, width)
     return int8_loss(generator.model, rows)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
 from qkv.generate.config import TranslationConfig
-from qkv.language import say
+from qkv.messages import _
 from qkv.pipeline import Translator
 
 if TYPE_CHECKING:
@@ -31,14 +31,12 @@ class Report:
 
     def __str__(self) -> str:
         p, n = self.perplexity, self.scores.sentences
-        left_out = say(f", {p.left_out:,} pairs too long", f"，{p.left_out:,} 对过长") if p.left_out else ""
+        left_out = _(", {left_out:,} pairs too long", left_out=p.left_out) if p.left_out else ""
         lines = [
             str(self.scores),
-            say(f"exact match {self.scores.exact:.1%}", f"完全一致 {self.scores.exact:.1%}"),
-            say(f"perplexity {p.value:.3f} ({p.nats_per_token:.4f} nats/token, {p.tokens:,} tokens{left_out})",
-                f"困惑度 {p.value:.3f}（每词元 {p.nats_per_token:.4f} nats，{p.tokens:,} 个词元{left_out}）"),
-            say(f"{n / self.seconds:.1f} sentences/s ({n:,} in {self.seconds:.2f} s)",
-                f"每秒 {n / self.seconds:.1f} 句（{n:,} 句，{self.seconds:.2f} 秒）"),
+            _("exact match {exact:.1%}", exact=self.scores.exact),
+            _("perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens{left_out})", value=p.value, nats_per_token=p.nats_per_token, tokens=p.tokens, left_out=left_out),
+            _("{n:.1f} sentences/s ({n2:,} in {seconds:.2f} s)", n=n / self.seconds, n2=n, seconds=self.seconds),
         ]
         return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
 
@@ -105,9 +103,8 @@ def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
 
     sources, references = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(references):
-        raise QkvError(f"{source}, {target}", say(f"{len(sources):,} lines against {len(references):,}",
-                                                  f"前者 {len(sources):,} 行，后者 {len(references):,} 行"),
-                       say("line n of one must translate line n of the other", "两个文件的同一行必须互为译文"))
+        raise QkvError(f"{source}, {target}", _("{n_sources:,} lines against {n_references:,}", n_sources=len(sources), n_references=len(references)),
+                       _("line n of one must translate line n of the other"))
     return sources, references
 
 
@@ -119,9 +116,8 @@ def _outputs_of(against: Path, device: str, sources: list[str], config: Translat
         return _translated(Translator.load(against, device), sources, config)
     outputs = list(read_lines(against))
     if len(outputs) != len(sources):
-        raise QkvError(against, say(f"{len(outputs):,} lines for {len(sources):,} sentences",
-                                    f"{len(outputs):,} 行，原文却有 {len(sources):,} 句"),
-                       say("give one translation a line", "每行请给一句译文"))
+        raise QkvError(against, _("{n_outputs:,} lines for {n_sources:,} sentences", n_outputs=len(outputs), n_sources=len(sources)),
+                       _("give one translation a line"))
     return outputs
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 PORT = 8321
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=say("the model", "模型文件夹"))]
-Text = Annotated[str | None, typer.Option(help=say("with --out: the text to record", "与 --out 同用：要记录的文本"))]
-Compare = Annotated[list[str] | None, typer.Option(help=say("another text beside it; may be given again", "并列的另一段文本；可多次给出"))]
-Out = Annotated[Path | None, typer.Option(help=say("write one self-contained page instead", "改为写出一个自足的网页文件"))]
-Sentences = Annotated[Path | None, typer.Option(help=say("lines to find the nearest in (encoders)", "在其中找最近句的文件（编码器）"))]
-Port = Annotated[int | None, typer.Option(help=say(f"the port; {PORT}, or a free one", f"端口；默认 {PORT} 或空闲端口"), min=0, max=65535)]
-Host = Annotated[str, typer.Option(help=say("who may reach it; others than this machine need --key", "监听地址；非本机须给 --key"))]
-Key = Annotated[str | None, typer.Option(help=say("what others must know", "他人须知的密钥"))]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help=say("only print the address", "只打印地址"))]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("the model"))]
+Text = Annotated[str | None, typer.Option(help=_("with --out: the text to record"))]
+Compare = Annotated[list[str] | None, typer.Option(help=_("another text beside it; may be given again"))]
+Out = Annotated[Path | None, typer.Option(help=_("write one self-contained page instead"))]
+Sentences = Annotated[Path | None, typer.Option(help=_("lines to find the nearest in (encoders)"))]
+Port = Annotated[int | None, typer.Option(help=_("the port; {port}, or a free one", port=PORT), min=0, max=65535)]
+Host = Annotated[str, typer.Option(help=_("who may reach it; others than this machine need --key"))]
+Key = Annotated[str | None, typer.Option(help=_("what others must know"))]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help=_("only print the address"))]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
 
 
@@ -40,8 +40,8 @@ def explore(
 ) -> None:
     """Show the model think, on a page."""
     if (out is None) != (text is None):
-        raise QkvError("qkv explore", say("--text and --out belong together", "--text 与 --out 要一起用"),
-                       say("give both, or neither for the live page", "请都给出；实时网页则都不给"))
+        raise QkvError("qkv explore", _("--text and --out belong together"),
+                       _("give both, or neither for the live page"))
     if out is not None:
         from qkv.explore.offline import write_page
 
@@ -76,12 +76,12 @@ def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
 def check_door(host: str, key: str | None) -> None:
     """The page is open to this machine; to others only with a key, and only if its parts are installed."""
     if host not in LOOPBACK and not key:
-        raise QkvError(f"--host {host}", say("others could read along", "他人也能看到"),
-                       say("give a --key that they must know, or leave it at 127.0.0.1", "请给出 --key，或保留 127.0.0.1"))
+        raise QkvError(f"--host {host}", _("others could read along"),
+                       _("give a --key that they must know, or leave it at 127.0.0.1"))
     if key is not None and not (key.isascii() and key.isalnum() and len(key) >= 8):
-        raise QkvError("--key", say("is no key", "不能作为密钥"), say("use 8 or more letters and digits", "请用 8 个以上的字母和数字"))
+        raise QkvError("--key", _("is no key"), _("use 8 or more letters and digits"))
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise QkvError("qkv explore", say("needs FastAPI and uvicorn", "需要 FastAPI 和 uvicorn"), "pip install 'qkv[serve]'")
+        raise QkvError("qkv explore", _("needs FastAPI and uvicorn"), "pip install 'qkv[serve]'")
 
 
 def serve(explorer: "Explorer", host: str, port: int | None, key: str | None, no_browser: bool) -> None:
@@ -94,7 +94,7 @@ def serve(explorer: "Explorer", host: str, port: int | None, key: str | None, no
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{door.getsockname()[1]}/" + (f"?key={key}" if key else "")
     print(address, flush=True)
-    print(say("Ctrl+C ends it.", "按 Ctrl+C 结束。"), file=sys.stderr)
+    print(_("Ctrl+C ends it."), file=sys.stderr)
     if not no_browser:
         show(address)
     config = uvicorn.Config(make_app(explorer, key), log_level="warning", access_log=False, server_header=False)
@@ -108,8 +108,8 @@ def open_door(host: str, port: int | None) -> socket.socket:
             return socket.create_server((host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
             reason = error.strerror
-    raise QkvError(f"{host}:{port}", say(f"cannot be opened ({reason})", f"无法打开（{reason}）"),
-                   say("choose another --port or --host", "请换 --port 或 --host"))
+    raise QkvError(f"{host}:{port}", _("cannot be opened ({reason})", reason=reason),
+                   _("choose another --port or --host"))
 
 
 def show(address: str) -> None:

@@ -16,7 +16,7 @@ import typer
 from qkv.cli.lines import lines
 from qkv.cli.translate import Device, Engine, Folder, Int8, open_engine
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.generate.config import GenerationConfig
@@ -27,21 +27,21 @@ BETWEEN = "---"      # stands between texts that follow each other
 LINES_AT_ONCE = 256  # so that those of one length can go together
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
-Prompt = Annotated[str | None, typer.Argument(help=say("what to go on from; else --file or standard input", "续写的开头；否则读 --file 或标准输入"))]
-File = Annotated[Path | None, typer.Option("--file", "-f", help=say("each line is a prompt", "每行一个提示"))]
-MaxNewTokens = Annotated[int, typer.Option(help=say("tokens to write at most", "最多写多少词元"))]
-Temperature = Annotated[float, typer.Option(help=say("0 is greedy, 1 the model's own", "0 为贪心，1 为模型本来的分布"))]
-TopK = Annotated[int | None, typer.Option(help=say("only the k likeliest tokens", "只在最可能的 k 个词元中抽"))]
-TopP = Annotated[float | None, typer.Option(help=say("only the fewest that reach p together", "只在概率和达到 p 的最少词元中抽"))]
-MinP = Annotated[float | None, typer.Option(help=say("only those p times as likely as the best", "只留概率不低于最大者 p 倍的"))]
-Typical = Annotated[float | None, typer.Option(help=say("only the most typical that reach p", "只留最典型、概率和达到 p 的"))]
-Penalty = Annotated[float, typer.Option(help=say("above 1 repeats less", "大于 1 则少重复"))]
-Seed = Annotated[int | None, typer.Option(help=say("the same seed, the same text", "同种子同文本"))]
-N = Annotated[int, typer.Option("--n", help=say("texts for each prompt", "每个提示写几段"))]
-Stop = Annotated[list[str] | None, typer.Option(help=say(r"end before this text, such as '\n'; may be repeated", r"遇此即止，如 '\n'；可多次给出"))]
-LogProbs = Annotated[int | None, typer.Option(help=say("tell each token's log-probability and those of the k best", "列出各词元与前 k 名的对数概率"))]
-Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help=say("show it as it is written, as in a terminal", "边写边显示；终端默认"))]
-Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a prompt", "每个提示一个 JSON 对象"))]
+Prompt = Annotated[str | None, typer.Argument(help=_("what to go on from; else --file or standard input"))]
+File = Annotated[Path | None, typer.Option("--file", "-f", help=_("each line is a prompt"))]
+MaxNewTokens = Annotated[int, typer.Option(help=_("tokens to write at most"))]
+Temperature = Annotated[float, typer.Option(help=_("0 is greedy, 1 the model's own"))]
+TopK = Annotated[int | None, typer.Option(help=_("only the k likeliest tokens"))]
+TopP = Annotated[float | None, typer.Option(help=_("only the fewest that reach p together"))]
+MinP = Annotated[float | None, typer.Option(help=_("only those p times as likely as the best"))]
+Typical = Annotated[float | None, typer.Option(help=_("only the most typical that reach p"))]
+Penalty = Annotated[float, typer.Option(help=_("above 1 repeats less"))]
+Seed = Annotated[int | None, typer.Option(help=_("the same seed, the same text"))]
+N = Annotated[int, typer.Option("--n", help=_("texts for each prompt"))]
+Stop = Annotated[list[str] | None, typer.Option(help=_("end before this text, such as '\\n'; may be repeated"))]
+LogProbs = Annotated[int | None, typer.Option(help=_("tell each token's log-probability and those of the k best"))]
+Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help=_("show it as it is written, as in a terminal"))]
+Json = Annotated[bool, typer.Option("--json", help=_("one JSON object a prompt"))]
 
 
 def generate(
@@ -62,7 +62,7 @@ def generate(
     generator = open_engine(Generator, engine, folder, device, int8)
     at_once = stream or (stream is None and sys.stdout.isatty() and not whole)
     typed = prompt is None and file is None and sys.stdin.isatty()  # the person sees the prompt already
-    invitation = say("Type a beginning, Ctrl-D to leave.", "输入开头；按 Ctrl-D 结束。")
+    invitation = _("Type a beginning, Ctrl-D to leave.")
     for number, some in enumerate(lines(prompt, file, 1 if at_once else LINES_AT_ONCE, invitation)):
         if number and not typed and not as_json:
             print(BETWEEN)
@@ -79,10 +79,10 @@ def unescaped(text: str) -> str:
 
 def _refuse_mixtures(prompt: str | None, file: Path | None, both: bool) -> None:
     if prompt is not None and file is not None:
-        raise QkvError("qkv generate", say("both a prompt and --file", "同时给了提示和 --file"), say("give one of them", "请只给一个"))
+        raise QkvError("qkv generate", _("both a prompt and --file"), _("give one of them"))
     if both:
-        raise QkvError("--stream", say("only one plain text can be shown as it comes", "只有单段纯文本能边写边显示"),
-                       say("leave out --json, --n and --logprobs", "请去掉 --json、--n 和 --logprobs"))
+        raise QkvError("--stream", _("only one plain text can be shown as it comes"),
+                       _("leave out --json, --n and --logprobs"))
 
 
 def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", repeat: bool) -> None:

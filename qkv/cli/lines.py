@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 
-from qkv.language import say
+from qkv.messages import _
 
 
 def lines(text: str | None, file: Path | None, size: int, invitation: str) -> Iterator[list[str]]:
@@ -62,7 +62,7 @@ def _read_into(queue: "Queue[str | BaseException | None]") -> None:
 
     try:
         reader = open(0, "rb", closefd=False)  # noqa: SIM115 (lines_of closes it)
-        for line in lines_of(reader, say("standard input", "标准输入")):
+        for line in lines_of(reader, _("standard input")):
             queue.put(line)
         queue.put(None)
     except BaseException as error:  # whatever it is, nobody else can tell of it

@@ -6,7 +6,7 @@ In: how much is done. Out: count, speed and time left; on a terminal in place, i
 import sys
 import time
 
-from qkv.language import say
+from qkv.messages import _
 
 
 class Meter:
@@ -28,8 +28,8 @@ class Meter:
         """'1,024 / 10,000 sentences, 310/s, 0:29 left'."""
         speed = done / max(seconds, 1e-9)
         counted = f"{done:,}" if self.total is None else f"{done:,} / {self.total:,}"
-        text = say(f"{counted} sentences, {speed:,.0f}/s", f"{counted} 句，每秒 {speed:,.0f}")
+        text = _("{counted} sentences, {speed:,.0f}/s", counted=counted, speed=speed)
         if self.total is None:
             return text
         minutes, rest = divmod(round((self.total - done) / max(speed, 1e-9)), 60)
-        return text + say(f", {minutes}:{rest:02} left ", f"，还需 {minutes}:{rest:02} ")
+        return text + _(", {minutes}:{rest:02} left ", minutes=minutes, rest=rest)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.model.shapes import ModuleShapes
@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 DEFAULT_LENGTH = 128
 
-app = typer.Typer(no_args_is_help=True, help=say("Write or show the spec of a model.", "写出或显示模型的 spec。"))
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=say(
-    "an argument of the preset, or a path in model.json such as decoder.layers.0.mixer.n_kv_heads",
-    "预设的参数，或 model.json 中的路径，如 decoder.layers.0.mixer.n_kv_heads"))]
-Out = Annotated[Path | None, typer.Option(help=say("file to write; else it is printed", "写入的文件；不给则打印"))]
+app = typer.Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_("an argument of the preset, or a path in model.json such as decoder.layers.0.mixer.n_kv_heads"))]
+Out = Annotated[Path | None, typer.Option(help=_("file to write; else it is printed"))]
 
 
-@app.command(help=say("Write a model.json from a preset, its arguments and overrides.", "由预设、其参数和改写写出 model.json。"))
+@app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
 def new(
-    preset: Annotated[str, typer.Argument(help=say("a preset or a model.json", "预设名或 model.json"))],
+    preset: Annotated[str, typer.Argument(help=_("a preset or a model.json"))],
     set_: Settings = None, out: Out = None,
 ) -> None:
     from qkv.model.door import check, to_json
@@ -41,13 +39,12 @@ def new(
         write_text(out, to_json(spec))
 
 
-@app.command(help=say("Show the spec and the shapes of weights and activations, layer by layer.", "显示 spec，以及逐层的权重与激活形状。"))
+@app.command(help=_("Show the spec and the shapes of weights and activations, layer by layer."))
 def show(
-    model: Annotated[str, typer.Argument(help=say(
-        "a preset, a model.json or a model folder (ours or Hugging Face's)", "预设名、model.json 或模型文件夹（我们的或 Hugging Face 的）"))],
-    batch: Annotated[int, typer.Option(min=1, help=say("sequences of a batch", "每批序列数"))] = 1,
-    seq_len: Annotated[int | None, typer.Option(min=1, help=say("tokens of a sequence; else 128", "每个序列的词元数；默认 128"))] = None,
-    as_json: Annotated[bool, typer.Option("--json", help=say("for a program", "供程序读取"))] = False,
+    model: Annotated[str, typer.Argument(help=_("a preset, a model.json or a model folder (ours or Hugging Face's)"))],
+    batch: Annotated[int, typer.Option(min=1, help=_("sequences of a batch"))] = 1,
+    seq_len: Annotated[int | None, typer.Option(min=1, help=_("tokens of a sequence; else 128"))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help=_("for a program"))] = False,
 ) -> None:
     from qkv.model.shapes import shapes_of
 
@@ -60,8 +57,7 @@ def show(
         print(json.dumps(facts | {"modules": [asdict(one) for one in modules]}, indent=2, ensure_ascii=False))
         return
     print("\n".join(spec_tree(asdict(spec))))
-    print(say(f"\n{weights:,} parameters; activations of {batch} x {length} tokens\n",
-              f"\n{weights:,} 个参数；激活按 {batch} x {length} 个词元\n"))
+    print(_("\n{weights:,} parameters; activations of {batch} x {length} tokens\n", weights=weights, batch=batch, length=length))
     print("\n".join(table(modules)))
 
 
@@ -92,7 +88,7 @@ def spec_tree(tree: dict[str, Any], indent: str = "") -> list[str]:
 
 def table(modules: "list[ModuleShapes]") -> list[str]:
     """The modules as an indented tree with three columns: layers alike, activation, weights."""
-    rows = [(say("module", "模块"), say("layers", "层数"), say("activation", "激活"), say("weights", "权重"))]
+    rows = [(_("module"), _("layers"), _("activation"), _("weights"))]
     for one in modules:
         *above, name = one.name.replace(".layers.", ".layers ").split(".")  # encoder, layers 0, attn, norm
         weights = ", ".join(f"{key} {shape}" for key, shape in one.weights.items())

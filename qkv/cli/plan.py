@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,15 +29,15 @@ class Dtype(StrEnum):
 
 
 def plan(
-    model: str = typer.Argument(help=say("a preset, a model.json or a model folder", "预设名、model.json 或模型文件夹")),
-    batch: int = typer.Option(1, min=1, help=say("rows of a pass", "一次处理的行数")),
-    length: int = typer.Option(None, min=1, help=say("tokens of a row; else 512", "每行词元数；默认 512")),
-    source_length: int = typer.Option(None, min=1, help=say("source tokens; else as many", "源端词元数；默认相同")),
-    dtype: Dtype = typer.Option("float32", help=say("the type of the weights", "权重的数据类型")),
-    tokens: int = typer.Option(None, min=1, help=say("train on so many, both sides together", "训练词元数，两侧合计")),
-    gflops: float = typer.Option(None, min=1e-9, help=say("speed of a device; else measured", "单设备速度；默认实测")),
-    devices: int = typer.Option(1, min=1, help=say("how many devices", "设备数")),
-    as_json: bool = typer.Option(False, "--json", help=say("for a program", "供程序读取")),
+    model: str = typer.Argument(help=_("a preset, a model.json or a model folder")),
+    batch: int = typer.Option(1, min=1, help=_("rows of a pass")),
+    length: int = typer.Option(None, min=1, help=_("tokens of a row; else 512")),
+    source_length: int = typer.Option(None, min=1, help=_("source tokens; else as many")),
+    dtype: Dtype = typer.Option("float32", help=_("the type of the weights")),
+    tokens: int = typer.Option(None, min=1, help=_("train on so many, both sides together")),
+    gflops: float = typer.Option(None, min=1e-9, help=_("speed of a device; else measured")),
+    devices: int = typer.Option(1, min=1, help=_("how many devices")),
+    as_json: bool = typer.Option(False, "--json", help=_("for a program")),
 ) -> None:
     """Parameters, FLOPs, memory and time of a model, from its description alone."""
     from qkv.plan.cost import load_of
@@ -113,16 +113,15 @@ def show(name: str, spec: "Spec", facts: dict[str, Any]) -> None:
     console, given = Console(highlight=False, soft_wrap=False), facts["pass"]
     sizes = " + ".join(str(given[side]) for side in ("source", "target") if given[side])
     console.print(f"{name}: {_family(spec)}, d_model {spec.d_model}, {given['batch']} x {sizes} "
-                  + say("tokens", "个词元") + f", {given['dtype']}")
+                  + _("tokens") + f", {given['dtype']}")
     console.print(parts_table(facts))
-    console.print(say("FLOPs: 2 x multiply-adds of matrix products; masked pairs count, softmax and norms do not.",
-                      "FLOPs：矩阵乘法的乘加次数 x 2；被遮住的位置计入，softmax 与归一化不计。"))
+    console.print(_("FLOPs: 2 x multiply-adds of matrix products; masked pairs count, softmax and norms do not."))
     console.print(memory_table(facts))
     console.print(formulas_table(facts))
     if "time" in facts:
         console.print(time_table(facts["time"]))
     else:
-        console.print(say("Add --tokens N for the hours of a training.", "加 --tokens N 可估算训练时间。"))
+        console.print(_("Add --tokens N for the hours of a training."))
 
 
 def parts_table(facts: dict[str, Any]) -> "Table":
@@ -130,8 +129,8 @@ def parts_table(facts: dict[str, Any]) -> "Table":
 
     whole, active, flops = facts["parameters"], facts["active_parameters"], facts["flops"]
     sparse = whole != active
-    names = [say("part", "部分"), say("parameters", "参数"), "%", *([say("active", "激活")] if sparse else [])]
-    table = _table(*names, say("FLOPs forward", "前向 FLOPs"), "%")
+    names = [_("part"), _("parameters"), "%", *([_("active")] if sparse else [])]
+    table = _table(*names, _("FLOPs forward"), "%")
     for part in (*PARTS, "total"):
         numbers, work = whole.get(part, 0), flops.get(part, 0)
         cells = [_part_name(part), f"{numbers:,}", f"{numbers / whole['total']:.1%}"]
@@ -142,7 +141,7 @@ def parts_table(facts: dict[str, Any]) -> "Table":
 
 
 def memory_table(facts: dict[str, Any]) -> "Table":
-    table = _table(say("memory", "内存"), say("bytes", "字节"), "", left=(2,))
+    table = _table(_("memory"), _("bytes"), "", left=(2,))
     for name, number in facts["bytes"].items():
         words, remark = _memory_words()[name]
         if number and not (name == "cache_in_windows" and number == facts["bytes"]["cache"]):
@@ -151,23 +150,23 @@ def memory_table(facts: dict[str, Any]) -> "Table":
 
 
 def formulas_table(facts: dict[str, Any]) -> "Table":
-    names = say("well-known formula", "常见公式"), say("gives", "得"), say("exact", "精确"), say("why they differ", "为何不同")
+    names = _("well-known formula"), _("gives"), _("exact"), _("why they differ")
     table = _table(*names, left=(3,))
     for one in facts["formulas"]:
         show_number = "{:.1%}".format if one["exact"] < 1 else short
         reasons = "\n".join(f"{_signed(why['difference'], one['exact'] < 1)} {why['words']}" for why in one["why"])
         table.add_row(f"{one['what']}\n{one['formula']}", show_number(one["by_formula"]), show_number(one["exact"]),
-                      reasons or say("equal", "相等"), end_section=True)
+                      reasons or _("equal"), end_section=True)
     return table
 
 
 def time_table(facts: dict[str, Any]) -> "Table":
-    table = _table(say("time", "时间"), "", left=(1,))
-    measured = say("measured here, float32 product", "本机实测，float32 乘法") if facts["measured"] else say("given", "给定")
+    table = _table(_("time"), "", left=(1,))
+    measured = _("measured here, float32 product") if facts["measured"] else _("given")
     full, half = (_duration(facts[f"hours_at_{rate}_rate"]) for rate in ("full", "half"))
-    table.add_row(say("rate", "速度"), f"{facts['devices']} x {facts['gflops']:,.1f} GFLOP/s ({measured})")
-    table.add_row(say("at the full rate", "全速"), full + say(" (no run is faster)", "（不可能更快）"))
-    table.add_row(say("at half of it", "半速"), half + say(" (a good run)", "（较好的训练）"))
+    table.add_row(_("rate"), f"{facts['devices']} x {facts['gflops']:,.1f} GFLOP/s ({measured})")
+    table.add_row(_("at the full rate"), full + _(" (no run is faster)"))
+    table.add_row(_("at half of it"), half + _(" (a good run)"))
     return table
 
 
@@ -196,29 +195,29 @@ def _signed(difference: float, is_share: bool) -> str:
 
 def _duration(hours: float) -> str:
     if hours < 1 / 60:
-        return say(f"{hours * 3600:.1f} seconds", f"{hours * 3600:.1f} 秒")
+        return _("{hours:.1f} seconds", hours=hours * 3600)
     if hours < 1:
-        return say(f"{hours * 60:.1f} minutes", f"{hours * 60:.1f} 分钟")
+        return _("{hours:.1f} minutes", hours=hours * 60)
     if hours < 72:
-        return say(f"{hours:.1f} hours", f"{hours:.1f} 小时")
-    return say(f"{hours / 24:,.1f} days", f"{hours / 24:,.1f} 天")
+        return _("{hours:.1f} hours", hours=hours)
+    return _("{hours:,.1f} days", hours=hours / 24)
 
 
 def _family(spec: "Spec") -> str:
     layers = " + ".join(str(len(stack.each_layer())) for stack in (spec.encoder, spec.decoder) if stack)
     if spec.encoder and spec.decoder:
-        return say(f"encoder-decoder, {layers} layers", f"编码器-解码器，{layers} 层")
+        return _("encoder-decoder, {layers} layers", layers=layers)
     if spec.decoder:
-        return say(f"decoder-only, {layers} layers", f"仅解码器，{layers} 层")
-    return say(f"encoder-only, {layers} layers", f"仅编码器，{layers} 层")
+        return _("decoder-only, {layers} layers", layers=layers)
+    return _("encoder-only, {layers} layers", layers=layers)
 
 
 def _part_name(part: str) -> str:
     return {
-        "embedding": say("embedding", "嵌入"), "attention": say("attention", "注意力"),
-        "scores": say("  scores and mixing", "  分数与混合"), "cross": say("cross-attention", "交叉注意力"),
-        "cross_scores": say("  scores and mixing", "  分数与混合"), "feed_forward": say("feed-forward", "前馈"),
-        "norms": say("norms", "归一化"), "head": say("head", "输出头"), "total": say("total", "合计"),
+        "embedding": _("embedding"), "attention": _("attention"),
+        "scores": _("  scores and mixing"), "cross": _("cross-attention"),
+        "cross_scores": _("  scores and mixing"), "feed_forward": _("feed-forward"),
+        "norms": _("norms"), "head": _("head"), "total": _("total"),
     }[part]
 
 
@@ -226,14 +225,12 @@ def _memory_words() -> dict[str, tuple[str, str]]:
     """The name of each figure, and where it comes from."""
     formula = "2 n_kv_heads d_head l"
     return {
-        "weights": (say("weights", "权重"), ""),
-        "gradients": (say("gradients", "梯度"), ""),
-        "adam": ("Adam", say("two float32 moments", "两个 float32 动量")),
-        "muon": (say("or Muon", "或 Muon"), say("one for the layers' matrices, two for the rest", "层内矩阵一个，其余两个")),
-        "activations": (say("activations", "激活值"), say("estimate of what backward needs", "反向所需，估计值")),
-        "cache": (say("KV cache", "KV 缓存"), say("of the whole pass, source side included", "整个批次，含源端")),
-        "cache_per_token": (say("  of a token", "  每个词元"), say(f"{formula}, or (kv_rank + d_rope) l",
-                                                               f"{formula}，或 (kv_rank + d_rope) l")),
-        "cache_in_windows": (say("  inside windows", "  窗口之内"), say("if the rest were forgotten; qkv keeps it",
-                                                                 "若忘掉窗口之外；qkv 保留全部")),
+        "weights": (_("weights"), ""),
+        "gradients": (_("gradients"), ""),
+        "adam": ("Adam", _("two float32 moments")),
+        "muon": (_("or Muon"), _("one for the layers' matrices, two for the rest")),
+        "activations": (_("activations"), _("estimate of what backward needs")),
+        "cache": (_("KV cache"), _("of the whole pass, source side included")),
+        "cache_per_token": (_("  of a token"), _("{formula}, or (kv_rank + d_rope) l", formula=formula)),
+        "cache_in_windows": (_("  inside windows"), _("if the rest were forgotten; qkv keeps it")),
     }

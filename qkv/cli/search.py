@@ -17,16 +17,16 @@ from qkv.cli.lines import lines
 from qkv.cli.meter import Meter
 from qkv.cli.translate import Device, Folder, Json
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.index import Hit
 
-Sentences = Annotated[Path, typer.Argument(metavar="SENTENCES", help=say("where to look, one sentence a line", "在哪里找：每行一句"))]
-Query = Annotated[str | None, typer.Argument(help=say("what to look for; else standard input", "要找的话；否则读标准输入"))]
-K = Annotated[int, typer.Option("-k", help=say("how many to show", "显示几条"))]
-IndexFolder = Annotated[Path | None, typer.Option("--index", help=say("keeps the vectors; else SENTENCES.index", "存放向量；默认 SENTENCES.index"))]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help=say("make the vectors anew", "重新计算向量"))]
+Sentences = Annotated[Path, typer.Argument(metavar="SENTENCES", help=_("where to look, one sentence a line"))]
+Query = Annotated[str | None, typer.Argument(help=_("what to look for; else standard input"))]
+K = Annotated[int, typer.Option("-k", help=_("how many to show"))]
+IndexFolder = Annotated[Path | None, typer.Option("--index", help=_("keeps the vectors; else SENTENCES.index"))]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("make the vectors anew"))]
 
 
 def search(
@@ -36,13 +36,13 @@ def search(
 ) -> None:
     """The nearest sentences by meaning; their vectors are kept and made anew when the file changes."""
     if k < 1:
-        raise QkvError("-k", say(f"{k} is too small", f"{k} 太小"), say("use 1 or more", "请用 1 或更大的数"))
+        raise QkvError("-k", _("{k} is too small", k=k), _("use 1 or more"))
     n_lines = count_lines(sentences)
     embedder, wishes = open_embedder(folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size)
     from qkv.pipeline.index import Index
 
     found = Index.open(embedder, sentences, index, wishes, rebuild, Meter(n_lines))
-    invitation = say("Type what you look for, Ctrl-D to leave.", "输入要找的话；按 Ctrl-D 结束。")
+    invitation = _("Type what you look for, Ctrl-D to leave.")
     for queries in lines(query, None, batch_size, invitation):
         queries = queries if query is not None else [one for one in queries if one.strip()]  # Enter alone asks nothing
         for asked, hits in zip(queries, found.search(queries, k), strict=True):

@@ -14,44 +14,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.text.learn import FileTexts
 
-app = typer.Typer(no_args_is_help=True, help=say("Text to tokens and back.", "文本与词元互换。"))
+app = typer.Typer(no_args_is_help=True, help=_("Text to tokens and back."))
 
-TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=say(
-    "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one",
-    "tokenizer.json、vocab.json、vocab.txt、.model 或 .tiktoken 文件，或含有它们的文件夹"))]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help=say(
-    "text files in UTF-8, plain or .gz", "UTF-8 文本文件，可为 .gz"))]
-Errors = Annotated[str, typer.Option(help=say(
-    "what to do with bytes that are not UTF-8: strict or replace", "遇到非 UTF-8 字节：strict（停止）或 replace（替换）"))]
+TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=_("tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one"))]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))]
+Errors = Annotated[str, typer.Option(help=_("what to do with bytes that are not UTF-8: strict or replace"))]
 HEADS = {
-    "step": say("step", "步"), "merge": say("merge", "合并"), "rank": say("rank", "序号"), "pieces": say("pieces", "片段"),
-    "piece": say("piece", "片段"), "id": say("id", "编号"), "file": say("file", "文件"), "lines": say("lines", "行"),
-    "tokens": say("tokens", "词元"), "tokens_per_word": say("tokens per word", "词元/词"),
-    "tokens_per_character": say("tokens per character", "词元/字符"), "bytes_per_token": say("bytes per token", "字节/词元"),
-    "unknown_rate": say("unknown rate", "未知率"), "round_trip": say("round trip", "还原率"),
+    "step": _("step"), "merge": _("merge"), "rank": _("rank"), "pieces": _("pieces"),
+    "piece": _("piece"), "id": _("id"), "file": _("file"), "lines": _("lines"),
+    "tokens": _("tokens"), "tokens_per_word": _("tokens per word"),
+    "tokens_per_character": _("tokens per character"), "bytes_per_token": _("bytes per token"),
+    "unknown_rate": _("unknown rate"), "round_trip": _("round trip"),
 }
-AsJson = Annotated[bool, typer.Option("--json", help=say("for programs", "供程序读取"))]
+AsJson = Annotated[bool, typer.Option("--json", help=_("for programs"))]
 
 
-@app.command(help=say("Learn a tokenizer from text files.", "从文本文件学习分词器。"))
+@app.command(help=_("Learn a tokenizer from text files."))
 def learn(
     files: Files,
-    out: Annotated[Path, typer.Option(help=say("where to write tokenizer.json", "tokenizer.json 的写入位置"))],
+    out: Annotated[Path, typer.Option(help=_("where to write tokenizer.json"))],
     kind: Annotated[str, typer.Option(help="word, char, bpe, bytes, wordpiece")] = "bytes",
-    vocab_size: Annotated[int, typer.Option(help=say("how many tokens", "词元个数"))] = 8000,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help=say("small letters only", "全部小写"))] = False,
-    nfkc: Annotated[bool, typer.Option("--nfkc", help=say("unify look-alikes (Ａ -> A)", "统一等价字符（Ａ -> A）"))] = False,
-    split_chinese: Annotated[bool, typer.Option("--split-chinese", help=say(
-        "every Chinese character on its own", "每个汉字单独切开"))] = False,
-    add_prefix_space: Annotated[bool, typer.Option("--add-prefix-space", help=say(
-        "bytes: a word at the beginning of a text is tokenized as after a space", "bytes：文本开头的词与空格后的词切法相同"))] = False,
-    min_count: Annotated[int, typer.Option(help=say("leave out what is rarer", "更少见的不收"))] = 1,
-    special: Annotated[list[str], typer.Option(help=say("one more special token", "再加一个特殊词元"))] = [],  # noqa: B006
+    vocab_size: Annotated[int, typer.Option(help=_("how many tokens"))] = 8000,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help=_("small letters only"))] = False,
+    nfkc: Annotated[bool, typer.Option("--nfkc", help=_("unify look-alikes (Ａ -> A)"))] = False,
+    split_chinese: Annotated[bool, typer.Option("--split-chinese", help=_("every Chinese character on its own"))] = False,
+    add_prefix_space: Annotated[bool, typer.Option("--add-prefix-space", help=_("bytes: a word at the beginning of a text is tokenized as after a space"))] = False,
+    min_count: Annotated[int, typer.Option(help=_("leave out what is rarer"))] = 1,
+    special: Annotated[list[str], typer.Option(help=_("one more special token"))] = [],  # noqa: B006
     errors: Errors = "strict",
     as_json: AsJson = False,
 ) -> None:
@@ -61,7 +55,7 @@ def learn(
     choices = Choices(lowercase, nfkc, split_chinese, min_count, tuple(special), add_prefix_space)
     special_tokens(kind, choices)  # a mistake in the choices is told before the files are read
     if out.is_dir():
-        raise QkvError(out, say("a folder", "这是文件夹"), say(f"write --out {out}/tokenizer.json", f"请写 --out {out}/tokenizer.json"))
+        raise QkvError(out, _("a folder"), _("write --out {out}/tokenizer.json", out=out))
     with _reading(files, errors, PASSES[kind]) as texts:
         tokenizer = learn_tokenizer(kind, texts, vocab_size, choices)
     tokenizer.save(out)
@@ -69,17 +63,16 @@ def learn(
         print(json.dumps({"file": str(out), "kind": kind, "vocab_size": tokenizer.vocab_size,
                           "fingerprint": tokenizer.fingerprint}))
     else:
-        print(say(f"{out}: {tokenizer.vocab_size} tokens ({kind})", f"{out}：{tokenizer.vocab_size} 个词元（{kind}）"))
+        print(_("{out}: {vocab_size} tokens ({kind})", out=out, vocab_size=tokenizer.vocab_size, kind=kind))
 
 
-@app.command(help=say("The ids of texts, one text a line.", "文本的编号，每行一条。"))
+@app.command(help=_("The ids of texts, one text a line."))
 def encode(
     tokenizer: TokenizerPath,
-    text: Annotated[list[str] | None, typer.Argument(help=say("default: standard input", "默认：标准输入"))] = None,
-    file: Annotated[Path | None, typer.Option(help=say("a text file", "文本文件"))] = None,
-    pieces: Annotated[bool, typer.Option("--pieces", help=say("show the pieces, not the ids", "显示片段而非编号"))] = False,
-    parse_special: Annotated[bool, typer.Option("--parse-special", help=say(
-        "<eos> in the text is the special token", "文中的 <eos> 视为特殊词元"))] = False,
+    text: Annotated[list[str] | None, typer.Argument(help=_("default: standard input"))] = None,
+    file: Annotated[Path | None, typer.Option(help=_("a text file"))] = None,
+    pieces: Annotated[bool, typer.Option("--pieces", help=_("show the pieces, not the ids"))] = False,
+    parse_special: Annotated[bool, typer.Option("--parse-special", help=_("<eos> in the text is the special token"))] = False,
     errors: Errors = "strict",
     as_json: AsJson = False,
 ) -> None:
@@ -94,11 +87,11 @@ def encode(
                 print(*(known.tokens_for_people(ids) if pieces else ids))
 
 
-@app.command(help=say("The text of ids, one text a line.", "编号还原成文本，每行一条。"))
+@app.command(help=_("The text of ids, one text a line."))
 def decode(
     tokenizer: TokenizerPath,
-    ids: Annotated[list[str] | None, typer.Argument(help=say("default: standard input", "默认：标准输入"))] = None,
-    file: Annotated[Path | None, typer.Option(help=say("a file of ids", "编号文件"))] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help=_("default: standard input"))] = None,
+    file: Annotated[Path | None, typer.Option(help=_("a file of ids"))] = None,
     as_json: AsJson = False,
 ) -> None:
     from qkv.text.files import read_tokenizer
@@ -109,7 +102,7 @@ def decode(
             print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
 
 
-@app.command(help=say("The merges that build a word, step by step.", "一个词逐步合并的过程。"))
+@app.command(help=_("The merges that build a word, step by step."))
 def show(tokenizer: TokenizerPath, word: str, as_json: AsJson = False) -> None:
     from qkv.text.files import read_tokenizer
     from qkv.text.steps import merge_steps
@@ -124,7 +117,7 @@ def show(tokenizer: TokenizerPath, word: str, as_json: AsJson = False) -> None:
     _print(rows, as_json)
 
 
-@app.command(help=say("How well a tokenizer fits texts.", "分词器与文本的契合程度。"))
+@app.command(help=_("How well a tokenizer fits texts."))
 def report(tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as_json: AsJson = False) -> None:
     from qkv.text.files import read_tokenizer
     from qkv.text.learn import FileTexts
@@ -149,13 +142,13 @@ def _reading(files: list[Path], errors: str, passes: int) -> "Iterator[FileTexts
     plain = all(file.is_file() and file.suffix != ".gz" for file in files)
     total = passes * sum(file.stat().st_size for file in files) if plain else None
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(say("learning", "学习中"), total=total)
+        task = bar.add_task(_("learning"), total=total)
         yield FileTexts(files, errors, lambda count: bar.advance(task, count))
 
 
 def _check_errors(errors: str) -> None:
     if errors not in ("strict", "replace"):
-        raise QkvError("--errors", say(f"no way '{errors}'", f"没有 '{errors}' 这种方式"), near_miss(errors, ("strict", "replace")))
+        raise QkvError("--errors", _("no way '{errors}'", errors=errors), near_miss(errors, ("strict", "replace")))
 
 
 def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterator[list[str]]:
@@ -164,7 +157,7 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
 
     _check_errors(errors)
     if texts is not None and file is not None:
-        raise QkvError("--file", say("a text is given as well", "同时给出了文本"), say("give one of the two", "请二选一"))
+        raise QkvError("--file", _("a text is given as well"), _("give one of the two"))
     if texts is not None:
         lines = iter(texts)
     else:
@@ -177,8 +170,8 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
 def _numbers(line: str, vocab_size: int) -> list[int]:
     for word in line.split():
         if not word.isdecimal() or int(word) >= vocab_size:
-            raise QkvError("ids", say(f"'{word}' is not an id", f"'{word}' 不是编号"),
-                           say(f"write numbers from 0 to {vocab_size - 1}", f"请写 0 到 {vocab_size - 1} 的数"))
+            raise QkvError("ids", _("'{word}' is not an id", word=word),
+                           _("write numbers from 0 to {vocab_size}", vocab_size=vocab_size - 1))
     return [int(word) for word in line.split()]
 
 

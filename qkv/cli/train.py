@@ -7,35 +7,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.train.recipe import Recipe
     from qkv.train.task import Task
 
-app = typer.Typer(no_args_is_help=True, help=say("Train a model on your own text.", "用自己的文本训练模型。"))
+app = typer.Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
-Out = Annotated[Path | None, typer.Option(help=say("folder of the run", "训练文件夹"))]
-RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=say("a train.yaml", "配方文件"))]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=say("one option of the recipe", "配方中的一项"))]
-Resume = Annotated[bool, typer.Option(help=say("go on where the run stopped", "从停下处继续"))]
-SkipDamaged = Annotated[bool, typer.Option(help=say("pass over damaged checkpoints", "跳过损坏的检查点"))]
+Out = Annotated[Path | None, typer.Option(help=_("folder of the run"))]
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=_("a train.yaml"))]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_("one option of the recipe"))]
+Resume = Annotated[bool, typer.Option(help=_("go on where the run stopped"))]
+SkipDamaged = Annotated[bool, typer.Option(help=_("pass over damaged checkpoints"))]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bf16")]
 Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")]
-Explain = Annotated[bool, typer.Option(help=say("list every option with its reason, and leave", "列出所有选项及理由"))]
-Source = Annotated[str | None, typer.Option(help=say("sentences, one a line; or a TSV or JSONL of pairs", "源句文件；或 TSV / JSONL"))]
-Target = Annotated[str | None, typer.Option(help=say("their translations", "译文文件"))]
-Alike = Annotated[str | None, typer.Option(help=say("what means the same, line by line, such as translations", "逐行同义的句子，例如译文"))]
-Pairs = Annotated[str | None, typer.Option(help=say("sentences of one meaning on each line: TSV or JSONL", "每行若干同义句：TSV 或 JSONL"))]
+Explain = Annotated[bool, typer.Option(help=_("list every option with its reason, and leave"))]
+Source = Annotated[str | None, typer.Option(help=_("sentences, one a line; or a TSV or JSONL of pairs"))]
+Target = Annotated[str | None, typer.Option(help=_("their translations"))]
+Alike = Annotated[str | None, typer.Option(help=_("what means the same, line by line, such as translations"))]
+Pairs = Annotated[str | None, typer.Option(help=_("sentences of one meaning on each line: TSV or JSONL"))]
 Text = Annotated[list[str] | None, typer.Option(
-    help=say("a text file, a folder of them, or JSONL; may be repeated", "文本文件、文件夹或 JSONL；可多次给出"))]
-More = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help=say("more files for --text", "--text 的更多文件"))]
-Valid = Annotated[str | None, typer.Option(help=say("held-out sentences", "验证句子"))]
-ValidText = Annotated[list[str] | None, typer.Option(help=say("held-out text", "验证文本"))]
+    help=_("a text file, a folder of them, or JSONL; may be repeated"))]
+More = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help=_("more files for --text"))]
+Valid = Annotated[str | None, typer.Option(help=_("held-out sentences"))]
+ValidText = Annotated[list[str] | None, typer.Option(help=_("held-out text"))]
 
 
-@app.command(help=say("Learn to translate from pairs of sentences.", "从句对学习翻译。"))
+@app.command(help=_("Learn to translate from pairs of sentences."))
 def translate(
     out: Out = None, source: Source = None, target: Target = None, valid_source: Valid = None, valid_target: Valid = None,
     recipe: RecipeFile = None, set_: Settings = None, resume: Resume = False, skip_damaged: SkipDamaged = False,
@@ -46,7 +46,7 @@ def translate(
     return _run("translate", out, recipe, set_, flags, resume, skip_damaged, explain)
 
 
-@app.command(help=say("Learn to write on from plain text.", "从纯文本学习续写。"))
+@app.command(help=_("Learn to write on from plain text."))
 def generate(
     more: More = None, out: Out = None, text: Text = None, valid_text: ValidText = None,
     recipe: RecipeFile = None, set_: Settings = None, resume: Resume = False, skip_damaged: SkipDamaged = False,
@@ -57,7 +57,7 @@ def generate(
     return _run("generate", out, recipe, set_, flags, resume, skip_damaged, explain)
 
 
-@app.command(help=say("Learn vectors of sentences from text and sentences that mean the same.", "从文本与同义句学习句向量。"))
+@app.command(help=_("Learn vectors of sentences from text and sentences that mean the same."))
 def embed(
     more: More = None, out: Out = None, text: Text = None, pairs: Pairs = None, source: Source = None, target: Alike = None,
     valid_pairs: Valid = None, valid_source: Valid = None, valid_target: Valid = None,
@@ -77,7 +77,7 @@ def _run(
     if explain:
         return _explain(task)
     if out is None:
-        raise QkvError(f"qkv train {task}", say("no --out", "没有 --out"), say("name a folder for the run", "请指定训练文件夹"))
+        raise QkvError(f"qkv train {task}", _("no --out"), _("name a folder for the run"))
     return run_training(task, out, recipe, settings or [], flags, resume, skip_damaged)
 
 
@@ -147,8 +147,8 @@ def _tell(out: Path, task: "Task") -> int:
 
     print(write_card(out, task, qkv.load(out)))
     command = use_of(task)
-    given = say("FILE --out vectors.npy", "文件 --out vectors.npy") if command == "embed" else say("TEXT", "文本")
-    print(say(f"{out} holds the model: qkv {command} {out} {given}", f"模型在 {out}：qkv {command} {out} {given}"))
+    given = _("FILE --out vectors.npy") if command == "embed" else _("TEXT")
+    print(_("{out} holds the model: qkv {command} {out} {given}", out=out, command=command, given=given))
     return 0
 
 
@@ -158,7 +158,7 @@ def _explain(task: str) -> int:
 
     from qkv.train.recipe_reader import explain
 
-    table = Table(say("option", "选项"), say("default", "默认值"), say("why", "理由"))
+    table = Table(_("option"), _("default"), _("why"))
     for row in explain(_kind(task)):
         table.add_row(*row)
     Console().print(table)

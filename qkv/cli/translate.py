@@ -13,7 +13,7 @@ import typer
 
 from qkv.cli.lines import lines
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Generator, Translator
@@ -23,19 +23,19 @@ Kind = TypeVar("Kind", "Translator", "Generator")
 
 BATCHES_AT_ONCE = 16  # lines are read so many batches ahead, so that those of one length can go together
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=say("the model", "模型文件夹"))]
-Text = Annotated[str | None, typer.Argument(help=say("what to translate; else --file or standard input", "要翻译的文字；否则读 --file 或标准输入"))]
-File = Annotated[Path | None, typer.Option("--file", "-f", help=say("translate its lines", "逐行翻译此文件"))]
-BeamSize = Annotated[int, typer.Option(help=say("hypotheses kept; 1 is greedy and fastest", "保留的候选数；1 即贪心，最快"))]
-LengthPenalty = Annotated[float, typer.Option(help=say("above 0 favours longer translations", "大于 0 则偏向较长的译文"))]
-NBest = Annotated[int, typer.Option(help=say("print so many: line, score, text", "输出前几名：行号、分数、译文"))]
-Alignment = Annotated[bool, typer.Option("--alignment", help=say("word pairs from cross-attention", "由交叉注意力得到的词对"))]
-MaxLength = Annotated[int | None, typer.Option(help=say("tokens of a translated sentence", "译句词元数上限"))]
-BatchSize = Annotated[int, typer.Option(help=say("sentences at a time", "同时翻译的句数"))]
-Int8 = Annotated[bool, typer.Option("--int8", help=say("matrices in 8 bits: faster, a little less exact", "8 位矩阵：更快，略失精度"))]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("the model"))]
+Text = Annotated[str | None, typer.Argument(help=_("what to translate; else --file or standard input"))]
+File = Annotated[Path | None, typer.Option("--file", "-f", help=_("translate its lines"))]
+BeamSize = Annotated[int, typer.Option(help=_("hypotheses kept; 1 is greedy and fastest"))]
+LengthPenalty = Annotated[float, typer.Option(help=_("above 0 favours longer translations"))]
+NBest = Annotated[int, typer.Option(help=_("print so many: line, score, text"))]
+Alignment = Annotated[bool, typer.Option("--alignment", help=_("word pairs from cross-attention"))]
+MaxLength = Annotated[int | None, typer.Option(help=_("tokens of a translated sentence"))]
+BatchSize = Annotated[int, typer.Option(help=_("sentences at a time"))]
+Int8 = Annotated[bool, typer.Option("--int8", help=_("matrices in 8 bits: faster, a little less exact"))]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
-Engine = Annotated[str, typer.Option(help=say("torch, or ctranslate2 for a folder exported to it", "torch；导出的文件夹用 ctranslate2"))]
-Json = Annotated[bool, typer.Option("--json", help=say("one JSON object a line", "每行一个 JSON 对象"))]
+Engine = Annotated[str, typer.Option(help=_("torch, or ctranslate2 for a folder exported to it"))]
+Json = Annotated[bool, typer.Option("--json", help=_("one JSON object a line"))]
 
 
 def translate(
@@ -45,14 +45,14 @@ def translate(
 ) -> None:
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
-        raise QkvError("qkv translate", say("both a text and --file", "同时给了文字和 --file"), say("give one of them", "请只给一个"))
+        raise QkvError("qkv translate", _("both a text and --file"), _("give one of them"))
     from qkv.generate.config import TranslationConfig
     from qkv.pipeline import Translator
 
     config = TranslationConfig(beam_size, length_penalty, n_best, max_length, batch_size, as_json or n_best > 1, alignment)
     translator = open_engine(Translator, engine, folder, device, int8)
     number = 0
-    invitation = say("Type a sentence, Ctrl-D to leave.", "输入句子；按 Ctrl-D 结束。")
+    invitation = _("Type a sentence, Ctrl-D to leave.")
     for some in lines(text, file, BATCHES_AT_ONCE * batch_size, invitation):
         for line, best in zip(some, translator.translate(some, config), strict=True):
             number += 1
@@ -68,10 +68,10 @@ def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: 
         keep_pages()  # before torch is imported
         return kind.load(folder, device, int8)
     if engine != "ctranslate2":
-        raise QkvError("--engine", say(f"no engine '{engine}'", f"没有引擎 '{engine}'"), near_miss(engine, ("torch", "ctranslate2")))
+        raise QkvError("--engine", _("no engine '{engine}'", engine=engine), near_miss(engine, ("torch", "ctranslate2")))
     if int8:
-        raise QkvError("--int8", say("CTranslate2 takes its type from the folder", "CTranslate2 的类型由文件夹决定"),
-                       say("export with --int8", "请在导出时用 --int8"))
+        raise QkvError("--int8", _("CTranslate2 takes its type from the folder"),
+                       _("export with --int8"))
     return kind.load_ctranslate2(folder, device)
 
 

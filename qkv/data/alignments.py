@@ -17,7 +17,7 @@ from qkv.data.corpus import Pairs, fingerprint_of
 from qkv.data.pairs import Share
 from qkv.data.store import Store, reusable, write_store
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import read_lines
 from qkv.text.words import word_spans
 
@@ -37,7 +37,7 @@ def read_alignment(pairs: Pairs | Share, path: str | Path) -> Iterator[Links]:
         source, target = (side.strip() for side in pair)
         if source and target:
             if not isinstance(pairs, Share) or pairs.has(kept):
-                yield parse_links(line, len(word_spans(source)), len(word_spans(target)), say(f"{path}, line {number}", f"{path} 第 {number} 行"))
+                yield parse_links(line, len(word_spans(source)), len(word_spans(target)), _("{path}, line {number}", path=path, number=number))
             kept += 1
 
 
@@ -47,22 +47,20 @@ def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
     for item in line.split():
         found = _LINK.fullmatch(item)
         if found is None:
-            raise QkvError(where, say(f"'{item[:40]}' is not a link", f"“{item[:40]}”不是词对齐"),
-                           say("write source-target word numbers from 0, such as 0-0 1-2", "请写从 0 起的 源词号-目标词号，如 0-0 1-2"))
+            raise QkvError(where, _("'{item}' is not a link", item=item[:40]),
+                           _("write source-target word numbers from 0, such as 0-0 1-2"))
         source, target = int(found[1]), int(found[2])
         if source >= n_source or target >= n_target:
-            raise QkvError(where, say(f"link {item}, but the pair has {n_source} and {n_target} words",
-                                      f"词对齐 {item} 超出范围：两侧各有 {n_source} 和 {n_target} 个词"),
-                           say("count words from 0; each Chinese character and punctuation mark is a word",
-                               "词号从 0 起；每个汉字、每个标点各算一个词"))
+            raise QkvError(where, _("link {item}, but the pair has {n_source} and {n_target} words", item=item, n_source=n_source, n_target=n_target),
+                           _("count words from 0; each Chinese character and punctuation mark is a word"))
         links.append((source, target))
     return links
 
 
 def _other_length(path: str | Path, number: int, too_short: bool) -> QkvError:
-    wrong = say(f"ends after line {number - 1:,}, the pairs do not", f"只有 {number - 1:,} 行，少于句对数") if too_short else \
-        say(f"has more lines than the {number - 1:,} pairs", f"行数多于 {number - 1:,} 个句对")
-    return QkvError(path, wrong, say("give one line for each pair, empty where nothing is aligned", "每个句对一行；没有对齐则留空行"))
+    wrong = _("ends after line {number:,}, the pairs do not", number=number - 1) if too_short else \
+        _("has more lines than the {number:,} pairs", number=number - 1)
+    return QkvError(path, wrong, _("give one line for each pair, empty where nothing is aligned"))
 
 
 def token_links(links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]) -> list[list[int]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 Rows = Sequence[Sequence[int]] | Sequence[np.ndarray]
 Lengths = tuple[np.ndarray, np.ndarray]  # of the sources and of the targets, special tokens included
@@ -63,7 +63,7 @@ class BatchPlan:
         """The batch at this place of an epoch."""
         if self._dealt is None or self._dealt[0] != epoch:
             self._dealt = (epoch, *self._deal(epoch))
-        _, seated, turns = self._dealt
+        seated, turns = self._dealt[1:]
         turn = turns[place]
         return seated[self._cuts[turn] : self._cuts[turn + 1]]        # (batch,)
 
@@ -152,7 +152,7 @@ def _cells(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     By target length; among equal targets by source length, upwards and downwards in turn, so that the last
     sentences of one target length and the first of the next have sources of one size.
     """
-    _, band = np.unique(target, return_inverse=True)                  # (kept,)
+    band = np.unique(target, return_inverse=True)[1]                  # (kept,)
     width = int(source.max()) + 1
     within = np.where(band % 2 == 0, source, width - 1 - source)      # (kept,)
     return band * width + within
@@ -177,7 +177,6 @@ def _padding(source: np.ndarray, target: np.ndarray, cuts: np.ndarray) -> float:
 
 
 def _nothing_fits(n: int, batch_tokens: int, max_len: int | None) -> QkvError:
-    limit = "" if max_len is None else say(f" and max_len {max_len:,}", f"、max_len {max_len:,}")
-    return QkvError("batch_tokens", say(f"none of {n:,} pairs fits batch_tokens {batch_tokens:,}{limit}",
-                                        f"{n:,} 对句子都放不进 batch_tokens {batch_tokens:,}{limit}"),
-                    say("raise the limit or shorten the sentences", "请提高上限或缩短句子"))
+    limit = "" if max_len is None else _(" and max_len {max_len:,}", max_len=max_len)
+    return QkvError("batch_tokens", _("none of {n:,} pairs fits batch_tokens {batch_tokens:,}{limit}", n=n, batch_tokens=batch_tokens, limit=limit),
+                    _("raise the limit or shorten the sentences"))

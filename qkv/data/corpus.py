@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import mend_surrogates, read_lines
 
 DOCUMENT_ENDS = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
@@ -28,9 +28,8 @@ class Pairs:
 
     def __init__(self, *paths: str | Path, errors: str | None = None):
         if len(paths) not in (1, 2):
-            raise QkvError(", ".join(map(str, paths)), say(f"{len(paths)} files", f"{len(paths)} 个文件"),
-                           say("give two aligned files, or one TSV or JSONL",
-                               "请给出两个对齐的文件，或一个 TSV 或 JSONL"))
+            raise QkvError(", ".join(map(str, paths)), _("{n_paths} files", n_paths=len(paths)),
+                           _("give two aligned files, or one TSV or JSONL"))
         self.paths, self.errors, self.dropped = tuple(map(Path, paths)), errors, 0
 
     def __iter__(self) -> Iterator[Pair]:
@@ -65,9 +64,8 @@ class Pairs:
             where = str(self.paths[empty[0]])
         else:
             where = ", ".join(map(str, self.paths))
-        return QkvError(where, say("an empty side: no pair has text on both sides",
-                                   "有一侧是空的：没有一对句子两侧都有文字"),
-                        say("give a sentence and its translation on each line", "每行请给出一句话和它的译文"))
+        return QkvError(where, _("an empty side: no pair has text on both sides"),
+                        _("give a sentence and its translation on each line"))
 
 
 def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[str]:
@@ -103,8 +101,8 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
             continue
         below = sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS))
         if not below:
-            raise QkvError(path, say("no text below this folder", "此文件夹下没有文本"),
-                           say("put .txt, .md or .jsonl files there", "请放入 .txt、.md 或 .jsonl 文件"))
+            raise QkvError(path, _("no text below this folder"),
+                           _("put .txt, .md or .jsonl files there"))
         files += below
     return files
 
@@ -119,7 +117,7 @@ def refuse_unreadable(paths: Iterable[str | Path]) -> None:
 def refuse_pipe(path: str | Path) -> None:
     """For what is read more than once: the second time a pipe, such as <(head a.txt), has nothing more to say."""
     if Path(path).is_fifo():
-        raise QkvError(path, say("a pipe, which can be read only once", "这是管道，只能读一次"), say("write it to a file first", "请先写入文件"))
+        raise QkvError(path, _("a pipe, which can be read only once"), _("write it to a file first"))
 
 
 def fingerprint_of(paths: Iterable[str | Path]) -> str:
@@ -130,7 +128,7 @@ def fingerprint_of(paths: Iterable[str | Path]) -> str:
             with Path(path).open("rb") as file:
                 whole.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
-            raise QkvError(path, say("cannot be read", "无法读取"), error.strerror or str(error)) from None
+            raise QkvError(path, _("cannot be read"), error.strerror or str(error)) from None
     return whole.hexdigest()
 
 
@@ -141,9 +139,8 @@ def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
         if left is None or right is None:
             longer = number + 1 + sum(1 for _ in (sources if right is None else targets))
             counts = (number, longer) if left is None else (longer, number)
-            raise QkvError(f"{source}, {target}", say(f"{counts[0]:,} lines against {counts[1]:,}",
-                                                      f"前者 {counts[0]:,} 行，后者 {counts[1]:,} 行"),
-                           say("line n of one must translate line n of the other", "两个文件的同一行必须互为译文"))
+            raise QkvError(f"{source}, {target}", _("{counts:,} lines against {counts2:,}", counts=counts[0], counts2=counts[1]),
+                           _("line n of one must translate line n of the other"))
         yield left, right
 
 
@@ -152,8 +149,8 @@ def _tsv(path: Path, errors: str | None) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path, errors), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
-            raise QkvError(_line(path, number), say("no second column", "没有第二列"),
-                           say("write source<TAB>target", "请写成 原文<TAB>译文"))
+            raise QkvError(_line(path, number), _("no second column"),
+                           _("write source<TAB>target"))
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 
@@ -166,21 +163,21 @@ def _jsonl(path: Path, errors: str | None) -> Iterator[Pair]:
 def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str]:
     """The texts under these keys of one JSON line, or what is wrong with that line."""
     example = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
-    right = say(f"write {example}", f"请写成 {example}")
+    right = _("write {example}", example=example)
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        raise QkvError(_line(path, number), say("not JSON", "不是 JSON"), right) from None
+        raise QkvError(_line(path, number), _("not JSON"), right) from None
     if not isinstance(record, dict):
-        raise QkvError(_line(path, number), say("not a JSON object", "不是 JSON 对象"), right)
+        raise QkvError(_line(path, number), _("not a JSON object"), right)
     missing = [f"'{key}'" for key in keys if key not in record]
     if missing:
         names = ", ".join(missing)
-        raise QkvError(_line(path, number), say(f"no {names}", f"没有 {names}"), right)
+        raise QkvError(_line(path, number), _("no {names}", names=names), right)
     strange = [f"'{key}'" for key in keys if not isinstance(record[key], str)]
     if strange:
         names = ", ".join(strange)
-        raise QkvError(_line(path, number), say(f"{names} is not text", f"{names} 不是文本"), right)
+        raise QkvError(_line(path, number), _("{names} is not text", names=names), right)
     return [mend_surrogates(record[key]) for key in keys]
 
 
@@ -206,4 +203,4 @@ def _is_jsonl(path: Path) -> bool:
 
 
 def _line(path: Path, number: int) -> str:
-    return say(f"{path}, line {number}", f"{path} 第 {number} 行")
+    return _("{path}, line {number}", path=path, number=number)

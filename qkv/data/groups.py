@@ -15,7 +15,7 @@ from qkv.data.corpus import fingerprint_of
 from qkv.data.hold_out import is_held_out
 from qkv.data.store import Store, StoreWriter, TextStore, reusable
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import mend_surrogates, read_lines
 
 PARTS = ("texts", "members", "negatives")
@@ -51,8 +51,8 @@ class Groups:
                 yield group
         if not kept:
             names = ", ".join(map(str, self.paths))
-            raise QkvError(names, say("no line has two sentences", "没有一行有两个句子"),
-                           say("give two sentences of one meaning on each line", "每行请给出两个意思相同的句子"))
+            raise QkvError(names, _("no line has two sentences"),
+                           _("give two sentences of one meaning on each line"))
 
     def share(self, every: int, held_out: bool) -> "Groups":
         """Every `every`-th group, or all the others: one file serves for training and validation."""
@@ -75,8 +75,8 @@ class Groups:
         negative = line.negative.strip()
         texts = tuple(dict.fromkeys(sentence for one in line.texts if (sentence := one.strip())))
         if negative and negative in texts:
-            wrong = say("the hard negative is one of the sentences themselves", "反例与句子本身相同")
-            raise QkvError(where, wrong, say("give one that means something else", "请给出意思不同的句子"))
+            wrong = _("the hard negative is one of the sentences themselves")
+            raise QkvError(where, wrong, _("give one that means something else"))
         return Group(texts, negative) if len(texts) > 1 else None
 
 
@@ -86,8 +86,8 @@ def groups_of(*paths: str | Path, hard_negatives: bool = False) -> Groups:
     if len(files) == 1 and "*" in files[0].name:
         files = tuple(sorted(files[0].parent.glob(files[0].name)))
         if len(files) < 2:
-            wrong = say(f"the pattern names {len(files)} files", f"此通配符只对应 {len(files)} 个文件")
-            raise QkvError(paths[0], wrong, say("it should name two or more, aligned line by line", "应对应两个以上逐行对齐的文件"))
+            wrong = _("the pattern names {n_files} files", n_files=len(files))
+            raise QkvError(paths[0], wrong, _("it should name two or more, aligned line by line"))
     return Groups(files, hard_negatives)
 
 
@@ -103,8 +103,8 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[st
     for number, line in enumerate(zip_longest(*map(read_lines, paths)), start=1):
         if None in line:
             short = [str(path) for path, sentence in zip(paths, line, strict=True) if sentence is None]
-            wrong = say(f"only {number - 1:,} lines, others have more", f"只有 {number - 1:,} 行，其他文件更多")
-            raise QkvError(", ".join(short), wrong, say("line n of all files must mean the same", "各文件的同一行必须意思相同"))
+            wrong = _("only {number:,} lines, others have more", number=number - 1)
+            raise QkvError(", ".join(short), wrong, _("line n of all files must mean the same"))
         yield _place(paths[0], number), _columns(line, hard_negatives)
 
 
@@ -114,9 +114,9 @@ def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
     for number, text in enumerate(read_lines(path), start=1):
         line = text.split("\t")
         if text.strip() and len(line) < least:
-            wrong = say(f"{len(line)} of {least} columns", f"{least} 列中只有 {len(line)} 列")
-            shape = "<TAB>".join((say("sentence", "句子"), say("same meaning", "同义句"), say("another meaning", "异义句"))[:least])
-            raise QkvError(_place(path, number), wrong, say(f"write {shape}", f"请写成 {shape}"))
+            wrong = _("{n_line} of {least} columns", n_line=len(line), least=least)
+            shape = "<TAB>".join((_("sentence"), _("same meaning"), _("another meaning"))[:least])
+            raise QkvError(_place(path, number), wrong, _("write {shape}", shape=shape))
         yield _place(path, number), _columns(line, hard_negatives)
 
 
@@ -138,21 +138,21 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
         case {"source": source, "target": target}: found = [source, target]
         case _: found = []
     if len(found) < 2 or not all(isinstance(one, str) for one in found):
-        raise QkvError(where, say("no two sentences", "没有两个句子"), say(f"write {example}", f"请写成 {example}"))
+        raise QkvError(where, _("no two sentences"), _("write {example}", example=example))
     sentences = tuple(map(mend_surrogates, found))
     negative = record.get("negative")
     if not negative:
         return Group(sentences)
     if not isinstance(negative, str):
-        raise QkvError(where, say("'negative' is not text", "'negative' 不是文本"), say("write one sentence", "请写一个句子"))
+        raise QkvError(where, _("'negative' is not text"), _("write one sentence"))
     if not hard_negatives:  # the opposite of what it says must not be learned from it, nor should it be lost unnoticed
-        wrong = say("has a 'negative', and hard_negatives is false", "有 'negative'，而 hard_negatives 为 false")
-        raise QkvError(where, wrong, say("set hard_negatives=true, or leave the field out", "请设 hard_negatives=true，或去掉此字段"))
+        wrong = _("has a 'negative', and hard_negatives is false")
+        raise QkvError(where, wrong, _("set hard_negatives=true, or leave the field out"))
     return Group(sentences, mend_surrogates(negative))
 
 
 def _place(path: Path, number: int) -> str:
-    return say(f"{path}, line {number}", f"{path} 第 {number} 行")
+    return _("{path}, line {number}", path=path, number=number)
 
 
 # ---- keeping -------------------------------------------------------------------------------------------------------

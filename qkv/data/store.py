@@ -17,7 +17,7 @@ import numpy as np
 
 from qkv.errors import QkvError
 from qkv.files import sync
-from qkv.language import say
+from qkv.messages import _
 
 FORMAT = "qkv-rows-1"
 HEADER, IDS, OFFSETS = "store.json", "ids.bin", "offsets.bin"
@@ -228,11 +228,11 @@ def _read_header(folder: Path) -> dict[str, Any]:
         header = json.loads(raw)
         whole = header["format"] == FORMAT and raw == _sealed({k: v for k, v in header.items() if k != "check"})
     except FileNotFoundError:
-        raise _refusal(folder, say(f"no whole store: {HEADER} is missing", f"不是完整的存储：缺少 {HEADER}")) from None
+        raise _refusal(folder, _("no whole store: {header} is missing", header=HEADER)) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        raise _refusal(folder / HEADER, say("damaged", "已损坏"))
+        raise _refusal(folder / HEADER, _("damaged"))
     return header
 
 
@@ -240,8 +240,7 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
     """A file as an array, if it has the size its header promises."""
     size, promised = (path.stat().st_size if path.is_file() else 0), count * np.dtype(dtype).itemsize
     if size != promised:
-        raise _refusal(path, say(f"damaged: {size:,} bytes instead of {promised:,}",
-                                 f"已损坏：{size:,} 字节，应为 {promised:,} 字节"))
+        raise _refusal(path, _("damaged: {size:,} bytes instead of {promised:,}", size=size, promised=promised))
     if count == 0:
         return np.zeros(0, dtype)                                # an empty file cannot be mapped
     return np.memmap(path, dtype, mode="r").view(np.ndarray)     # a plain view: slicing a memmap costs three times more
@@ -252,7 +251,7 @@ def _check(path: Path, values: np.ndarray, crc: int) -> None:
     for start in range(0, len(values), 1 << 22):
         found = zlib.crc32(values[start : start + (1 << 22)].data, found)
     if found != crc:
-        raise _refusal(path, say("damaged: its bytes are not those that were written", "已损坏：内容与写入时不同"))
+        raise _refusal(path, _("damaged: its bytes are not those that were written"))
 
 
 def _sealed(header: Mapping[str, Any]) -> bytes:
@@ -262,9 +261,8 @@ def _sealed(header: Mapping[str, Any]) -> bytes:
 
 
 def _refusal(path: Path, wrong: str) -> QkvError:
-    return QkvError(path, wrong, say("delete the folder, it is made anew from the text",
-                                     "请删除此文件夹，它会从文本重新生成"))
+    return QkvError(path, wrong, _("delete the folder, it is made anew from the text"))
 
 
 def _cannot_write(folder: Path, error: OSError) -> QkvError:
-    return QkvError(folder, say("cannot be written", "无法写入"), error.strerror or str(error))
+    return QkvError(folder, _("cannot be written"), error.strerror or str(error))

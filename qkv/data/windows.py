@@ -12,7 +12,7 @@ import numpy as np
 
 from qkv.data.batches import BatchPlan
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 SCAN = 1 << 24  # ids looked at together in search of <eos>
 ROUNDS = 4      # of a Feistel network: four make a permutation that nobody can tell from chance
@@ -93,15 +93,15 @@ class DocumentWindows:
 def rows_of(batch_tokens: int, context: int) -> int:
     """How many windows a batch holds; not even one is a mistake."""
     if batch_tokens < context:
-        wrong = say(f"{batch_tokens:,} is less than one window of {context:,}", f"{batch_tokens:,} 不够一个窗口（{context:,}）")
-        raise QkvError("batch_tokens", wrong, say("raise it or shorten context", "请调大它，或缩短 context"))
+        wrong = _("{batch_tokens:,} is less than one window of {context:,}", batch_tokens=batch_tokens, context=context)
+        raise QkvError("batch_tokens", wrong, _("raise it or shorten context"))
     return batch_tokens // context
 
 
 def refuse_short(tokens: int, context: int) -> None:
     if tokens <= context:
-        wrong = say(f"{tokens:,} tokens are less than one window of {context:,}", f"{tokens:,} 个词元不够一个窗口（{context:,}）")
-        raise QkvError("text", wrong, say("give more text or a shorter context", "请给更多文本，或缩短 context"))
+        wrong = _("{tokens:,} tokens are less than one window of {context:,}", tokens=tokens, context=context)
+        raise QkvError("text", wrong, _("give more text or a shorter context"))
 
 
 def document_ends(ids: np.ndarray, eos_id: int) -> np.ndarray:

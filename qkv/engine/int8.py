@@ -14,7 +14,7 @@ from qkv.engine.native_step import native_int8_product
 from qkv.engine.packed_weights import Make, Map
 from qkv.errors import QkvError
 from qkv.kernels.calling import can_be_native
-from qkv.language import say
+from qkv.messages import _
 
 ENGINE = "fbgemm"  # the others look for instructions that some machines announce and do not have
 # Without VNNI instructions fbgemm adds two products of an unsigned activation (0 to 255) and a weight in 16 bits, which
@@ -31,7 +31,7 @@ def can_be_int8(weight: Tensor) -> bool:
 
 
 def no_int8() -> QkvError:
-    return QkvError("int8", say("this model has no such step here", "此模型在这里没有这样的一步"), say("leave it out", "请去掉"))
+    return QkvError("int8", _("this model has no such step here"), _("leave it out"))
 
 
 def int8_maker(native: bool) -> Make:
@@ -72,8 +72,7 @@ def check_int8(make: Make) -> None:
     exact = (x @ weight.t()).double()                                   # in int64: (rows, outputs)
     wrong = float((make(weight.float(), None)(x.float()) - exact).abs().max() / exact.abs().max())
     if not wrong <= CHECK_ROUNDING:  # NaN is wrong too
-        raise QkvError("int8", say(f"8-bit matrix products are wrong on this CPU, by up to {wrong:.0%} of the largest output",
-                                   f"这台 CPU 上的 8 位矩阵乘积有误，最大偏差为最大输出的 {wrong:.0%}"), say("leave it out", "请去掉"))
+        raise QkvError("int8", _("8-bit matrix products are wrong on this CPU, by up to {wrong:.0%} of the largest output", wrong=wrong), _("leave it out"))
 
 
 def saturating_matrices(inputs: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
-from qkv.language import say
+from qkv.messages import _
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def attention_picture(weights: Tensor | np.ndarray, rows: Sequence[str], columns
     grid = _as_heads(weights)                                        # (heads, query, key)
     _check_shape(grid, rows, columns)
     rows, columns = [_label(token) for token in rows], [_label(token) for token in columns]
-    names = [say(f"head {number}", f"第 {number} 头") for number in range(len(grid))] if len(grid) > 1 else [""]
+    names = [_("head {number}", number=number) for number in range(len(grid))] if len(grid) > 1 else [""]
     with readable([title, *rows, *columns, *names]):
         figure, panels = _frame(grid.shape, rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
@@ -125,12 +125,10 @@ def _add_shipped() -> bool:
 def _advice(missing: str) -> str:
     shown = missing if len(missing) <= 12 else f"{missing[:12]}…"
     if all(unicodedata.name(character, "").startswith(("CJK", "HIRAGANA", "KATAKANA")) for character in missing):
-        remedy = say("run `pip install zhplot`", "请运行 `pip install zhplot`")
+        remedy = _("run `pip install zhplot`")
     else:
-        remedy = say("install a font that has them, e.g. `apt-get install fonts-noto-cjk`",
-                     "请安装含有这些字符的字体，例如 `apt-get install fonts-noto-cjk`")
-    return say(f"picture: no font has {shown}, they appear as boxes; {remedy}",
-               f"图片：没有字体含有 {shown}，它们会显示为方框；{remedy}")
+        remedy = _("install a font that has them, e.g. `apt-get install fonts-noto-cjk`")
+    return _("picture: no font has {shown}, they appear as boxes; {remedy}", shown=shown, remedy=remedy)
 
 
 def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
@@ -140,11 +138,9 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
 
 def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
-        raise QkvError(say("attention picture", "注意力图"),
-                       say(f"weights of shape {grid.shape} for {len(rows)} rows and {len(columns)} columns",
-                           f"权重形状为 {grid.shape}，标签为 {len(rows)} 行 {len(columns)} 列"),
-                       say("weights are (heads, query, key), a label for each query and key",
-                           "权重应为 (头, 查询, 键)，每个查询和键各有一个标签"))
+        raise QkvError(_("attention picture"),
+                       _("weights of shape {shape} for {n_rows} rows and {n_columns} columns", shape=grid.shape, n_rows=len(rows), n_columns=len(columns)),
+                       _("weights are (heads, query, key), a label for each query and key"))
 
 
 def _frame(shape: tuple[int, ...], rows: Sequence[str], columns: Sequence[str]) -> tuple[Figure, list[Axes]]:

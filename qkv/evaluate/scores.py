@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 # Two-letter, three-letter and everyday codes of the languages that do not simply split at spaces.
 PRIMARY = {"zh": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh", "lzh": "zh", "wuu": "zh",
@@ -58,7 +58,7 @@ class Comparison:
 
     def rows(self) -> list[list[str]]:
         """The table, cell by cell, its header first."""
-        table = [["", "BLEU", "chrF2", say("exact", "完全一致")]]
+        table = [["", "BLEU", "chrF2", _("exact")]]
         for name, score, (bleu, chrf) in zip(self.names, self.scores, self.intervals, strict=True):
             table.append([name, f"{score.bleu:.1f} ({bleu})", f"{score.chrf:.1f} ({chrf})", f"{score.exact:.1%}"])
         return [*table, ["p", _starred(self.p_bleu), _starred(self.p_chrf), ""]]
@@ -67,7 +67,7 @@ class Comparison:
         table = self.rows()
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        meaning = say("* p < 0.05: the difference is unlikely to be chance", "* p < 0.05：差异不太可能出于偶然")
+        meaning = _("* p < 0.05: the difference is unlikely to be chance")
         return "\n".join([*lines, meaning, f"BLEU|{self.signatures[0]}", f"chrF2|{self.signatures[1]}"])
 
 
@@ -108,14 +108,14 @@ def bleu_tokenizer(language: str) -> str:
 def bleu_by(tokenizer: str, asked_by: str = "--tokenize") -> BLEU:
     """BLEU with this tokenizer of sacrebleu's; one line if there is none such, or if it lacks what it needs."""
     if tokenizer not in BLEU.TOKENIZERS:
-        raise QkvError(asked_by, say(f"no BLEU tokenizer '{tokenizer}'", f"没有名为 '{tokenizer}' 的 BLEU 分词器"),
+        raise QkvError(asked_by, _("no BLEU tokenizer '{tokenizer}'", tokenizer=tokenizer),
                        near_miss(tokenizer, BLEU.TOKENIZERS))
     try:
         # "none" means the lines are tokenised already; sacrebleu would warn about just that.
         return BLEU(tokenize=tokenizer, force=tokenizer == "none")
     except Exception as error:  # a package or a file that sacrebleu does not find: it says which, in several lines
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise QkvError(asked_by, say(f"sacrebleu cannot use '{tokenizer}' here", f"sacrebleu 在此无法使用 '{tokenizer}'"), reason) from None
+        raise QkvError(asked_by, _("sacrebleu cannot use '{tokenizer}' here", tokenizer=tokenizer), reason) from None
 
 
 def guess_language(lines: Sequence[str]) -> str:
@@ -135,14 +135,13 @@ def _measures(references: Sequence[str], language: str, tokenize: str) -> tuple[
 
 
 def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
-    where = say("scores", "评分")
+    where = _("scores")
     if len(outputs) != len(references):
-        raise QkvError(where, say(f"{len(outputs):,} outputs for {len(references):,} references",
-                                  f"译文 {len(outputs):,} 行，参考 {len(references):,} 行"),
-                       say("each output needs the reference of its line", "两边必须逐行对应"))
+        raise QkvError(where, _("{n_outputs:,} outputs for {n_references:,} references", n_outputs=len(outputs), n_references=len(references)),
+                       _("each output needs the reference of its line"))
     if not references:
-        raise QkvError(where, say("0 outputs and 0 references", "译文和参考都是 0 行"),
-                       say("give at least one line of each", "两边至少各给一行"))
+        raise QkvError(where, _("0 outputs and 0 references"),
+                       _("give at least one line of each"))
 
 
 def _results(column: Sequence[str | Result]) -> list[Result]:

@@ -31,7 +31,7 @@ def make_app(explorer: Explorer, key: str | None = None) -> Guard:
     app.exception_handler(QkvError)(told_by_us)
     app.exception_handler(Exception)(told_of_us)
     app.exception_handler(404)(lambda request, error: told(request, no_such(request.url.path)))
-    app.exception_handler(405)(lambda request, error: told(request, Problem(405, "This cannot be asked so.", "不能这样请求。")))
+    app.exception_handler(405)(lambda request, error: told(request, Problem(405, "This cannot be asked so.")))
 
     @app.get("/")
     def page() -> Response:
@@ -73,23 +73,23 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        raise Problem(400, "This is not JSON.", "这不是 JSON。") from None
+        raise Problem(400, "This is not JSON.") from None
     if not isinstance(value, dict):
-        raise Problem(422, "Send an object, such as {\"text\": \"...\"}.", "请发送对象，例如 {\"text\": \"...\"}。")
+        raise Problem(422, 'Send an object, such as {{"text": "..."}}.')
     return value
 
 
 def text_in(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str):
-        raise Problem(422, f"'{name}' must be a text.", f"“{name}”应为文本。")
+        raise Problem(422, "'{name}' must be a text.", name=name)
     return mend_surrogates(value)
 
 
 def texts_in(body: dict[str, Any], name: str) -> list[str]:
     value = body.get(name, [])
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Problem(422, f"'{name}' must be a list of texts.", f"“{name}”应为文本列表。")
+        raise Problem(422, "'{name}' must be a list of texts.", name=name)
     return [mend_surrogates(one) for one in value]
 
 
@@ -119,9 +119,9 @@ def told(request: Request, problem: Any) -> Response:
 
 def told_by_us(request: Request, error: Any) -> Response:
     """A mistake that a part below has found speaks one language."""
-    return told(request, Problem(422, str(error), str(error)))
+    return told(request, Problem(422, "{error}", error=error))
 
 
 def told_of_us(request: Request, error: Any) -> Response:
     """A mistake of ours: the terminal shows where, the page stays polite."""
-    return told(request, Problem(500, "Something went wrong in qkv itself; the terminal tells more.", "qkv 自身出错了；详情见终端。"))
+    return told(request, Problem(500, "Something went wrong in qkv itself; the terminal tells more."))

@@ -36,13 +36,12 @@ def read_edits(model: Transformer, given: Iterable[str]) -> tuple[Edit, ...]:
     """The edits that these strings name, in order and each once; what this model does not have is a mistake."""
     given, edits = list(given), []
     if len(given) > MOST_EDITS:
-        raise Problem(422, f"{len(given)} edits are too many; at most {MOST_EDITS}.", f"{len(given)} 处改动太多；最多 {MOST_EDITS} 处。")
+        raise Problem(422, "{n_given} edits are too many; at most {most_edits}.", n_given=len(given), most_edits=MOST_EDITS)
     for one in given:
         kind, _, place = one.partition(":")
         edit = Edit(kind, tuple(place.split(".")))
         if not fits(model, edit):
-            raise Problem(422, f"There is no '{shortened(one)}' to change in this model.",
-                          f"此模型中没有可改动的“{shortened(one)}”。")
+            raise Problem(422, "There is no '{one}' to change in this model.", one=shortened(one))
         edits.append(edit)
     return tuple(sorted(set(edits)))
 
@@ -135,8 +134,6 @@ def swapped(ids: Sequence[int], side: str, edits: Sequence[Edit], vocab_size: in
         if edit.kind == "swap" and edit.place[0] == side:
             place, id = int(edit.place[1]), int(edit.place[2])
             if place >= len(ids) or id >= vocab_size:
-                raise Problem(
-                    422, f"Token {place} cannot be swapped for {id}: there are {len(ids)} tokens, and {vocab_size} words.",
-                    f"不能把第 {place} 个词元换成 {id}：共有 {len(ids)} 个词元，词表有 {vocab_size} 个。")
+                raise Problem(422, "Token {place} cannot be swapped for {id}: there are {n_ids} tokens, and {vocab_size} words.", place=place, id=id, n_ids=len(ids), vocab_size=vocab_size)
             ids[place] = id
     return ids

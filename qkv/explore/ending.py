@@ -17,9 +17,9 @@ from qkv.explore.numbers import logits, sentence_vectors
 from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.story import has_logits
-from qkv.explore.words import Both
 from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
+from qkv.messages import both
 
 COMPARED = 64  # places that a change is shown at
 MOST_SAID = 64
@@ -28,10 +28,9 @@ MOST_SAID = 64
 def check_place(one: Pass, place: int) -> None:
     """Logits exist at the places of the text, in models that have a vocabulary to choose from."""
     if not has_logits(one):
-        raise Problem(404, "This model ends in vectors: it has no scores over a vocabulary.", "此模型以向量结束：没有对词表的打分。")
+        raise Problem(404, "This model ends in vectors: it has no scores over a vocabulary.")
     if not 0 <= place < len(one.ids[one.end]):
-        raise Problem(404, f"There is no position {place}: the text has {len(one.ids[one.end])} tokens.",
-                      f"没有位置 {place}：文本有 {len(one.ids[one.end])} 个词元。")
+        raise Problem(404, "There is no position {place}: the text has {n_ids} tokens.", place=place, n_ids=len(one.ids[one.end]))
 
 
 def logits_at(one: Pass, place: int) -> Tensor:
@@ -65,8 +64,8 @@ def lens(one: Pass, place: int, k: int) -> dict[str, Any]:
     with one.running():
         rows = [model.logits(stack.norm(x[None, None]))[0, 0] for x in starts] + [logits_at(one, place)]
     names = ["embedding", *(f"{name}.{n}" for n in range(len(stack.layers)))]
-    titles = [Both("before the first layer", "第一层之前"),
-              *(Both(f"after layer {n + 1}", f"第 {n + 1} 层之后") for n in range(len(stack.layers)))]
+    titles = [both("before the first layer"),
+              *(both("after layer {n}", n=n + 1) for n in range(len(stack.layers)))]
     return {"position": place, "layers": [{"name": each, "title": as_both(title), "tokens": best(one, row, k)}
                                           for each, title, row in zip(names, titles, rows, strict=True)]}
 

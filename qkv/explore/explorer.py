@@ -59,14 +59,14 @@ class Explorer:
     def pass_of(self, id: str) -> Pass:
         """A pass that is remembered."""
         if id not in self.passes:
-            raise Problem(404, "This text is no longer remembered: open it again.", "这段文本已不再保留：请重新打开。")
+            raise Problem(404, "This text is no longer remembered: open it again.")
         self.passes.move_to_end(id)
         return self.passes[id]
 
     def compare_with(self, sentences: Sequence[str]) -> dict[str, Any]:
         """The typed sentences that nearest ones are sought among."""
         if len(sentences) > SENTENCES:
-            raise Problem(413, f"{len(sentences)} sentences are too many; at most {SENTENCES}.", f"{len(sentences)} 句太多；最多 {SENTENCES} 句。")
+            raise Problem(413, "{n_sentences} sentences are too many; at most {sentences}.", n_sentences=len(sentences), sentences=SENTENCES)
         for each in sentences:
             check_length(each)
         with self.lock:
@@ -79,7 +79,7 @@ class Explorer:
         """What a typed text is in tokens."""
         check_length(text)
         if side not in self.subject.tokenizers:
-            raise Problem(422, f"This model has no side '{shortened(side)}'.", f"此模型没有“{shortened(side)}”一侧。")
+            raise Problem(422, "This model has no side '{side}'.", side=shortened(side))
         begin, end = (len(part) for part in self.subject.around(side))
         ids = self.subject.read(text, side)
         ids = ids[begin : len(ids) - end]
@@ -94,7 +94,7 @@ class Explorer:
 
     def check_compares(self) -> None:
         if self.subject.family != "embedder":
-            raise Problem(404, "Only an encoder compares sentences.", "只有编码器能比较句子。")
+            raise Problem(404, "Only an encoder compares sentences.")
 
     # ---- answering --------------------------------------------------------------------------------------------------
 
@@ -133,21 +133,20 @@ class Explorer:
     def say(self, id: str, query: Query) -> dict[str, Any]:
         said = ending.say_on(self.pass_of(id), query.whole("tokens", 16, 1, ending.MOST_SAID))
         if said is None:
-            raise Problem(404, "This model gives vectors, it does not speak.", "此模型给出向量，不产生文字。")
+            raise Problem(404, "This model gives vectors, it does not speak.")
         return said
 
     def beam(self, id: str, query: Query) -> dict[str, Any]:
         one = self.pass_of(id)
         if one.subject.family == "embedder":
-            raise Problem(404, "This model gives vectors, it does not speak.", "此模型给出向量，不产生文字。")
+            raise Problem(404, "This model gives vectors, it does not speak.")
         ending.check_place(one, 0)
         return beam_tree(one, query.whole("size", 4, 1, 8), query.real("alpha", 0.6, 0, 5))
 
 
 def check_length(text: str) -> None:
     if len(text) > CHARACTERS:
-        raise Problem(413, f"The text has {len(text):,} characters; at most {CHARACTERS:,} are read.",
-                      f"文本有 {len(text):,} 个字符；最多读 {CHARACTERS:,} 个。")
+        raise Problem(413, "The text has {n_text:,} characters; at most {characters:,} are read.", n_text=len(text), characters=CHARACTERS)
 
 
 _ID, _N, _WHICH = r"pass/([0-9a-f]{12})", r"(\d{1,6})", r"(encoder|decoder|cross)"

@@ -9,22 +9,21 @@ from typing import Any
 from qkv.explore.kinds import as_both, code_for_page, kinds_for_page, kinds_of
 from qkv.explore.passes import MOST_TOKENS
 from qkv.explore.subject import Subject
-from qkv.explore.words import Both
-from qkv.language import current_language
+from qkv.messages import Both, both, current_language
 from qkv.model import spec as s
 from qkv.model.head import LmHead
 
 CHARACTERS, SENTENCES = 4_000, 64  # of a text; of sentences to compare with
 
-FAMILY = {"translator": Both("encoder and decoder: a translator", "编码器加解码器：翻译模型"),
-          "generator": Both("decoder only: a generator", "仅解码器：生成模型"),
-          "embedder": Both("encoder only: an embedder", "仅编码器：句向量模型")}
+FAMILY = {"translator": both("encoder and decoder: a translator"),
+          "generator": both("decoder only: a generator"),
+          "embedder": both("encoder only: an embedder")}
 NORM = {"layer": "LayerNorm", "rms": "RMSNorm", "batch": "BatchNorm"}
-PLACE = {"pre": Both("before each branch", "在每个分支之前"), "post": Both("after each sum", "在每次相加之后")}
-POSITIONS = {"sinusoidal": Both("sines and cosines, added", "正弦与余弦，相加"), "learned": Both("a learned table, added", "可学习的表，相加"),
-             "rotary": Both("rotation of queries and keys", "旋转查询和键"), "none": Both("none", "无")}
-PARTS = {"embed": Both("Into vectors", "变成向量"), "attn": Both("Self-attention", "自注意力"), "cross": Both("Cross-attention", "交叉注意力"),
-         "ffn": Both("Feed-forward", "前馈网络"), "end": Both("Out of the layers", "离开各层"), "pool": Both("Sentence vector", "句向量")}
+PLACE = {"pre": both("before each branch"), "post": both("after each sum")}
+POSITIONS = {"sinusoidal": both("sines and cosines, added"), "learned": both("a learned table, added"),
+             "rotary": both("rotation of queries and keys"), "none": both("none")}
+PARTS = {"embed": both("Into vectors"), "attn": both("Self-attention"), "cross": both("Cross-attention"),
+         "ffn": both("Feed-forward"), "end": both("Out of the layers"), "pool": both("Sentence vector")}
 EXAMPLES = {"translator": ["机器学习很有趣", "我爱机器学习", "A little girl climbs into a house.", "a little girl climbs into a house",
                            "ein kleines mädchen klettert in ein haus"],
             "generator": ["今天天气真好", "Once upon a time, there was"],
@@ -81,20 +80,19 @@ def facts_of(subject: Subject) -> list[dict[str, Any]]:
     spec = subject.model.spec
     first = stacks_of(spec)[-1][1].layers[0]
     rows: list[tuple[str, Both, Any]] = [
-        ("family", Both("Family", "类型"), FAMILY[subject.family]),
-        ("layers", Both("Layers", "层数"), " + ".join(str(len(stack.each_layer())) for _, stack in stacks_of(spec))),
-        ("mixer", Both("Tokens are mixed by", "词元混合方式"), first.mixer.kind),
-        ("heads", Both("Heads", "头数"), getattr(first.mixer, "n_heads", None)),
-        ("kv_heads", Both("Key/value heads", "键/值头数"), getattr(first.mixer, "n_kv_heads", None)),
-        ("d_model", Both("Width of the stream (d_model)", "主流宽度 d_model"), spec.d_model),
-        ("d_ff", Both("Width of the feed-forward (d_ff)", "前馈宽度 d_ff"), width_of(first.feed_forward)),
-        ("experts", Both("Experts (asked)", "专家数（每次询问）"), experts_of(first.feed_forward)),
-        ("vocab_size", Both("Vocabulary", "词表"), spec.vocab_size),
-        ("parameters", Both("Parameters", "参数"), count(subject)),
-        ("positions", Both("Positions", "位置"), POSITIONS[spec.positions.kind]),
-        ("norm", Both("Norm", "归一化"), Both(f"{NORM[first.norm.kind]}, {PLACE[first.norm.place].en}",
-                                          f"{NORM[first.norm.kind]}，{PLACE[first.norm.place].zh}")),
-        ("max_len", Both("Longest text", "最长文本"), spec.max_len),
+        ("family", both("Family"), FAMILY[subject.family]),
+        ("layers", both("Layers"), " + ".join(str(len(stack.each_layer())) for _, stack in stacks_of(spec))),
+        ("mixer", both("Tokens are mixed by"), first.mixer.kind),
+        ("heads", both("Heads"), getattr(first.mixer, "n_heads", None)),
+        ("kv_heads", both("Key/value heads"), getattr(first.mixer, "n_kv_heads", None)),
+        ("d_model", both("Width of the stream (d_model)"), spec.d_model),
+        ("d_ff", both("Width of the feed-forward (d_ff)"), width_of(first.feed_forward)),
+        ("experts", both("Experts (asked)"), experts_of(first.feed_forward)),
+        ("vocab_size", both("Vocabulary"), spec.vocab_size),
+        ("parameters", both("Parameters"), count(subject)),
+        ("positions", both("Positions"), POSITIONS[spec.positions.kind]),
+        ("norm", both("Norm"), both("{norm}, {place}", norm=NORM[first.norm.kind], place=PLACE[first.norm.place])),
+        ("max_len", both("Longest text"), spec.max_len),
     ]
     return [{"key": key, "title": as_both(title), "value": as_both(value) if isinstance(value, Both) else value}
             for key, title, value in rows if value is not None]

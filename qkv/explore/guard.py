@@ -58,13 +58,13 @@ class Guard:
     def check(self, scope: Scope, headers: dict[str, str]) -> None:
         """Who asks, from where, and whether there is room."""
         if self.in_flight > MOST_AT_ONCE:
-            raise Problem(503, "Too many questions at once; try again in a moment.", "同时的请求太多；请稍后再试。")
+            raise Problem(503, "Too many questions at once; try again in a moment.")
         if self.key is None and host_name(headers.get("host", "")) not in LOOPBACK:
-            raise Problem(421, "This page answers only to the name of this machine (127.0.0.1).", "此页面只应答本机地址（127.0.0.1）。")
+            raise Problem(421, "This page answers only to the name of this machine (127.0.0.1).")
         if self.key is not None and not has_key(cookie_key(headers) or query_key(scope), self.key):
-            raise Problem(401, "The key is missing or wrong: open the address that the command printed.", "密钥缺失或不对：请打开命令打印出的地址。")
+            raise Problem(401, "The key is missing or wrong: open the address that the command printed.")
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise Problem(405, "Only GET and POST are answered.", "只应答 GET 和 POST。")
+            raise Problem(405, "Only GET and POST are answered.")
         if scope["method"] == "POST":
             self.check_post(headers)
 
@@ -73,9 +73,9 @@ class Guard:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         elsewhere = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
         if elsewhere or site not in ("same-origin", "none"):
-            raise Problem(403, "Only the page itself may ask this.", "只有本页面可以这样请求。")
+            raise Problem(403, "Only the page itself may ask this.")
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise Problem(415, "Send JSON (content-type application/json).", "请发送 JSON（content-type application/json）。")
+            raise Problem(415, "Send JSON (content-type application/json).")
 
 
 def host_name(host: str) -> str:
@@ -114,7 +114,7 @@ async def whole_body(receive: Receive) -> bytes:
             parts.append(part)
         more = message.get("more_body", False)
     if count > MOST_BYTES:
-        raise Problem(413, f"This is too long: at most {MOST_BYTES // 1024} KB are read.", f"内容太长：最多读 {MOST_BYTES // 1024} KB。")
+        raise Problem(413, "This is too long: at most {most_bytes} KB are read.", most_bytes=MOST_BYTES // 1024)
     return b"".join(parts)
 
 

@@ -10,7 +10,8 @@ from importlib import import_module
 from textwrap import dedent
 from typing import Any
 
-from qkv.explore.words import WORDS, Both, Words
+from qkv.explore.words import WORDS, Words
+from qkv.messages import Both
 from qkv.model import spec as s
 
 NORMS = {"layer": ("norm(x) = g · (x − mean) / √(var + ε) + b", "norms:LayerNorm"),

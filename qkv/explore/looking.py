@@ -21,8 +21,7 @@ def core_of(one: Pass, which: str, layer: int) -> str:
     """The path of the core whose weights are meant."""
     kinds = {kind["name"]: [each["layer"] for each in kind["layers"]] for kind in attention_of(one)}
     if layer not in kinds.get(which, []):
-        raise Problem(404, f"There is no attention '{which[:20]}' in layer {layer} of this model.",
-                      f"此模型第 {layer} 层没有“{which[:20]}”注意力。")
+        raise Problem(404, "There is no attention '{which}' in layer {layer} of this model.", which=which[:20], layer=layer)
     stack, part = ("decoder", "cross") if which == "cross" else (which, "attn")
     return f"{stack}.layers.{layer}.{part}.branch.core"
 
@@ -39,7 +38,7 @@ def chosen_head(grid: Tensor, head: str | None) -> Tensor:
     if head == "mean":
         return grid.mean(dim=0)
     if not (head.isascii() and head.isdigit() and len(head) < 6 and int(head) < len(grid)):
-        raise Problem(404, f"There is no head '{head[:20]}': this layer has {len(grid)}.", f"没有“{head[:20]}”头：这一层有 {len(grid)} 个头。")
+        raise Problem(404, "There is no head '{head}': this layer has {n_grid}.", head=head[:20], n_grid=len(grid))
     return grid[int(head)]
 
 
@@ -67,7 +66,7 @@ def whole_mean(one: Pass, which: str) -> Tensor:
     """Where each token looks on the whole, (query, key): the mean over every head of every layer."""
     layers = next((kind["layers"] for kind in attention_of(one) if kind["name"] == which), None)
     if layers is None:
-        raise Problem(404, f"There is no attention '{which[:20]}' in this model.", f"此模型没有“{which[:20]}”注意力。")
+        raise Problem(404, "There is no attention '{which}' in this model.", which=which[:20])
     sums = [weights(one, which, each["layer"]).sum(dim=0) for each in layers]             # (query, key) each
     return torch.stack(sums).sum(dim=0) / sum(each["heads"] for each in layers)
 
@@ -79,7 +78,7 @@ def rollout(one: Pass, which: str) -> Tensor:
     """
     layers = next((kind["layers"] for kind in attention_of(one) if kind["name"] == which and which != "cross"), None)
     if layers is None:
-        raise Problem(404, f"There is no rollout of '{which[:20]}'.", f"没有“{which[:20]}”的 rollout。")
+        raise Problem(404, "There is no rollout of '{which}'.", which=which[:20])
     through: Tensor | None = None
     for each in layers:
         mean = weights(one, which, each["layer"]).mean(dim=0)

@@ -23,7 +23,7 @@ def fetch(one: Pass, shown: Shown, index: int | None = None, rows: slice | None 
     shape = shown.shape
     if index is not None:
         if len(shape) < 2 or not 0 <= index < shape[0]:
-            raise Problem(422, f"There is no element {index} in a tensor of shape {shape}.", f"形状为 {shape} 的张量没有第 {index} 个元素。")
+            raise Problem(422, "There is no element {index} in a tensor of shape {shape}.", index=index, shape=shape)
         shape = shape[1:]
     if rows is not None:
         shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
@@ -38,7 +38,7 @@ def fetch(one: Pass, shown: Shown, index: int | None = None, rows: slice | None 
 def refuse_many(shape: tuple[int, ...]) -> None:
     count = torch.Size(shape).numel()
     if count > MOST_NUMBERS:
-        raise Problem(413, f"{count:,} numbers are too many at once; ask for fewer rows.", f"一次 {count:,} 个数太多；请少取几行。")
+        raise Problem(413, "{count:,} numbers are too many at once; ask for fewer rows.", count=count)
 
 
 def whole_of(one: Pass, shown: Shown) -> Tensor:

@@ -17,7 +17,7 @@ from qkv.explore.edits import PARTS, branch_of, heads_of
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.numerals import as_numbers, finite
 from qkv.explore.problem import Problem
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import write_text
 
 PAGE = Path(__file__).parent / "page"
@@ -42,7 +42,7 @@ def recorded(explorer: Explorer, texts: Sequence[str]) -> dict[str, Any]:
         try:
             story = explorer.open(text)
         except Problem as problem:
-            raise QkvError(text[:40], say(problem.en, problem.zh).rstrip(".。")) from None
+            raise QkvError(text[:40], problem.text()) from None
         book.passes.append({"text": story["text"], "id": story["id"]})
         for name in names_of(explorer, story):
             book.write(name)
@@ -60,7 +60,7 @@ class Book:
         self.bytes = 0
 
     def write(self, name: str) -> None:
-        path, _, query = name.partition("?")
+        path, _mark, query = name.partition("?")
         if name in self.answers or name in self.tensors:
             return
         try:
@@ -68,7 +68,7 @@ class Book:
         except Problem as problem:
             if problem.status == 404:
                 return
-            raise too_much(say(problem.en, problem.zh).rstrip(".。")) from None
+            raise too_much(problem.text()) from None
         self.keep(name, answer)
 
     def keep(self, name: str, answer: Answer) -> None:
@@ -78,13 +78,13 @@ class Book:
         numbers = as_numbers(answer)
         self.bytes += numbers.nbytes
         if self.bytes > MOST_BYTES:
-            raise too_much(say(f"more than {MOST_BYTES >> 20} MB of numbers", f"数字超过 {MOST_BYTES >> 20} MB"))
+            raise too_much(_("more than {most_bytes} MB of numbers", most_bytes=MOST_BYTES >> 20))
         self.tensors[name] = {"shape": list(numbers.shape), "dtype": str(numbers.dtype),
                               "data": base64.b64encode(numbers.tobytes()).decode()}
 
 
 def too_much(wrong: str) -> QkvError:
-    return QkvError("--out", wrong, say("record a shorter text", "请记录较短的文本"))
+    return QkvError("--out", wrong, _("record a shorter text"))
 
 
 def names_of(explorer: Explorer, story: dict[str, Any]) -> Iterator[str]:

@@ -88,15 +88,13 @@ class Pass:
         ids = self.subject.read(text, side)
         most = self.most_tokens
         if len(ids) > most:
-            raise Problem(413, f"The text has {len(ids)} tokens; at most {most} can be shown.",
-                          f"文本有 {len(ids)} 个词元；最多能显示 {most} 个。")
+            raise Problem(413, "The text has {n_ids} tokens; at most {most} can be shown.", n_ids=len(ids), most=most)
         if not ids:
-            raise Problem(422, "There is nothing to read: type a text.", "没有可读的内容：请输入文本。")
+            raise Problem(422, "There is nothing to read: type a text.")
         spec = self.subject.model.spec
         size = spec.source_vocab_size if side == "source" and spec.source_vocab_size else spec.vocab_size
         if max(ids) >= size:
-            raise Problem(422, f"The tokenizer gives id {max(ids)}, the model knows only {size}.",
-                          f"分词器给出编号 {max(ids)}，而模型只有 {size} 个。")
+            raise Problem(422, "The tokenizer gives id {ids}, the model knows only {size}.", ids=max(ids), size=size)
         self.ids[side] = swapped(ids, side, self.edits, size)
 
     @property

@@ -15,7 +15,7 @@ from qkv.evaluate.figures import attention_picture
 from qkv.explore.looking import weights
 from qkv.explore.passes import Pass
 from qkv.explore.story import attention_of
-from qkv.language import say
+from qkv.messages import _
 
 
 class Picture:
@@ -45,13 +45,13 @@ def draw_attention(one: Pass, path: str | Path, which: str | None = None, layer:
     """Every head of one layer; by default the last layer, and cross-attention where there is some."""
     kinds = {kind["name"]: kind for kind in attention_of(one)}
     if not kinds:
-        raise QkvError(one.subject.name, say("there is no attention in it", "其中没有注意力"))
+        raise QkvError(one.subject.name, _("there is no attention in it"))
     which = next(reversed(kinds)) if which is None else which
     if which not in kinds:
-        raise QkvError("--kind", say(f"no '{which}' attention", f"没有 '{which}' 注意力"), near_miss(which, kinds))
+        raise QkvError("--kind", _("no '{which}' attention", which=which), near_miss(which, kinds))
     layers = [each["layer"] for each in kinds[which]["layers"]]
     layer = layers[-1] if layer is None else layer
     if layer not in layers:
-        raise QkvError("--layer", say(f"no layer {layer}", f"没有第 {layer} 层"), near_miss(str(layer), map(str, layers)))
+        raise QkvError("--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers)))
     rows, columns = (one.subject.shown(one.ids[kinds[which][axis]], kinds[which][axis]) for axis in ("rows", "columns"))
     return attention_picture(weights(one, which, layer), rows, columns, path, one.text)

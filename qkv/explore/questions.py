@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from qkv.explore.edits import shortened
 from qkv.explore.problem import Problem
+from qkv.messages import Both, both
 
 
 class Query:
@@ -22,7 +23,7 @@ class Query:
         """A whole number within its limits."""
         text = self.given.get(name, str(default))
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-            raise wrong(name, text, f"a whole number from {least} to {most}", f"{least} 到 {most} 的整数")
+            raise wrong(name, text, both("a whole number from {least} to {most}", least=least, most=most))
         return int(text)
 
     def real(self, name: str, default: float, least: float, most: float) -> float:
@@ -33,7 +34,7 @@ class Query:
         except ValueError:
             value = math.nan
         if not least <= value <= most:
-            raise wrong(name, text, f"a number from {least} to {most}", f"{least} 到 {most} 的数")
+            raise wrong(name, text, both("a number from {least} to {most}", least=least, most=most))
         return value
 
     def index(self) -> int | None:
@@ -46,7 +47,7 @@ class Query:
             return None
         found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
         if not found or int(found[1]) >= int(found[2]):
-            raise wrong("rows", text, "rows such as 0:64", "形如 0:64 的行")
+            raise wrong("rows", text, both("rows such as 0:64"))
         return slice(int(found[1]), int(found[2]))
 
     def edits(self) -> list[str]:
@@ -54,9 +55,9 @@ class Query:
         return [one for one in self.given.get("edits", "").split(",") if one]
 
 
-def wrong(name: str, text: str, en: str, zh: str) -> Problem:
-    return Problem(422, f"{name} is '{shortened(text)}'; it must be {en}.", f"{name} 为“{shortened(text)}”；应为{zh}。")
+def wrong(name: str, text: str, right: Both) -> Problem:
+    return Problem(422, "{name} is '{text}'; it must be {right}.", name=name, text=shortened(text), right=right)
 
 
 def no_such(name: str) -> Problem:
-    return Problem(404, f"There is nothing under '{shortened(name)}'.", f"没有“{shortened(name)}”。")
+    return Problem(404, "There is nothing under '{name}'.", name=shortened(name))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.attention import ExplainedCore
 from qkv.model.explained import explained, fused_cores
 
@@ -50,9 +50,9 @@ class Steps(Mapping[str, Any]):
         if path in self._passes:
             return self._passes[path]
         if path in self.paths:
-            raise QkvError(path, say("was chosen, but no pass has come by", "已选中，但还没有任何一遍经过它"),
-                           say("run the model inside the block", "请在 with 块内运行模型"))
-        raise QkvError(path, say("was not recorded", "未被记录"), near_miss(path, self.paths))
+            raise QkvError(path, _("was chosen, but no pass has come by"),
+                           _("run the model inside the block"))
+        raise QkvError(path, _("was not recorded"), near_miss(path, self.paths))
 
     def show(self, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, path: str = "") -> "Picture":
         """A picture of attention weights, which a notebook draws: those at `path`, else the last that were recorded."""
@@ -60,8 +60,8 @@ class Steps(Mapping[str, Any]):
 
         shown = path or next((one for one in reversed(self.paths) if one.endswith(".weights") and one in self), "")
         if not shown:
-            raise QkvError("show", say("no attention weights were recorded", "没有记录注意力权重"),
-                           say("record(model, \"*.core.weights\")", "请用 record(model, \"*.core.weights\")"))
+            raise QkvError("show", _("no attention weights were recorded"),
+                           _('record(model, "*.core.weights")'))
         return picture_of(self[shown][0], rows, columns, shown)
 
     def listener(self, path: str) -> Callable[..., None]:
@@ -97,7 +97,7 @@ def chosen_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     known = known_paths(model)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in known):
-            raise QkvError(pattern, say("no step of this model has such a name", "此模型没有这样的步骤"),
+            raise QkvError(pattern, _("no step of this model has such a name"),
                            likely(pattern, known))
     return [path for path in known if any(fnmatchcase(path, pattern) for pattern in patterns)]
 
@@ -105,7 +105,7 @@ def chosen_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
 def known_paths(model: nn.Module) -> list[str]:
     """Every step that can be recorded: all modules, and what a fused core would show if it were explained."""
     cores, known = fused_cores(model), []
-    for path, _ in model.named_modules():
+    for path, _module in model.named_modules():
         inside = [f"{path}.{step}" for step in INSIDE_A_CORE] if path in cores else []
         known += [path, *inside]
     return [path for path in known if path]

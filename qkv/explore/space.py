@@ -16,7 +16,8 @@ from qkv.explore.numbers import sentence_vectors
 from qkv.explore.passes import Pass
 from qkv.explore.problem import Problem
 from qkv.explore.subject import Subject
-from qkv.explore.words import WORDS, Both
+from qkv.explore.words import WORDS
+from qkv.messages import both
 from qkv.model import spec as s
 from qkv.model.positions import sinusoids
 from qkv.model.turn import frequencies
@@ -26,11 +27,9 @@ MAPPED = 150   # points of a map
 AROUND = 4     # neighbours of each token that come onto the map
 
 TELLING = {
-    "sinusoidal": Both("Each component is a wave over the places, from fast to slow: a clock of many hands.",
-                       "每个分量是沿位置的一列波，由快到慢：像一只多指针的钟。"),
-    "rotary": Both("Each pair of components turns at its own speed: shown is the cosine of its angle at each place.",
-                   "每对分量以自己的速度旋转：这里画出它在各位置上角度的余弦。"),
-    "learned": Both("A trained vector for each place.", "每个位置一条训练得到的向量。"),
+    "sinusoidal": both("Each component is a wave over the places, from fast to slow: a clock of many hands."),
+    "rotary": both("Each pair of components turns at its own speed: shown is the cosine of its angle at each place."),
+    "learned": both("A trained vector for each place."),
 }
 
 
@@ -44,7 +43,7 @@ def wave_numbers(subject: Subject) -> Tensor:
         case s.Sinusoidal(layout=layout): return sinusoids(torch.arange(n), spec.d_model, layout).float()
         case s.Rotary(): return torch.outer(torch.arange(n).double(), speeds(subject)).cos().float()
         case s.Learned(first=first): return positions.weight[first : first + n].detach()
-    raise Problem(404, "This model has no positions to show.", "此模型没有可显示的位置编码。")
+    raise Problem(404, "This model has no positions to show.")
 
 
 def waves(subject: Subject) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def stack_of(subject: Subject) -> Any:
 def table_of(subject: Subject, side: str) -> Tensor:
     """The token vectors of a side, (vocab, d_model)."""
     if side not in subject.tokenizers:
-        raise Problem(404, f"This model has no side '{side[:20]}'.", f"此模型没有“{side[:20]}”一侧。")
+        raise Problem(404, "This model has no side '{side}'.", side=side[:20])
     model = subject.model
     own = side == "source" and model.source_embed is not None
     return (model.source_embed if own else model.embed).weight.detach()  # type: ignore[union-attr]
@@ -96,7 +95,7 @@ def neighbours(subject: Subject, side: str, id: int, k: int) -> dict[str, Any]:
     """A token and its neighbours."""
     table = table_of(subject, side)
     if not 0 <= id < len(table):
-        raise Problem(404, f"There is no token {id}: the vocabulary has {len(table)}.", f"没有词元 {id}：词表有 {len(table)} 个。")
+        raise Problem(404, "There is no token {id}: the vocabulary has {n_table}.", id=id, n_table=len(table))
     (ids,), (cosines,) = nearest_ids(table, [id], k)
     shown = subject.names([id, *ids], side)
     return {"id": id, "token": shown[0], "neighbours": [
@@ -106,7 +105,7 @@ def neighbours(subject: Subject, side: str, id: int, k: int) -> dict[str, Any]:
 def token_map(one: Pass, side: str) -> dict[str, Any]:
     """The text's tokens and a few neighbours of each, laid out by the two directions in which they differ most."""
     if side not in one.ids:
-        raise Problem(404, f"This model has no side '{side[:20]}'.", f"此模型没有“{side[:20]}”一侧。")
+        raise Problem(404, "This model has no side '{side}'.", side=side[:20])
     table = table_of(one.subject, side)
     here = list(dict.fromkeys(one.ids[side]))[:MAPPED]
     around = nearest_ids(table, here[: MAPPED // AROUND], AROUND)[0]

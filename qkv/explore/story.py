@@ -12,7 +12,7 @@ import torch
 from qkv.explore.kinds import as_both
 from qkv.explore.passes import Pass
 from qkv.explore.shown import Place, Shown, Step, attention_steps, feed_forward_steps, sublayer_steps
-from qkv.explore.words import Both
+from qkv.messages import both
 from qkv.model import spec as s
 from qkv.model.head import LmHead
 
@@ -20,23 +20,23 @@ SIDE_OF = {"encoder": "source", "decoder": "target"}
 PREDICT_COST = 3e9  # multiplications that guessing the next token at every place may take when a text is opened
 
 SIX = {  # the six steps of translation
-    "encode": Both("The encoder gives every source token a first vector", "编码器给每个源词元一个初始向量"),
-    "attend": Both("Self-attention gathers the meaning of all tokens into each", "自注意力把所有词元的语义汇入每一个"),
-    "repeat": Both("The encoder repeats this, layer by layer", "编码器逐层重复"),
-    "decode": Both("The decoder looks at what it has said so far", "解码器关注自己已生成的词"),
-    "cross": Both("Cross-attention: the decoder looks at the source", "交叉注意力：解码器关注原文"),
-    "choose": Both("The decoder repeats this, and chooses the next token", "解码器重复以上步骤，选出下一个词元"),
+    "encode": both("The encoder gives every source token a first vector"),
+    "attend": both("Self-attention gathers the meaning of all tokens into each"),
+    "repeat": both("The encoder repeats this, layer by layer"),
+    "decode": both("The decoder looks at what it has said so far"),
+    "cross": both("Cross-attention: the decoder looks at the source"),
+    "choose": both("The decoder repeats this, and chooses the next token"),
 }
 CHAPTERS = {
-    "enter": Both("From text to vectors", "从文本到向量"),
-    "attend": Both("The first layer: looking", "第一层：看"),
-    "think": Both("The first layer: thinking", "第一层：想"),
-    "repeat": Both("The other layers", "其余各层"),
-    "choose": Both("The next token", "下一个词元"),
-    "pool": Both("One vector for the sentence", "一句一个向量"),
+    "enter": both("From text to vectors"),
+    "attend": both("The first layer: looking"),
+    "think": both("The first layer: thinking"),
+    "repeat": both("The other layers"),
+    "choose": both("The next token"),
+    "pool": both("One vector for the sentence"),
 }
-ATTENTION = {"encoder": Both("The source looks at itself", "源文自注意力"), "decoder": Both("The decoder looks at its past", "解码器自注意力"),
-             "cross": Both("The decoder looks at the source", "交叉注意力")}
+ATTENTION = {"encoder": both("The source looks at itself"), "decoder": both("The decoder looks at its past"),
+             "cross": both("The decoder looks at the source")}
 
 
 def tell(one: Pass) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import mend_surrogates
 from qkv.text.special_tokens import Template, decoder_start_id, encoder_template, translation_template
 from qkv.text.tokenizer import Tokenizer
@@ -134,5 +134,5 @@ def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer
     wanted = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[family]
     sides = {side: found for side in wanted if (found := loaded.tokenizer(side)) is not None}
     if len(sides) < len(wanted):
-        raise QkvError(name, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
+        raise QkvError(name, _("no tokenizer.json"), _("is the copy complete?"))
     return sides

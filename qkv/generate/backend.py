@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qkv.errors import QkvError
 from qkv.generate.config import GenerationConfig, TranslationConfig
-from qkv.language import say
+from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.model.transformer import Transformer
@@ -76,6 +76,6 @@ def torch_model(backend: SearchBackend | GenerationBackend) -> "Transformer":
     """The torch model, for what needs its weights or activations."""
     if backend.model is None:
         raise QkvError(
-            "model", say("it runs in CTranslate2, not in torch", "它由 CTranslate2 运行，而不是 torch"),
-            say("open the folder it was exported from", "请打开导出前的文件夹"))
+            "model", _("it runs in CTranslate2, not in torch"),
+            _("open the folder it was exported from"))
     return backend.model

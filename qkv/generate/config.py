@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 
 def check_at_least_one(config: object, *names: str) -> None:
@@ -17,8 +17,8 @@ def check_at_least_one(config: object, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise QkvError(
-                name, say(f"{value} is too small", f"{value} 太小"),
-                say("use 1 or more", "请用 1 或更大的数"))
+                name, _("{value} is too small", value=value),
+                _("use 1 or more"))
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,12 @@ class TranslationConfig:
         if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
             raise QkvError(
                 "length_penalty",
-                say(f"{self.length_penalty} is no penalty", f"{self.length_penalty} 不能作为惩罚"),
-                say("use 0 to 20; the paper has 0.6", "请用 0 到 20 之间的数；论文用 0.6"))
+                _("{length_penalty} is no penalty", length_penalty=self.length_penalty),
+                _("use 0 to 20; the paper has 0.6"))
         if self.n_best > self.beam_size:
             raise QkvError(
-                "n_best", say(f"{self.n_best} of a beam of {self.beam_size}",
-                    f"束宽为 {self.beam_size}，却要 {self.n_best} 个"),
-                say("raise beam_size or lower n_best", "请增大 beam_size 或减小 n_best"))
+                "n_best", _("{n_best} of a beam of {beam_size}", n_best=self.n_best, beam_size=self.beam_size),
+                _("raise beam_size or lower n_best"))
 
     def penalty(self, length: int) -> float:
         """((5 + length) / 6)^alpha (Wu et al. 2016), by which a log-probability is divided."""
@@ -80,39 +79,39 @@ class GenerationConfig:
         check_at_least_one(self, "max_new_tokens", "n", "batch_size")
         if self.logprobs is not None and self.logprobs < 0:
             raise QkvError(
-                "logprobs", say(f"{self.logprobs} is negative", f"{self.logprobs} 是负数"),
-                say("use 0 for the chosen tokens alone", "只要所选词元，请用 0"))
+                "logprobs", _("{logprobs} is negative", logprobs=self.logprobs),
+                _("use 0 for the chosen tokens alone"))
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         if "" in stop:
             raise QkvError(
-                "stop", say("an empty text stops nothing", "空文本不能作为停止标记"),
-                say("give some text", "请给出文字"))
+                "stop", _("an empty text stops nothing"),
+                _("give some text"))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise QkvError(
-                "temperature", say(f"{self.temperature} is impossible", f"{self.temperature} 不可用"),
-                say("use 0 (greedy) or more", "请用 0（贪心）或更大的数"))
+                "temperature", _("{temperature} is impossible", temperature=self.temperature),
+                _("use 0 (greedy) or more"))
         if self.top_k is not None and self.top_k < 1:
             raise QkvError(
-                "top_k", say(f"{self.top_k} leaves no token", f"{self.top_k} 不剩任何词元"),
-                say("use 1 or more, or leave it out", "请用 1 或更大的数，或不给"))
+                "top_k", _("{top_k} leaves no token", top_k=self.top_k),
+                _("use 1 or more, or leave it out"))
         for name in ("top_p", "min_p", "typical"):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise QkvError(
-                    name, say(f"{share} is not such a share", f"{share} 不是这样的比例"),
-                    say("use more than 0, at most 1", "请用大于 0、不大于 1 的数"))
+                    name, _("{share} is not such a share", share=share),
+                    _("use more than 0, at most 1"))
         if not 0 < self.repetition_penalty < math.inf:
             penalty = self.repetition_penalty
             raise QkvError(
-                "repetition_penalty", say(f"{penalty} is no penalty", f"{penalty} 不能作为惩罚"),
-                say("use more than 0; 1 changes nothing", "请用大于 0 的数；1 即不变"))
+                "repetition_penalty", _("{penalty} is no penalty", penalty=penalty),
+                _("use more than 0; 1 changes nothing"))
         if self.seed is not None and self.seed < 0:
             raise QkvError(
-                "seed", say(f"{self.seed} is negative", f"{self.seed} 是负数"),
-                say("use 0 or more", "请用 0 或更大的数"))
+                "seed", _("{seed} is negative", seed=self.seed),
+                _("use 0 or more"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """All ids must be in the vocabulary, and at least one token must remain."""
@@ -120,9 +119,9 @@ class GenerationConfig:
             unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
             if unknown:
                 raise QkvError(
-                    name, say(f"{unknown[0]} is no token", f"{unknown[0]} 不是词元"),
-                    say(f"ids go from 0 to {vocab_size - 1}", f"编号从 0 到 {vocab_size - 1}"))
+                    name, _("{unknown} is no token", unknown=unknown[0]),
+                    _("ids go from 0 to {vocab_size}", vocab_size=vocab_size - 1))
         if self.banned and not set(self.forced or range(vocab_size)) - set(self.banned):
             raise QkvError(
-                "banned", say("nothing is left to say", "没有可说的词元了"),
-                say("ban fewer tokens", "请少禁几个"))
+                "banned", _("nothing is left to say"),
+                _("ban fewer tokens"))

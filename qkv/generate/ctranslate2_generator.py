@@ -17,7 +17,7 @@ from qkv.checkpoint.ctranslate2.folder import compute_type, open_core, read_fact
 from qkv.errors import QkvError
 from qkv.generate.backend import Draft, OnToken
 from qkv.generate.config import GenerationConfig
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.special_tokens import GenerationTokens
 
 
@@ -65,7 +65,7 @@ class CTranslate2Generation:
             for text in alive:
                 self._look_back(text)
             # Prompts of one length go together: CTranslate2 reads only the shortest's length at once.
-            for _, some in groupby(sorted(alive, key=self._reach), key=self._reach):
+            for _reach, some in groupby(sorted(alive, key=self._reach), key=self._reach):
                 self._go_on(list(some), config, on_token)
         return [text.draft() for text in texts for _ in range(config.n)]
 
@@ -144,13 +144,13 @@ class CTranslate2Generation:
 
 def check_supported(config: GenerationConfig) -> None:
     """Refuse what CTranslate2 does differently or not at all."""
-    torch = say("or use --engine torch", "或用 --engine torch")
+    torch = _("or use --engine torch")
     if config.temperature != 0:
-        raise QkvError("temperature", say("CTranslate2 cannot repeat its draws", "CTranslate2 的抽样无法重复"),
-                       say(f"use 0 (greedy), {torch}", f"请用 0（贪心），{torch}"))
+        raise QkvError("temperature", _("CTranslate2 cannot repeat its draws"),
+                       _("use 0 (greedy), {torch}", torch=torch))
     if config.repetition_penalty != 1:
-        raise QkvError("repetition_penalty", say("CTranslate2 counts repeats in its own way", "CTranslate2 对重复的算法不同"),
-                       say(f"use 1, {torch}", f"请用 1，{torch}"))
+        raise QkvError("repetition_penalty", _("CTranslate2 counts repeats in its own way"),
+                       _("use 1, {torch}", torch=torch))
     if config.forced:
-        raise QkvError("forced", say("CTranslate2 can only ban tokens", "CTranslate2 只能禁用词元"),
-                       say(f"use banned, {torch}", f"请用 banned，{torch}"))
+        raise QkvError("forced", _("CTranslate2 can only ban tokens"),
+                       _("use banned, {torch}", torch=torch))

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from qkv.language import say
+from qkv.messages import _
 
 SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
@@ -132,10 +132,7 @@ def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
     """
     lib = Path(torch.__file__).parent / "lib"
     if sys.stderr.isatty():
-        message = say(
-            "compiling the native library for this processor, once: some seconds",
-            "正在为这台处理器编译原生库，只此一次：几秒钟",
-        )
+        message = _("compiling the native library for this processor, once: some seconds")
         print(message, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         compiled = Path(folder, "native.so")

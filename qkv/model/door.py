@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, get_args
 
 from qkv.errors import QkvError, expected_value, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model import spec as s
 from qkv.model.possible import Problem, problems_of
 
@@ -59,7 +59,7 @@ def complaint(where: str, problems: list[Problem]) -> QkvError:
 def _explain_all(errors: list[Any], text: str) -> list[Problem]:
     """Pydantic's findings in our words; of a union only the member whose kind the file names has a say."""
     if errors[0]["type"] == "json_invalid":
-        return [("", say("is not JSON", "不是 JSON"), str(errors[0]["ctx"]["error"]))]
+        return [("", _("is not JSON"), str(errors[0]["ctx"]["error"]))]
     tree = json.loads(text)
     told = [_explain(error) for error in errors if _concerns(error["loc"], tree)]
     return list(dict.fromkeys([*_wrong_kinds(tree), *told]))  # each once, though each type of a union complains
@@ -71,8 +71,7 @@ def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> Iterator[Problem]
         here = (*location, key)
         yield from _wrong_kinds(part, here)
         if key in CHOICES and isinstance(part, dict) and part.get("kind") not in list(CHOICES[key]):
-            wrong = say(f"no kind '{part['kind']}'", f"没有种类 '{part['kind']}'") if "kind" in part else say(
-                "the kind is missing", "缺少 kind")
+            wrong = _("no kind '{kind}'", kind=part['kind']) if "kind" in part else _("the kind is missing")
             yield _path(here), wrong, near_miss(str(part.get("kind", "")), CHOICES[key])
 
 
@@ -80,11 +79,11 @@ def _explain(error: Any) -> Problem:
     """One of pydantic's findings in our words."""
     kind, name, path = error["type"], str(error["loc"][-1]) if error["loc"] else "", _path(error["loc"])
     if kind == "unexpected_keyword_argument":
-        wrong = say(f"no field '{name}'", f"没有字段 '{name}'")
+        wrong = _("no field '{name}'", name=name)
         return _path(error["loc"][:-1]), wrong, near_miss(name, _field_names())
     if kind in ("missing", "missing_argument"):
-        return path, say("is missing", "缺少该字段"), say("write it down", "请写上")
-    return path, say(f"cannot be {error['input']!r}", f"不能是 {error['input']!r}"), expected_value(error)
+        return path, _("is missing"), _("write it down")
+    return path, _("cannot be {input!r}", input=error['input']), expected_value(error)
 
 
 def _path(location: tuple[Any, ...]) -> str:

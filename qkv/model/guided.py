@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.attention import FusedCore
 from qkv.model.explained import put
 from qkv.model.spec import Heads, Spec
@@ -35,9 +35,9 @@ def alignment_head(stored: Any, spec: Spec, where: object) -> AlignmentHead | No
     match stored:
         case {"layer": int(layer), "head": int(head)} if 0 <= layer < len(heads) and 0 <= head < heads[layer]:
             return AlignmentHead(layer, head)
-    wrong = say("names no cross-attention head of this model", "所指的交叉注意力头不在此模型中")
+    wrong = _("names no cross-attention head of this model")
     raise QkvError(where, f"{wrong}: {str(stored)[:80]}",
-                   say("write a layer and a head, both from 0", "请写 layer 与 head，均从 0 起"))
+                   _("write a layer and a head, both from 0"))
 
 
 class GuidedCore(FusedCore):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, expected_value, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import CHOICES, complaint, from_json, to_json
 from qkv.model.possible import Problem
 from qkv.model.presets import PRESETS, RENAMED, find_preset
@@ -34,9 +34,8 @@ def complete_option(model: object, default: str) -> dict[str, Any]:
     """
     given = {"preset": model} if isinstance(model, str) else model
     if not isinstance(given, dict):
-        right = say("use a preset's name, the path of a model.json, or a preset with arguments",
-                    "请用预设名、model.json 路径，或预设及其参数")
-        raise QkvError("model", say(f"cannot be {model!r}", f"不能是 {model!r}"), right)
+        right = _("use a preset's name, the path of a model.json, or a preset with arguments")
+        raise QkvError("model", _("cannot be {model!r}", model=model), right)
     name = str(given.get("preset", default))
     name = RENAMED.get(name, name)
     rest = {str(key): value for key, value in given.items() if key != "preset"}
@@ -82,8 +81,7 @@ def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
         elif key.partition(".")[0] in FIELDS:
             overrides[key] = value
         else:
-            wrong = say(f"'{name}' has no argument '{key}', nor has a spec such a field",
-                        f"'{name}' 没有参数 '{key}'，spec 也没有这个字段")
+            wrong = _("'{name}' has no argument '{key}', nor has a spec such a field", name=name, key=key)
             problems.append(("", wrong, near_miss(key.partition(".")[0], dict.fromkeys([*known, *FIELDS]))))
     if problems:
         raise complaint("model", problems)
@@ -97,19 +95,19 @@ def _argument(key: str, value: Any, parameter: inspect.Parameter, problems: list
     try:
         value = TypeAdapter(parameter.annotation).validate_python(value)
     except ValidationError as error:
-        wrong = say(f"cannot be {value!r}", f"不能是 {value!r}")
+        wrong = _("cannot be {value!r}", value=value)
         problems.append((key, wrong, expected_value(error.errors()[0])))
         return value
     least = 0 if key in MAY_BE_ZERO else 1
     if type(value) is int and value < least:
-        problems.append((key, say(f"cannot be {value}", f"不能是 {value}"), say(f"use at least {least}", f"至少为 {least}")))
+        problems.append((key, _("cannot be {value}", value=value), _("use at least {least}", least=least)))
     return value
 
 
 def _read(path: Path) -> Spec:
     if not path.is_file():
-        right = say("give a model.json or a preset", "请给 model.json 或预设名")
-        raise QkvError(path, say("no such file", "没有这个文件"), right)
+        right = _("give a model.json or a preset")
+        raise QkvError(path, _("no such file"), right)
     return from_json(read_text(path), str(path))
 
 
@@ -129,8 +127,8 @@ def _put(tree: Any, path: str, value: Any, where: str) -> None:
         if node is None and depth == len(parents):
             node = parent[key] = {}
         if not isinstance(node, dict | list):
-            wrong = say(f"{here} is {json.dumps(node)}", f"{here} 是 {json.dumps(node)}")
-            raise QkvError(where, wrong, say(f"give {here} as a whole object", f"请给出完整的 {here}"))
+            wrong = _("{here} is {node}", here=here, node=json.dumps(node))
+            raise QkvError(where, wrong, _("give {here} as a whole object", here=here))
     if last == "kind" and parents and (chosen := CHOICES.get(parents[-1], {}).get(str(value))):
         kept = {field.name for field in fields(chosen)}
         for name in [name for name in node if name not in kept]:
@@ -144,7 +142,7 @@ def _known(node: Any, key: str, here: str, where: str) -> Any:
     """The key of a dict or the index of a list, if it is there."""
     keys = {str(index): index for index in range(len(node))} if isinstance(node, list) else {name: name for name in node}
     if key not in keys:
-        raise QkvError(where, say(f"the spec has no '{here}'", f"spec 中没有 '{here}'"), near_miss(key, keys))
+        raise QkvError(where, _("the spec has no '{here}'", here=here), near_miss(key, keys))
     return keys[key]
 
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 
 How = Literal["cls", "mean", "max"]
 POOLINGS: tuple[str, ...] = get_args(How)
@@ -19,7 +19,7 @@ POOLINGS: tuple[str, ...] = get_args(How)
 def pool(x: Tensor, real: Tensor | None, how: str) -> Tensor:
     """(batch, length, d_model) to (batch, d_model); `real` is True for tokens, None where there is no padding."""
     if how not in POOLINGS:
-        raise QkvError("pooling", say(f"no pooling '{how}'", f"没有池化方式 '{how}'"), near_miss(how, POOLINGS))
+        raise QkvError("pooling", _("no pooling '{how}'", how=how), near_miss(how, POOLINGS))
     if real is not None:
         refuse_empty(real)
     match how:
@@ -56,5 +56,5 @@ def refuse_empty(real: Tensor) -> None:
     """A row of nothing but padding has no vector."""
     if not bool(real.any(dim=1).all()):
         row = int((~real.any(dim=1)).nonzero()[0, 0])
-        raise QkvError(say(f"row {row}", f"第 {row} 行"), say("nothing but padding", "全是填充"),
-                       say("give every sentence at least one token", "每句至少要有一个词元"))
+        raise QkvError(_("row {row}", row=row), _("nothing but padding"),
+                       _("give every sentence at least one token"))

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import N_, _, listed
 from qkv.model.spec import (
     Activation,
     Convolution,
@@ -38,22 +38,21 @@ from qkv.model.spec import (
 POSITIONS: dict[str, Positions] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "none": NoPositions()}
 
 ARGUMENTS = {  # of from_sizes, for `qkv train --explain`
-    "layers": ("blocks in each stack", "每个栈的层数"),
-    "d_model": ("width of the residual stream", "残差流宽度"),
-    "n_heads": ("attention heads", "注意力头数"),
-    "d_ff": ("width of the feed-forward", "前馈宽度"),
-    "dropout": ("fraction of activations set to zero in training", "训练时被置零的比例"),
-    "norm": ("layer, rms or batch: kind of norm", "layer、rms 或 batch：归一化种类"),
-    "place": ("pre: norm before each branch; post: after the sum (2017)", "pre：归一化在分支之前；post：求和之后（2017）"),
-    "positions": ("sinusoidal, learned, rotary or none: position encoding", "sinusoidal、learned、rotary 或 none：位置编码"),
-    "activation": ("relu, relu2, gelu, gelu_tanh or silu: activation of the feed-forward",
-                   "relu、relu2、gelu、gelu_tanh 或 silu：前馈的激活函数"),
-    "gated": ("a gate in the feed-forward (SwiGLU with silu)", "前馈带门控（silu 即 SwiGLU）"),
-    "bias": ("biases in linear maps", "线性层带偏置"),
-    "convolution": ("width of a convolution that replaces attention in the first layer; 0: none", "首层用多宽的卷积代替注意力；0 为不用"),
-    "qk_norm": ("RMSNorm on queries and keys, which allows higher learning rates", "对 q、k 归一化，学习率可更高"),
-    "tied": ("the output layer shares the embedding table", "输出层与词嵌入共用"),
-    "max_len": ("longest sequence in tokens; a language model takes context instead", "最长序列（词元）；语言模型用 context"),
+    "layers": N_("blocks in each stack"),
+    "d_model": N_("width of the residual stream"),
+    "n_heads": N_("attention heads"),
+    "d_ff": N_("width of the feed-forward"),
+    "dropout": N_("fraction of activations set to zero in training"),
+    "norm": N_("layer, rms or batch: kind of norm"),
+    "place": N_("pre: norm before each branch; post: after the sum (2017)"),
+    "positions": N_("sinusoidal, learned, rotary or none: position encoding"),
+    "activation": N_("relu, relu2, gelu, gelu_tanh or silu: activation of the feed-forward"),
+    "gated": N_("a gate in the feed-forward (SwiGLU with silu)"),
+    "bias": N_("biases in linear maps"),
+    "convolution": N_("width of a convolution that replaces attention in the first layer; 0: none"),
+    "qk_norm": N_("RMSNorm on queries and keys, which allows higher learning rates"),
+    "tied": N_("the output layer shares the embedding table"),
+    "max_len": N_("longest sequence in tokens; a language model takes context instead"),
 }  # fmt: skip
 
 
@@ -85,8 +84,8 @@ def head_width(d_model: int, n_heads: int) -> int:
     """d_model / n_heads, if that is a whole number."""
     if d_model % n_heads:
         good = [str(n) for n in range(1, d_model + 1) if d_model % n == 0 and n <= 4 * n_heads]
-        wrong = say(f"{d_model} does not divide into {n_heads} heads", f"{d_model} 无法分成 {n_heads} 个头")
-        raise QkvError("model.n_heads", wrong, say(f"use {', '.join(good)}", f"请用 {'、'.join(good)}"))
+        wrong = _("{d_model} does not divide into {n_heads} heads", d_model=d_model, n_heads=n_heads)
+        raise QkvError("model.n_heads", wrong, _("use {good}", good=listed(good)))
     return d_model // n_heads
 
 
@@ -205,5 +204,5 @@ def preset(name: str, **arguments: Any) -> Spec:
 def find_preset(name: str) -> Callable[..., Spec]:
     """The function of this name."""
     if name not in PRESETS:
-        raise QkvError(name, say("no such preset", "没有这个预设"), near_miss(RENAMED.get(name, name), PRESETS))
+        raise QkvError(name, _("no such preset"), near_miss(RENAMED.get(name, name), PRESETS))
     return PRESETS[name]

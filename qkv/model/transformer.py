@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model import spec as s
 from qkv.model.block import make_block
 from qkv.model.cache import Cache
@@ -63,8 +63,8 @@ class LayerStack(nn.Module):
         length, past = x.shape[1], 0 if cache is None else cache.length
         refuse_mask(real, x)
         if self.limit is not None and past + length > self.limit:
-            wrong = say(f"{past + length} tokens are too long", f"{past + length} 个词元过长")
-            raise QkvError("ids", wrong, say(f"this model reads at most {self.limit}", f"此模型最多读 {self.limit} 个"))
+            wrong = _("{past} tokens are too long", past=past + length)
+            raise QkvError("ids", wrong, _("this model reads at most {limit}", limit=self.limit))
         if cache is not None:
             cache.note(real, len(x), length)
             real = cache.real
@@ -150,8 +150,7 @@ def longest(spec: s.Spec, stack: s.Stack) -> int | None:
 def look_up(table: nn.Embedding, ids: Tensor) -> Any:
     """The rows of these ids; ids that are none get one clear line."""
     if ids.ndim != 2 or ids.numel() == 0:
-        raise QkvError("ids", say(f"a batch of shape {tuple(ids.shape)}", f"批的形状是 {tuple(ids.shape)}"), say(
-            "give (batch, length) with at least one token", "请给 (batch, length)，至少一个词元"))
+        raise QkvError("ids", _("a batch of shape {shape}", shape=tuple(ids.shape)), _("give (batch, length) with at least one token"))
     try:
         return table(ids)
     except IndexError:
@@ -163,12 +162,9 @@ def refuse_mask(real: Tensor | None, x: Tensor) -> None:
     if real is None or (real.dtype == torch.bool and real.shape == x.shape[:2]):
         return
     wrong = f"{str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
-    raise QkvError("real", say(f"a mask of {wrong}", f"掩码是 {wrong}"), say(
-        f"give bool {tuple(x.shape[:2])}, True = a token", f"请给 bool {tuple(x.shape[:2])}，True 表示词元"))
+    raise QkvError("real", _("a mask of {wrong}", wrong=wrong), _("give bool {shape}, True = a token", shape=tuple(x.shape[:2])))
 
 
 def out_of_range(where: str, ids: Tensor, size: int) -> QkvError:
     wrong = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
-    return QkvError(where, say(f"{wrong} is out of range", f"{wrong} 超出范围"), say(
-        f"this vocabulary ends at {size - 1}; is the tokenizer the model's own?",
-        f"词表到 {size - 1} 为止；分词器与模型配套吗？"))
+    return QkvError(where, _("{wrong} is out of range", wrong=wrong), _("this vocabulary ends at {size}; is the tokenizer the model's own?", size=size - 1))

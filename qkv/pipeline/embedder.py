@@ -22,7 +22,7 @@ from qkv.checkpoint.load import HALVES, load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
 from qkv.engine.encoder import Groups, groups_of, make_encoder
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
 from qkv.model.pooling import POOLINGS, pool
 from qkv.model.transformer import Transformer
@@ -47,8 +47,8 @@ class Place(NamedTuple):
     first: int
 
     def of(self, number: int) -> str:
-        line = say(f"line {self.first + number}", f"第 {self.first + number} 行")
-        return f"{self.file}{say(', ', ' ')}{line}" if self.file else line
+        line = self.first + number
+        return _("{file}, line {line}", file=self.file, line=line) if self.file else _("line {line}", line=line)
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Wishes:
 
     def check(self, d_model: int) -> None:
         if self.pooling is not None and self.pooling not in POOLINGS:
-            raise QkvError("pooling", say(f"no pooling '{self.pooling}'", f"没有池化方式 '{self.pooling}'"), near_miss(self.pooling, POOLINGS))
+            raise QkvError("pooling", _("no pooling '{pooling}'", pooling=self.pooling), near_miss(self.pooling, POOLINGS))
         if self.long not in LONG:
-            raise QkvError("long", say(f"no way '{self.long}'", f"没有方式 '{self.long}'"), near_miss(self.long, LONG))
+            raise QkvError("long", _("no way '{long}'", long=self.long), near_miss(self.long, LONG))
         if self.dimensions is not None and not 1 <= self.dimensions <= d_model:
-            raise QkvError("dimensions", say(f"{self.dimensions} of {d_model}", f"{d_model} 维中取 {self.dimensions} 维"),
-                           say(f"use 1 to {d_model}", f"请用 1 到 {d_model}"))
+            raise QkvError("dimensions", _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
+                           _("use 1 to {d_model}", d_model=d_model))
         if self.batch_size < 1:
-            raise QkvError("batch_size", say(f"{self.batch_size} is too small", f"{self.batch_size} 太小"), say("use 1 or more", "请用 1 或更大的数"))
+            raise QkvError("batch_size", _("{batch_size} is too small", batch_size=self.batch_size), _("use 1 or more"))
 
 
 class Embedder:
@@ -82,8 +82,7 @@ class Embedder:
         self.pooling, self.normalize = stored.pooling, stored.normalize
         self.limit = min(stored.max_len or model.spec.max_len, model.spec.max_len)  # tokens, [CLS] and [SEP] too
         if self.limit <= self.frame.size:
-            raise QkvError("max_len", say(f"{self.limit} tokens", f"{self.limit} 个词元"), say(
-                f"a sentence needs more than {self.frame.size}", f"一个句子需要多于 {self.frame.size} 个"))
+            raise QkvError("max_len", _("{limit} tokens", limit=self.limit), _("a sentence needs more than {size}", size=self.frame.size))
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Embedder":
@@ -94,10 +93,9 @@ class Embedder:
     def of(cls, loaded: LoadedModel, folder: str | Path) -> "Embedder":
         """The embedder that a loaded folder holds."""
         if loaded.model.encoder is None or loaded.model.decoder is not None:
-            raise QkvError(folder, say("not an embedder", "不是句向量模型"), say(
-                "an embedder is an encoder alone", "句向量模型只有编码器"))
+            raise QkvError(folder, _("not an embedder"), _("an embedder is an encoder alone"))
         if "tokenizer" not in loaded.tokenizers:
-            raise QkvError(folder, say("no tokenizer.json", "没有 tokenizer.json"), say("is the copy complete?", "复制完整了吗？"))
+            raise QkvError(folder, _("no tokenizer.json"), _("is the copy complete?"))
         return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.pooling)
 
     def save(self, folder: str | Path) -> None:
@@ -218,6 +216,5 @@ def _cut(too_long: list[tuple[int, int]], room: int, place: Place) -> str:
     """One line for all that was cut: the first is named, the others are counted."""
     number, tokens = too_long[0]
     others = len(too_long) - 1
-    more = say(f" (and {others:,} more)", f"（另有 {others:,} 行）") if others else ""
-    return say(f"{place.of(number)}{more}: {tokens:,} tokens, the model reads {room:,}; the rest is cut (long=split reads it all)",
-               f"{place.of(number)}{more}：{tokens:,} 个词元，模型最多读 {room:,} 个；其余已截去（long=split 可全部读入）")
+    more = _(" (and {others:,} more)", others=others) if others else ""
+    return _("{number}{more}: {tokens:,} tokens, the model reads {room:,}; the rest is cut (long=split reads it all)", number=place.of(number), more=more, tokens=tokens, room=room)

@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 from qkv.generate.backend import Draft, GenerationBackend, torch_model
 from qkv.generate.config import GenerationConfig
 from qkv.generate.stream import TextStream
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.special_tokens import NOT_STORED, GenerationTokens, SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
@@ -87,11 +87,11 @@ class Generator:
         spec = loaded.model.spec
         if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
             raise QkvError(
-                folder, say("not a language model", "不是语言模型"),
-                say("one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
+                folder, _("not a language model"),
+                _("one has a decoder alone, which sees the past"))
         if "tokenizer" not in loaded.tokenizers:
-            wrong = say("no tokenizer.json", "没有 tokenizer.json")
-            raise QkvError(folder, wrong, say("is the copy complete?", "复制完整了吗？"))
+            wrong = _("no tokenizer.json")
+            raise QkvError(folder, wrong, _("is the copy complete?"))
         tokenizer = loaded.tokenizers["tokenizer"]
         return cls.from_model(loaded.model, tokenizer, int8=int8, stored=loaded.generation)
 
@@ -143,8 +143,8 @@ class Generator:
         config = self._resolved(config, settings)
         if config.n > 1:
             raise QkvError(
-                "n", say(f"{config.n} texts in one stream", f"一个流里要 {config.n} 段文本"),
-                say("stream them one by one", "请逐段生成"))
+                "n", _("{n} texts in one stream", n=config.n),
+                _("stream them one by one"))
         return self._pieces(self.encode_prompt(prompt), config)
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -153,14 +153,13 @@ class Generator:
         if not ids and self.first is None:
             raise QkvError(
                 "prompt",
-                say("empty, and the vocabulary has no mark to begin with", "提示为空，词表中又没有起始标记"),
-                say("give some text", "请给出文字"))
+                _("empty, and the vocabulary has no mark to begin with"),
+                _("give some text"))
         ids = ids or [self.first or 0]
         if len(ids) > self.context:
             raise QkvError(
-                "prompt", say(f"{len(ids):,} tokens, the model reads {self.context:,}",
-                    f"有 {len(ids):,} 个词元，模型最多读 {self.context:,} 个"),
-                say("shorten it", "请缩短"))
+                "prompt", _("{n_ids:,} tokens, the model reads {context:,}", n_ids=len(ids), context=self.context),
+                _("shorten it"))
         return ids
 
     def _resolved(
@@ -178,8 +177,8 @@ class Generator:
             ids = self.tokenizer.encode(text)
             if not ids or self.tokenizer.unk_id in ids:
                 raise QkvError(
-                    "stop", say(f"'{text}' never comes", f"'{text}' 不会出现"),
-                    say("this vocabulary cannot write it", "这个词表写不出它"))
+                    "stop", _("'{text}' never comes", text=text),
+                    _("this vocabulary cannot write it"))
         ends = {special_ids[text] for text in config.stop if text in special_ids}
         ends.update(self.ends, config.stop_token_ids)
         seed = secrets.randbits(32) if config.seed is None else config.seed

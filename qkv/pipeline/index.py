@@ -15,7 +15,7 @@ import numpy as np
 from qkv.data.corpus import fingerprint_of, refuse_pipe
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
-from qkv.language import say
+from qkv.messages import _
 from qkv.pipeline.embedder import Embedder, Wishes
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text
@@ -53,8 +53,7 @@ class Index:
         wanted = about(embedder, sentences, wishes)
         kept = None if rebuild else read_about(folder)
         if kept is not None and kept.get("model") != wanted["model"]:
-            raise QkvError(folder, say("holds vectors of another model", "存的是另一个模型的向量"), say(
-                "use --rebuild, or --index with another folder", "请用 --rebuild，或用 --index 另给文件夹"))
+            raise QkvError(folder, _("holds vectors of another model"), _("use --rebuild, or --index with another folder"))
         if kept != wanted:
             build(embedder, sentences, folder, wishes, progress)
             write_text(folder / ABOUT, json.dumps(wanted, indent=2) + "\n")
@@ -63,7 +62,7 @@ class Index:
     def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
         """The k nearest lines to each question, nearest first."""
         if k < 1:
-            raise QkvError("k", say(f"{k} is too small", f"{k} 太小"), say("use 1 or more", "请用 1 或更大的数"))
+            raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))
         which, scores = nearest(self.vectors, self.embedder.embed(queries, self.wishes), k)
         texts = lines_at(self.sentences, which.flatten().tolist())
         return [[Hit(row + 1, float(score), texts[row]) for row, score in zip(rows, row_scores, strict=True)]
@@ -74,7 +73,7 @@ def about(embedder: Embedder, sentences: Path, wishes: Wishes) -> dict[str, Any]
     """What the vectors depend on."""
     refuse_pipe(sentences)
     if not sentences.is_file():
-        raise QkvError(sentences, say("no such file", "没有这个文件"), say("check the path", "请检查路径"))
+        raise QkvError(sentences, _("no such file"), _("check the path"))
     return {"sentences": fingerprint_of([sentences]), "model": embedder.fingerprint, "long": wishes.long,
             "pooling": wishes.pooling or embedder.pooling, "dimensions": wishes.dimensions or embedder.d_model}
 
@@ -102,7 +101,7 @@ def read_vectors(folder: Path) -> np.ndarray:
     try:
         return np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
-        raise QkvError(folder / VECTORS, say("damaged", "已损坏"), say("use --rebuild", "请用 --rebuild")) from None
+        raise QkvError(folder / VECTORS, _("damaged"), _("use --rebuild")) from None
 
 
 def lines_at(sentences: Path, rows: Iterable[int]) -> dict[int, str]:

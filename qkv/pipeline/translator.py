@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from qkv.errors import QkvError
 from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
 from qkv.generate.config import TranslationConfig
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, decoder_start_id, translation_template
 from qkv.text.tokenizer import Tokenizer
@@ -84,8 +84,8 @@ class Translator:
 
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
             raise QkvError(
-                say("tokenizer", "分词器"), say("it has no <eos> or no <pad>", "缺少 <eos> 或 <pad>"),
-                say("a translator needs both", "翻译模型两者都需要"))
+                _("tokenizer"), _("it has no <eos> or no <pad>"),
+                _("a translator needs both"))
         start, pad = decoder_start_id(target, stored), target.pad_id
         bos = pad if start is None else start
         backend = TorchSearch(model, bos, target.eos_id, pad, int8)
@@ -111,12 +111,11 @@ class Translator:
         """The translator that a loaded folder holds."""
         spec, source, target = loaded.model.spec, loaded.tokenizer("source"), loaded.tokenizer("target")
         if spec.encoder is None or spec.decoder is None or spec.decoder.sees != "past":
-            right = say("a translator has an encoder and a decoder that sees the past",
-                        "翻译模型要有编码器，以及只看过去的解码器")
-            raise QkvError(folder, say("not a translator", "不是翻译模型"), right)
+            right = _("a translator has an encoder and a decoder that sees the past")
+            raise QkvError(folder, _("not a translator"), right)
         if source is None or target is None:
-            wrong = say("no tokenizer.json", "没有 tokenizer.json")
-            raise QkvError(folder, wrong, say("is the copy complete?", "复制完整了吗？"))
+            wrong = _("no tokenizer.json")
+            raise QkvError(folder, wrong, _("is the copy complete?"))
         return cls.from_model(
             loaded.model, source, target, int8=int8, stored=loaded.generation, alignment=loaded.alignment)
 
@@ -279,14 +278,11 @@ def joined(
 
 def _too_long(sentence: str, size: int, limit: int, parts: int) -> str:
     shown = sentence if len(sentence) <= 30 else f"{sentence[:30]}…"
-    return say(
-        f"'{shown}': {size:,} tokens, the model reads {limit:,}; translated in {parts} parts",
-        f"「{shown}」有 {size:,} 个词元，模型最多读 {limit:,} 个；已分成 {parts} 段翻译")
+    return _("'{shown}': {size:,} tokens, the model reads {limit:,}; translated in {parts} parts", shown=shown, size=size, limit=limit, parts=parts)
 
 
 def no_attention() -> QkvError:
     return QkvError(
         "alignment",
-        say("CTranslate2 does not show where each head looks", "CTranslate2 不显示各注意力头看向哪里"),
-        say("use --engine torch with the folder it was exported from",
-            "请对导出前的文件夹使用 --engine torch"))
+        _("CTranslate2 does not show where each head looks"),
+        _("use --engine torch with the folder it was exported from"))

@@ -14,7 +14,7 @@ import numpy as np
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
-from qkv.language import say
+from qkv.messages import _
 
 KINDS = (".npy", ".jsonl")
 
@@ -25,8 +25,8 @@ class VectorWriter:
     def __init__(self, path: str | Path, width: int):
         self.path, self.width, self.count = Path(path), width, 0
         if self.path.suffix not in KINDS:
-            raise QkvError(path, say("no kind of file for vectors", "不是向量文件的类型"),
-                           say("name it .npy or .jsonl", "请用 .npy 或 .jsonl 结尾"))
+            raise QkvError(path, _("no kind of file for vectors"),
+                           _("name it .npy or .jsonl"))
 
     def __enter__(self) -> "VectorWriter":
         with ExitStack() as stack:

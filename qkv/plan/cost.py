@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model import spec as s
 from qkv.plan.pieces import PARTS, Load, Piece, Weight, pieces_of
 
@@ -23,8 +23,8 @@ def load_of(spec: s.Spec, batch: int = 1, length: int = 512, source_length: int 
     load = Load(batch, source if spec.encoder else 0, length if spec.decoder else 0)
     for stack, tokens in ((spec.encoder, load.source), (spec.decoder, load.target)):
         if stack is not None and _has_table_of_places(spec, stack) and tokens > spec.max_len:
-            wrong = say(f"{tokens} tokens are too long", f"{tokens} 个词元过长")
-            right = say(f"this model reads at most {spec.max_len}", f"此模型最多读 {spec.max_len} 个")
+            wrong = _("{tokens} tokens are too long", tokens=tokens)
+            right = _("this model reads at most {max_len}", max_len=spec.max_len)
             raise QkvError("length", wrong, right)
     return load
 

@@ -7,7 +7,7 @@ The formulas assume d_ff = 4 d, plain multi-head attention and no head. Told in 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qkv.language import say
+from qkv.messages import _
 from qkv.model import spec as s
 from qkv.plan import cost
 from qkv.plan.pieces import Load, Piece, Side, Weight, layer_pieces
@@ -46,12 +46,12 @@ def _layer_parameters(spec: s.Spec) -> Comparison:
     vectors = [piece for piece in pieces if isinstance(piece, Weight) and len(piece.shape) == 1]
     why = _reasons(
         (_attention_words(spec), _numbers(matrices, "attention") - 4 * d2),
-        (say("cross-attention in every decoder layer", "解码器每层还有交叉注意力"), _numbers(matrices, "cross")),
+        (_("cross-attention in every decoder layer"), _numbers(matrices, "cross")),
         (_feed_forward_words(spec), _numbers(matrices, "feed_forward") - 8 * d2),
-        (say("biases", "偏置"), _numbers(vectors, *cost.HIDDEN)),
-        (say("norms", "归一化"), _numbers(vectors, "norms")),
+        (_("biases"), _numbers(vectors, *cost.HIDDEN)),
+        (_("norms"), _numbers(vectors, "norms")),
     )
-    what = say("parameters of the layers", "各层的参数")
+    what = _("parameters of the layers")
     return Comparison(what, "12 l d²", 12 * d2, sum(piece.numbers for piece in pieces), why)
 
 
@@ -61,22 +61,21 @@ def _all_parameters(spec: s.Spec) -> Comparison:
     outside = total.get("norms", 0) - _numbers(_in_layers(spec), "norms")
     other_tables = total["embedding"] - spec.vocab_size * spec.d_model
     why = _reasons(
-        (say("the layers, as above", "各层之差，见上"), layers.exact - layers.by_formula),
-        (say("tables of places, sentence types or a second vocabulary", "位置表、句子类型表或第二张词表"), other_tables),
-        (say("a head of its own", "独立的输出头"), total.get("head", 0)),
-        (say("norms outside the layers", "层外的归一化"), outside),
+        (_("the layers, as above"), layers.exact - layers.by_formula),
+        (_("tables of places, sentence types or a second vocabulary"), other_tables),
+        (_("a head of its own"), total.get("head", 0)),
+        (_("norms outside the layers"), outside),
     )
-    return Comparison(say("parameters, all", "全部参数"), "12 l d² + V d", formula, sum(total.values()), why)
+    return Comparison(_("parameters, all"), "12 l d² + V d", formula, sum(total.values()), why)
 
 
 def _feed_forward_share(spec: s.Spec) -> Comparison:
     pieces = _in_layers(spec)
     share = _numbers(pieces, "feed_forward") / sum(piece.numbers for piece in pieces)
     of_all = cost.parameters(spec)["feed_forward"] / sum(cost.parameters(spec).values())
-    words = say(f"of the layers; of the whole model, tables included, {of_all:.1%}",
-                f"按各层计；若连词表计入整个模型，为 {of_all:.1%}")
+    words = _("of the layers; of the whole model, tables included, {of_all:.1%}", of_all=of_all)
     why = (Reason(words, share - 2 / 3),)
-    return Comparison(say("the feed-forward's share", "前馈层所占比例"), "8 d² / 12 d²", 2 / 3, share, why)
+    return Comparison(_("the feed-forward's share"), "8 d² / 12 d²", 2 / 3, share, why)
 
 
 # ── FLOPs ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,20 +86,19 @@ def _forward(spec: s.Spec, load: Load) -> Comparison:
     why = _reasons(
         (_attention_words(spec), exact.get("attention", 0) - 8 * maps),
         (_scores_words(spec), exact.get("scores", 0) - 4 * pairs),
-        (say("cross-attention", "交叉注意力"), exact.get("cross", 0) + exact.get("cross_scores", 0)),
+        (_("cross-attention"), exact.get("cross", 0) + exact.get("cross_scores", 0)),
         (_feed_forward_words(spec, active=True), exact["feed_forward"] - 16 * maps),
         (_head_words(spec), exact.get("head", 0)),
     )
     formula = 24 * maps + 4 * pairs
-    return Comparison(say("FLOPs forward", "前向 FLOPs"), "l (24 b s d² + 4 b s² d)", formula, sum(exact.values()), why)
+    return Comparison(_("FLOPs forward"), "l (24 b s d² + 4 b s² d)", formula, sum(exact.values()), why)
 
 
 def _training(spec: s.Spec, load: Load) -> Comparison:
     forward, exact = _forward(spec, load), cost.training_flops(spec, load)
-    words = say("three times forward's difference; a fused kernel also works out its scores again (not counted)",
-                "前向之差的三倍；融合核反向时还会重算分数（未计入）")
+    words = _("three times forward's difference; a fused kernel also works out its scores again (not counted)")
     why = _reasons((words, exact - 3 * forward.by_formula))
-    return Comparison(say("FLOPs of a training step", "训练一步的 FLOPs"), "3 x", 3 * forward.by_formula, exact, why)
+    return Comparison(_("FLOPs of a training step"), "3 x", 3 * forward.by_formula, exact, why)
 
 
 def _compute(spec: s.Spec, load: Load, tokens: int) -> Comparison:
@@ -109,12 +107,12 @@ def _compute(spec: s.Spec, load: Load, tokens: int) -> Comparison:
     maps = sum(exact.get(part, 0) for part in cost.HIDDEN)
     why = _reasons(
         (_met_words(spec), each * maps - 6 * n * tokens),
-        (say("scores and mixing, which have no weights", "分数与混合，不含参数"),
+        (_("scores and mixing, which have no weights"),
          each * (exact.get("scores", 0) + exact.get("cross_scores", 0))),
-        (say("the head", "输出头"), each * exact.get("head", 0)),
+        (_("the head"), each * exact.get("head", 0)),
     )
-    what = say(f"training compute, {tokens:,} tokens", f"训练计算量，{tokens:,} 个词元") if tokens > 1 else \
-        say("training compute of a token", "每个词元的训练计算量")
+    what = _("training compute, {tokens:,} tokens", tokens=tokens) if tokens > 1 else \
+        _("training compute of a token")
     return Comparison(what, "C = 6 N D", 6 * n * tokens, each * sum(exact.values()), why)
 
 
@@ -124,7 +122,7 @@ def _cache(spec: s.Spec, dtype: str) -> Comparison:
     exact = cost.memory(spec, Load(1, 0, 1), dtype).cache_per_token
     width = exact // cost.cached_numbers(spec)                                    # bytes of one number
     formula = width * 2 * len(spec.decoder.each_layer()) * spec.d_model
-    what = say("cache bytes of a token", "每个词元的缓存字节")
+    what = _("cache bytes of a token")
     return Comparison(what, f"2 l d x {width}", formula, exact, _reasons((_cache_words(spec), exact - formula)))
 
 
@@ -133,20 +131,18 @@ def _attention_words(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[0].mixer
     match mixer:
         case s.Heads() if mixer.n_heads * mixer.d_head != spec.d_model:
-            return say(f"{mixer.n_heads} heads of {mixer.d_head}, {mixer.n_kv_heads} for keys and values: not d wide",
-                       f"{mixer.n_heads} 个宽 {mixer.d_head} 的头，键值头 {mixer.n_kv_heads} 个，合起来不是 d")
+            return _("{n_heads} heads of {d_head}, {n_kv_heads} for keys and values: not d wide", n_heads=mixer.n_heads, d_head=mixer.d_head, n_kv_heads=mixer.n_kv_heads)
         case s.Heads():
-            return say(f"{mixer.n_kv_heads} key/value heads serve {mixer.n_heads} query heads",
-                       f"{mixer.n_kv_heads} 个键值头供 {mixer.n_heads} 个查询头使用")
+            return _("{n_kv_heads} key/value heads serve {n_heads} query heads", n_kv_heads=mixer.n_kv_heads, n_heads=mixer.n_heads)
         case s.Latent():
-            return say("keys and values are unfolded from a short vector", "键和值由一个短向量展开")
-        case _: return say("another mixer stands in attention's place", "另一种混合方式代替注意力")
+            return _("keys and values are unfolded from a short vector")
+        case _: return _("another mixer stands in attention's place")
 
 
 def _scores_words(spec: s.Spec) -> str:
     match _each_layer(spec)[0].mixer:
-        case s.Heads() | s.Latent(): return say("all heads together are not d wide", "所有头合起来的宽度不是 d")
-        case _: return say("no pair of tokens is compared as attention does", "词元之间不像注意力那样两两比较")
+        case s.Heads() | s.Latent(): return _("all heads together are not d wide")
+        case _: return _("no pair of tokens is compared as attention does")
 
 
 def _feed_forward_words(spec: s.Spec, active: bool = False) -> str:
@@ -154,34 +150,31 @@ def _feed_forward_words(spec: s.Spec, active: bool = False) -> str:
     match part:
         case s.Experts():
             n = part.n_active if active else part.n_experts
-            also = say(" and a shared one", "，另有共享专家") if part.shared else ""
-            return say(f"{n} experts of width {part.each.d_ff}", f"{n} 个宽 {part.each.d_ff} 的专家") + also
+            also = _(" and a shared one") if part.shared else ""
+            return _("{n} experts of width {d_ff}", n=n, d_ff=part.each.d_ff) + also
         case s.Gated():
-            return say(f"three maps (gated), d_ff = {part.d_ff / spec.d_model:.3g} d",
-                       f"三个映射（门控），d_ff = {part.d_ff / spec.d_model:.3g} d")
+            return _("three maps (gated), d_ff = {d_ff:.3g} d", d_ff=part.d_ff / spec.d_model)
         case s.Dense(): return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
 
 
 def _head_words(spec: s.Spec) -> str:
     if isinstance(spec.head, s.Pooler):
-        return say("the pooler: 2 b d²", "池化头：2 b d²")
-    return say("the head: 2 b s d V for logits", "输出头：logits 需 2 b s d V")
+        return _("the pooler: 2 b d²")
+    return _("the head: 2 b s d V for logits")
 
 
 def _met_words(spec: s.Spec) -> str:
     if spec.encoder and spec.decoder:
-        return say("a token meets the maps of its own side only", "每个词元只经过自己一侧的映射")
-    return say("the maps a token really meets", "词元实际经过的映射")
+        return _("a token meets the maps of its own side only")
+    return _("the maps a token really meets")
 
 
 def _cache_words(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[-1].mixer
     match mixer:
-        case s.Heads(): return say(f"{mixer.n_kv_heads} key/value heads of {mixer.d_head}",
-                                   f"{mixer.n_kv_heads} 个宽 {mixer.d_head} 的键值头")
-        case s.Latent(): return say(f"one latent of {mixer.kv_rank} + {mixer.d_rope} for all heads",
-                                    f"所有头共用一个 {mixer.kv_rank} + {mixer.d_rope} 的潜向量")
-        case _: return say("the stream itself is kept", "保留的是残差流本身")
+        case s.Heads(): return _("{n_kv_heads} key/value heads of {d_head}", n_kv_heads=mixer.n_kv_heads, d_head=mixer.d_head)
+        case s.Latent(): return _("one latent of {kv_rank} + {d_rope} for all heads", kv_rank=mixer.kv_rank, d_rope=mixer.d_rope)
+        case _: return _("the stream itself is kept")
 
 
 # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 from qkv.text import spm
 from qkv.text.lines import read_lines, read_text, write_text
 from qkv.text.people import BYTE_OF_SIGN
@@ -43,9 +43,8 @@ def _chosen(folder: Path) -> Path:
     models_there = sorted([*folder.glob("*.model"), *folder.glob("*.tiktoken")])
     if len(models_there) == 1:
         return models_there[0]
-    raise QkvError(folder, say("no tokenizer in this folder", "文件夹里没有分词器"),
-                   say("it should hold tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt",
-                       "应有 tokenizer.json、tokenizer.model、vocab.json + merges.txt 或 vocab.txt"))
+    raise QkvError(folder, _("no tokenizer in this folder"),
+                   _("it should hold tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt"))
 
 
 def read_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
@@ -53,13 +52,12 @@ def read_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
     ids, pairs = _read_vocab_json(vocab), _read_merges(merges)
     missing = sorted({part for a, b in pairs for part in (a, b, a + b) if part not in ids})
     if missing:
-        raise QkvError(merges, say(f"{len(missing)} pieces are not in {vocab.name} ({', '.join(missing[:5])})",
-                                   f"{vocab.name} 里没有其中 {len(missing)} 个片段（{'、'.join(missing[:5])}）"),
-                       say("do the two files belong together?", "这两个文件是一对吗？"))
+        raise QkvError(merges, _("{n_missing} pieces are not in {name} ({missing})", n_missing=len(missing), name=vocab.name, missing=listed(missing[:5])),
+                       _("do the two files belong together?"))
     kind = "bpe" if any(token.endswith(END) for token in ids) else "bytes"
     if kind == "bytes" and not BYTE_OF_SIGN.keys() <= ids.keys():
-        raise QkvError(vocab, say("neither all 256 bytes nor a piece with </w>", "既没有全部 256 个字节，也没有带 </w> 的片段"),
-                       say("give a byte-level or </w> vocabulary", "请给出字节级或带 </w> 的词表"))
+        raise QkvError(vocab, _("neither all 256 bytes nor a piece with </w>"),
+                       _("give a byte-level or </w> vocabulary"))
     core = tokenizers.Tokenizer(models.BPE(ids, pairs))
     if kind == "bpe":
         core.model.end_of_word_suffix = END
@@ -74,8 +72,8 @@ def read_vocab_txt(path: Path, lowercase: bool | None = None) -> Tokenizer:
     """WordPiece as BERT's list of pieces; lower-casing is not in the file, so a list without capitals means it."""
     pieces = list(read_lines(path))
     if "[UNK]" not in pieces:
-        raise QkvError(path, say("no [UNK], so not a WordPiece vocabulary", "没有 [UNK]，不是 WordPiece 词表"),
-                       say("give one piece a line, as BERT's vocab.txt", "请像 BERT 的 vocab.txt 那样每行一个片段"))
+        raise QkvError(path, _("no [UNK], so not a WordPiece vocabulary"),
+                       _("give one piece a line, as BERT's vocab.txt"))
     ids = {piece: id for id, piece in enumerate(pieces)}
     if lowercase is None:
         lowercase = not any(piece != piece.lower() for piece in pieces if piece not in _KNOWN_SPECIALS)
@@ -101,8 +99,8 @@ def write_vocabulary(tokenizer: Tokenizer, folder: str | Path) -> list[Path]:
         case "WordPiece":
             files = {"vocab.txt": "\n".join([*sorted(model["vocab"], key=model["vocab"].get), ""])}
         case kind:
-            raise QkvError(folder, say(f"a {kind} tokenizer has no such files", f"{kind} 分词器没有这类文件"),
-                           say("save it as tokenizer.json", "请存为 tokenizer.json"))
+            raise QkvError(folder, _("a {kind} tokenizer has no such files", kind=kind),
+                           _("save it as tokenizer.json"))
     for name, text in files.items():
         write_text(folder / name, text)
     return [folder / name for name in files]
@@ -112,12 +110,11 @@ def _read_vocab_json(path: Path) -> dict[str, int]:
     try:
         ids = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise QkvError(path, say(f"damaged JSON (line {error.lineno}, column {error.colno})",
-                                 f"JSON 已损坏（第 {error.lineno} 行第 {error.colno} 列）"),
-                       say("is the download complete?", "下载完整吗？")) from None
+        raise QkvError(path, _("damaged JSON (line {lineno}, column {colno})", lineno=error.lineno, colno=error.colno),
+                       _("is the download complete?")) from None
     if not isinstance(ids, dict) or not all(isinstance(id, int) and id >= 0 for id in ids.values()):
-        raise QkvError(path, say("not a list of pieces and their numbers", "不是“片段: 编号”的表"),
-                       say('write {"piece": 0, ...}', '应写成 {"片段": 0, ...}'))
+        raise QkvError(path, _("not a list of pieces and their numbers"),
+                       _('write {{"piece": 0, ...}}'))
     return ids
 
 
@@ -128,9 +125,9 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
         if len(parts) == 2 and all(parts) and not line.startswith("#version"):
             pairs.append((parts[0], parts[1]))
         elif line and not line.startswith("#version"):
-            raise QkvError(say(f"{path}, line {number}", f"{path} 第 {number} 行"),
-                           say(f"'{line}' is not a merge", f"'{line}' 不是一条合并"),
-                           say("write two pieces with a space between", "应写成用空格隔开的两个片段"))
+            raise QkvError(_("{path}, line {number}", path=path, number=number),
+                           _("'{line}' is not a merge", line=line),
+                           _("write two pieces with a space between"))
     return pairs
 
 

@@ -17,7 +17,7 @@ from tokenizers import models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import mend_surrogates, read_lines
 from qkv.text.pipeline import CONTINUED, END, Choices, decoder, normalizer, pre_tokenizer
 from qkv.text.tokenizer import Tokenizer
@@ -57,17 +57,15 @@ def learn(kind: str, texts: Iterable[str], vocab_size: int = 8000, choices: Choi
 def special_tokens(kind: str, choices: Choices) -> list[str]:
     """The special tokens of a kind, their ids counting from 0, and then those the person adds."""
     if kind not in KINDS:
-        raise QkvError("--kind", say(f"no kind of tokenizer '{kind}'", f"没有 '{kind}' 这种分词器"), near_miss(kind, KINDS))
+        raise QkvError("--kind", _("no kind of tokenizer '{kind}'", kind=kind), near_miss(kind, KINDS))
     if not 0 <= choices.min_count <= MOST:
-        raise QkvError("--min-count", say(f"{choices.min_count} is no count", f"{choices.min_count} 不能作为次数"), say(
-            "use 1 or more", "请用 1 或更大的数"))
+        raise QkvError("--min-count", _("{min_count} is no count", min_count=choices.min_count), _("use 1 or more"))
     if choices.add_prefix_space and kind != "bytes":
-        raise QkvError("--add-prefix-space", say(f"'{kind}' marks the words at the beginning of a text already",
-                                                 f"'{kind}' 已能标出文本开头的词"), say("only for bytes", "仅用于 bytes"))
+        raise QkvError("--add-prefix-space", _("'{kind}' marks the words at the beginning of a text already", kind=kind), _("only for bytes"))
     for token in choices.special_tokens:
         if not _IN_BRACKETS.fullmatch(token):  # then no kind can make it out of plain text
-            raise QkvError("--special", say(f"'{token}' could be a word of the text", f"'{token}' 可能是正文里的词"),
-                           say(f"write <{token}> or [{token}]", f"请写成 <{token}> 或 [{token}]"))
+            raise QkvError("--special", _("'{token}' could be a word of the text", token=token),
+                           _("write <{token}> or [{token}]", token=token))
     return list(dict.fromkeys((*(_BERT if kind == "wordpiece" else _OURS), *choices.special_tokens)))
 
 
@@ -117,12 +115,11 @@ def _check_room(vocab_size: int, symbols: list[str], specials: list[str]) -> Non
     if vocab_size < least:
         raise QkvError(
             "--vocab-size",
-            say(f"{vocab_size} is smaller than the alphabet ({len(symbols)} symbols and {len(specials)} special tokens)",
-                f"{vocab_size} 小于字母表（{len(symbols)} 个符号和 {len(specials)} 个特殊词元）"),
-            say(f"use at least {least}", f"至少用 {least}"),
+            _("{vocab_size} is smaller than the alphabet ({n_symbols} symbols and {n_specials} special tokens)", vocab_size=vocab_size, n_symbols=len(symbols), n_specials=len(specials)),
+            _("use at least {least}", least=least),
         )
     if vocab_size > MOST:
-        raise QkvError("--vocab-size", say(f"{vocab_size:,} is too large", f"{vocab_size:,} 太大"), say(f"use at most {MOST:,}", f"至多用 {MOST:,}"))
+        raise QkvError("--vocab-size", _("{vocab_size:,} is too large", vocab_size=vocab_size), _("use at most {most:,}", most=MOST))
 
 
 def _train(kind: str, texts: Iterable[str], choices: Choices, vocab_size: int, first_tokens: list[str]) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _no_text() -> QkvError:
-    return QkvError(say("corpus", "语料"), say("no text", "没有文本"), say("give at least one line", "请至少给出一行"))
+    return QkvError(_("corpus"), _("no text"), _("give at least one line"))
 
 
 def _without_specials(merges: list[list[str]], symbols: list[str], specials: list[str]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
-from qkv.language import say
+from qkv.messages import _
 
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,10 +58,10 @@ def _open(path: Path) -> io.BufferedReader:
         raw = path.open("rb")
         packed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
     except FileNotFoundError:
-        raise QkvError(path, say("no such file", "没有这个文件"), say("check the path", "请检查路径")) from None
+        raise QkvError(path, _("no such file"), _("check the path")) from None
     except IsADirectoryError:
-        raise QkvError(path, say("a folder, not a file", "这是文件夹，不是文件"),
-                       say("name the files in it", "请写出其中的文件名")) from None
+        raise QkvError(path, _("a folder, not a file"),
+                       _("name the files in it")) from None
     except OSError as error:
         raise _unreadable(path, error) from None
     return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -79,11 +79,10 @@ def _peek(reader: io.BufferedReader, name: str) -> bytes:
 
 def _check_start(start: bytes, name: str) -> None:
     if not start.removeprefix(_BOM):
-        raise QkvError(name, say("empty file", "文件是空的"), say("give a text file with at least one line",
-                                                              "请给出至少有一行的文本文件"))
+        raise QkvError(name, _("empty file"), _("give a text file with at least one line"))
     if b"\0" in start:
-        raise QkvError(name, say("a binary file, not text", "这是二进制文件，不是文本"),
-                       say("give plain text in UTF-8", "请给出 UTF-8 纯文本"))
+        raise QkvError(name, _("a binary file, not text"),
+                       _("give plain text in UTF-8"))
 
 
 def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterator[str]:
@@ -98,7 +97,7 @@ def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterat
                 try:
                     yield raw[skipped:].decode()
                 except UnicodeDecodeError:
-                    yield _mended(raw, f"{name}, {say('line', '第')} {number}", errors)[bool(skipped):]
+                    yield _mended(raw, _("{file}, line {line}", file=name, line=number), errors)[bool(skipped):]
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise _damaged_gzip(name) from None
         except OSError as error:
@@ -111,24 +110,24 @@ def _mended(raw: bytes, where: str, errors: str | None) -> str:
         return _SURROGATE_BYTES.sub("\ufffd".encode(), raw).decode(errors=errors or "strict")
     except UnicodeDecodeError as error:
         raise QkvError(
-            say(f"{where}, byte {error.start + 1}", f"{where} 行第 {error.start + 1} 字节"),
-            say(f"0x{raw[error.start]:02x} is not UTF-8", f"0x{raw[error.start]:02x} 不是 UTF-8"),
-            say("convert the file to UTF-8", "请把文件转成 UTF-8") + (say(" or use --errors replace", "，或使用 --errors replace") if errors else ""),
+            _("{where}, byte {start}", where=where, start=error.start + 1),
+            _("0x{raw:02x} is not UTF-8", raw=raw[error.start]),
+            _("convert the file to UTF-8") + (_(" or use --errors replace") if errors else ""),
         ) from None
 
 
 def _unreadable(name: str | Path, error: OSError) -> QkvError:
-    return QkvError(name, say("cannot be read", "无法读取"), error.strerror or str(error))
+    return QkvError(name, _("cannot be read"), error.strerror or str(error))
 
 
 def _damaged_gzip(name: str) -> QkvError:
-    return QkvError(name, say("damaged gzip file", "gzip 文件已损坏"),
-                    say("is the download complete?", "下载完整吗？"))
+    return QkvError(name, _("damaged gzip file"),
+                    _("is the download complete?"))
 
 
 def no_text(where: str) -> QkvError:
-    return QkvError(where, say("no text in it", "没有文字"),
-                    say("an empty sentence has no vector; take the line out", "空句子没有向量；请去掉这一行"))
+    return QkvError(where, _("no text in it"),
+                    _("an empty sentence has no vector; take the line out"))
 
 
 def write_text(path: str | Path, text: str) -> None:

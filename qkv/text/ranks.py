@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import read_lines
 from qkv.text.people import BYTE_OF_SIGN
 from qkv.text.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ def read_ranks(path: Path, pattern: str | None = None, specials: dict[str, int] 
     specials = _SPECIALS.get(len(ranks), {}) if specials is None else specials
     pattern = pattern or ("r50k" if len(ranks) < 60_000 else "cl100k" if len(ranks) < 150_000 else "o200k")
     if pattern not in PATTERNS:
-        raise QkvError("pattern", say(f"no pattern '{pattern}'", f"没有 '{pattern}' 这种切分"), near_miss(pattern, PATTERNS))
+        raise QkvError("pattern", _("no pattern '{pattern}'", pattern=pattern), near_miss(pattern, PATTERNS))
     ids = {_shown(piece): rank for piece, rank in ranks.items()} | specials
     merges = [(_shown(a), _shown(b)) for a, b in _merges(ranks)]
     # Such files are looked up whole before merging, hence ignore_merges.
@@ -60,13 +60,13 @@ def _read(path: Path) -> dict[bytes, int]:
             piece, rank = line.split()
             ranks[base64.b64decode(piece, validate=True)] = int(rank)
         except (ValueError, binascii.Error):
-            raise QkvError(say(f"{path}, line {number}", f"{path} 第 {number} 行"),
-                           say("not a piece in base64 and its rank", "不是 base64 片段加序号"),
-                           say("give a tiktoken rank file", "请给出 tiktoken 序号文件")) from None
+            raise QkvError(_("{path}, line {number}", path=path, number=number),
+                           _("not a piece in base64 and its rank"),
+                           _("give a tiktoken rank file")) from None
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
-        raise QkvError(path, say(f"{len(missing)} of the 256 bytes have no rank", f"256 个字节中有 {len(missing)} 个没有序号"),
-                       say("is the download complete?", "下载完整吗？"))
+        raise QkvError(path, _("{n_missing} of the 256 bytes have no rank", n_missing=len(missing)),
+                       _("is the download complete?"))
     return ranks
 
 

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
@@ -49,15 +49,15 @@ def read_model(path: Path) -> Model:
     try:
         model = _parse(path.read_bytes())
     except FileNotFoundError:
-        raise QkvError(path, say("no such file", "没有这个文件"), say("check the path", "请检查路径")) from None
+        raise QkvError(path, _("no such file"), _("check the path")) from None
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
         model = Model()
     if not any(piece.kind == UNKNOWN for piece in model.pieces):
-        raise QkvError(path, say("not a whole SentencePiece model", "不是完整的 SentencePiece 模型"),
-                       say("is the download complete?", "下载完整吗？"))
+        raise QkvError(path, _("not a whole SentencePiece model"),
+                       _("is the download complete?"))
     if model.algorithm not in (UNIGRAM, BPE) or model.suffix_space or any(p.kind == UNUSED for p in model.pieces):
-        raise QkvError(path, say("a SentencePiece model of a rare form", "少见的 SentencePiece 模型形式"),
-                       say("BPE and unigram with spaces before words can be read", "可读取 BPE 与 unigram（空格在词前）"))
+        raise QkvError(path, _("a SentencePiece model of a rare form"),
+                       _("BPE and unigram with spaces before words can be read"))
     return model
 
 

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.lines import mend_surrogates
 from qkv.text.tokenizer import Tokenizer
 
@@ -28,8 +28,8 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[Step]:
     """The smallest pieces, then every merge in order; the last step holds the tokens of encode(word)."""
     model = tokenizer.rules["model"]
     if model["type"] != "BPE":
-        raise QkvError(say("tokenizer", "分词器"), say(f"{model['type']} has no merges", f"{model['type']} 没有合并"),
-                       say("use a BPE tokenizer", "请用 BPE 分词器"))
+        raise QkvError(_("tokenizer"), _("{type} has no merges", type=model['type']),
+                       _("use a BPE tokenizer"))
     ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"], start=1)}
     words = [_start(model, part) for part in _parts(tokenizer, word)]
     steps = [Step(None, None, list(chain.from_iterable(words)))]

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.blocks import BLOCK, blocks, may_cut
 from qkv.text.lines import mend_surrogates, read_text, write_text
 from qkv.text.people import BYTE_OF_SIGN, readable
@@ -169,11 +169,11 @@ class Tokenizer:
 
     def _check_dropout(self, dropout: float) -> None:
         if not 0 <= dropout <= 1:
-            raise QkvError("dropout", say(f"{dropout} is not a share", f"{dropout} 不是一个比例"),
-                           say("choose between 0 and 1", "请在 0 到 1 之间选择"))
+            raise QkvError("dropout", _("{dropout} is not a share", dropout=dropout),
+                           _("choose between 0 and 1"))
         if not isinstance(self.core.model, models.BPE):
-            raise QkvError("dropout", say("only BPE has merges to leave out", "只有 BPE 才有可丢弃的合并"),
-                           say("use 0", "请用 0"))
+            raise QkvError("dropout", _("only BPE has merges to leave out"),
+                           _("use 0"))
 
 
 def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
@@ -189,12 +189,11 @@ def _unreadable(path: Path, text: str, reason: str) -> QkvError:
     try:
         rules = json.loads(text)
     except json.JSONDecodeError as error:
-        where = say(f"line {error.lineno}, column {error.colno}", f"第 {error.lineno} 行第 {error.colno} 列")
-        return QkvError(path, say(f"damaged JSON ({where})", f"JSON 已损坏（{where}）"),
-                        say("is the download complete?", "下载完整吗？"))
+        where = _("line {lineno}, column {colno}", lineno=error.lineno, colno=error.colno)
+        return QkvError(path, _("damaged JSON ({where})", where=where),
+                        _("is the download complete?"))
     if not isinstance(rules, dict) or "model" not in rules:
-        return QkvError(path, say("JSON, but not a tokenizer", "是 JSON，但不是分词器"),
-                        say("give a tokenizer.json of qkv or the tokenizers library",
-                            "请给出 qkv 或 tokenizers 库的 tokenizer.json"))
-    return QkvError(path, say(f"not a whole tokenizer ({reason})", f"不是完整的分词器（{reason}）"),
-                    say("write it again with the program it comes from", "请用原来的程序重新写出"))
+        return QkvError(path, _("JSON, but not a tokenizer"),
+                        _("give a tokenizer.json of qkv or the tokenizers library"))
+    return QkvError(path, _("not a whole tokenizer ({reason})", reason=reason),
+                    _("write it again with the program it comes from"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import Stack
 from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
@@ -39,9 +39,9 @@ def write_card(folder: Path, task: Task, use: Callable[..., Any]) -> str:
     depth = " + ".join(str(_depth(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None)
     facts = Facts(
         folder=str(folder), data=final.data,
-        model={say("parameters", "参数"): sum(parameters(spec).values()), "d_model": spec.d_model, say("layers", "层"): depth},
-        training={say("steps", "步数"): entries[-1]["step"] if entries else recipe.steps, say("optimiser", "优化器"): recipe.optimizer,
-                  say("seconds", "秒"): round(entries[-1]["seconds"]) if entries else 0},
+        model={_("parameters"): sum(parameters(spec).values()), "d_model": spec.d_model, _("layers"): depth},
+        training={_("steps"): entries[-1]["step"] if entries else recipe.steps, _("optimiser"): recipe.optimizer,
+                  _("seconds"): round(entries[-1]["seconds"]) if entries else 0},
         scores=final.scores, example=final.example, command=use_of(task), options=final.options,
     )  # fmt: skip
     write_text(folder / "README.md", model_card(facts))
@@ -63,14 +63,21 @@ def _depth(stack: Stack) -> int:
 def model_card(facts: Facts) -> str:
     """The README.md of a trained model: what it learned from, what it is, how good it is, how to use it."""
     scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
-    parts = [f"# {Path(facts.folder).name}",
-             f"## {say('Use', '使用')}\n```console\n{_console(facts)}\n```\n```python\n{_python(facts)}\n```",
-             f"## {say('Data', '数据')}\n{_table(facts.data)}",
-             f"## {say('Model', '模型')}\n{_table(facts.model)}",
-             f"## {say('Training', '训练')}\n{_table(facts.training)}",
-             f"![{say('learning curves', '学习曲线')}]({CURVES})",
-             f"## {say('Scores', '评分')}\n{scores or say('Not measured yet.', '尚未评测。')}"]
+    usage = f"```console\n{_console(facts)}\n```\n```python\n{_python(facts)}\n```"
+    parts = [
+        f"# {Path(facts.folder).name}",
+        _section(_("Use"), usage),
+        _section(_("Data"), _table(facts.data)),
+        _section(_("Model"), _table(facts.model)),
+        _section(_("Training"), _table(facts.training)),
+        "![{}]({})".format(_("learning curves"), CURVES),
+        _section(_("Scores"), scores or _("Not measured yet.")),
+    ]
     return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, body: str) -> str:
+    return f"## {title}\n{body}"
 
 
 def _console(facts: Facts) -> str:

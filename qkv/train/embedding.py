@@ -21,7 +21,7 @@ from qkv.data.group_plan import GroupPlan
 from qkv.data.groups import GroupStore
 from qkv.data.store import Store
 from qkv.evaluate.similarity import retrieval
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.pooling import pool
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
@@ -191,14 +191,13 @@ class Embedding:
         firsts, seconds = (groups.texts.take(groups.members[row][side] for row in range(len(groups))) for side in (0, 1))
         first, second = use(firsts), use(seconds)
         there, back = found(first, second)
-        told = say(f"rank 1 among {len(groups):,}: {there:.1%} there, {back:.1%} back",
-                   f"{len(groups):,} 句中排第一：正向 {there:.1%}，反向 {back:.1%}")
+        told = _("rank 1 among {n_groups:,}: {there:.1%} there, {back:.1%} back", n_groups=len(groups), there=there, back=back)
         nearest = seconds[int((first[0] @ second.T).argmax())]
         shown = ", ".join(f"{number:.3f}" for number in first[0][:4])
         return Final(
-            data={say("groups", "同义句组"): len(self.train.groups), say("sentences", "句子"): len(self.train.ids),
-                  say("held out", "验证组"): len(groups), say("vocabulary", "词表"): self.spec.vocab_size},
-            scores={say("held out, nearest by cosine", "验证集，余弦最近"): f"{told}\n{firsts[0]}\n-> {nearest}"},
+            data={_("groups"): len(self.train.groups), _("sentences"): len(self.train.ids),
+                  _("held out"): len(groups), _("vocabulary"): self.spec.vocab_size},
+            scores={_("held out, nearest by cosine"): f"{told}\n{firsts[0]}\n-> {nearest}"},
             example=(firsts[0], f"[{shown}, ...]"),
         )
 

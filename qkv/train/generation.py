@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.data.batches import collate
 from qkv.data.windows import Windows
 from qkv.evaluate.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
@@ -119,8 +119,8 @@ class Generation:
                    f"{found.bits_per_byte:.4f} bits/byte")
         options = {"max_new_tokens": 60, "temperature": 0.8, "top_k": 40, "seed": self.recipe.seed}
         return Final(
-            data={say("tokens held out", "验证词元"): found.tokens, say("bytes held out", "验证字节"): found.bytes,
-                  say("vocabulary", "词表"): self.spec.vocab_size, say("context", "窗口"): self.recipe.context},
-            scores={say("held out", "验证集"): numbers},
+            data={_("tokens held out"): found.tokens, _("bytes held out"): found.bytes,
+                  _("vocabulary"): self.spec.vocab_size, _("context"): self.recipe.context},
+            scores={_("held out"): numbers},
             example=(prompt, use(prompt, **options)), options=options,
         )  # fmt: skip

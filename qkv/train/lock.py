@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 LOCK = ".lock"
 _held: set[int] = set()  # descriptors of the locks of this process
@@ -26,8 +26,8 @@ def locked(run_folder: str | Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise QkvError(folder, say(f"cannot be used ({error.strerror})", f"无法使用（{error.strerror}）"),
-                       say("choose another --out", "请另选 --out")) from error
+        raise QkvError(folder, _("cannot be used ({strerror})", strerror=error.strerror),
+                       _("choose another --out")) from error
     _held.add(descriptor)
     try:
         take(descriptor, folder)
@@ -42,8 +42,8 @@ def take(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-        wrong = say(f"another training runs here ({owner})", f"另一个训练正在使用它（{owner}）")
-        right = say("wait for it, stop it, or choose another --out", "请等它结束、停止它，或另选 --out")
+        wrong = _("another training runs here ({owner})", owner=owner)
+        right = _("wait for it, stop it, or choose another --out")
         raise QkvError(folder, wrong, right) from error
     with suppress(OSError):  # on a full disk the lock holds all the same, only without a name
         os.ftruncate(descriptor, 0)

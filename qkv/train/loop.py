@@ -18,7 +18,7 @@ from torch import Tensor
 from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.loaded_model import stored_files
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
 from qkv.model.experts import ExpertFeedForward
 from qkv.text.lines import write_text
@@ -93,7 +93,7 @@ class Trainer:
         """Train to the end, or until asked to stop; gives the exit code."""
         with Reporter(self.folder, self.recipe.steps, resumed=self.reported, clock=self.clock) as self.reporter, Stopper() as stopper:
             for damage in self.passed_over:
-                self.reporter.note(say(f"passed over, damaged: {damage}", f"已跳过损坏的检查点：{damage}"))
+                self.reporter.note(_("passed over, damaged: {damage}", damage=damage))
             if self.reported and self.due(self.recipe.validate_every):
                 self.validate()  # a checkpoint is written before its validation: do it (again)
             while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:
@@ -151,7 +151,7 @@ class Trainer:
             loss = math.nan
             for one, before in zip(self.model.buffers(), statistics, strict=True):
                 one.copy_(before)
-            self.reporter.note(say(f"step {number}: not finite; the weights stay as they are", f"第 {number} 步：非有限值，权重不变"))
+            self.reporter.note(_("step {number}: not finite; the weights stay as they are", number=number))
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.reporter.step(number, loss, sum(size[1] for size in sizes), lr)
@@ -227,9 +227,8 @@ class Trainer:
         shapes = {name: one.shape for name, one in self.model.state_dict().items()}
         groups = {"model", *(f"optimizer-{index}" for index in range(len(self.optimizers)))} | ({"ema"} if self.ema else set())
         if {name: one.shape for name, one in state.tensors["model"].items()} != shapes or not groups <= state.tensors.keys():
-            wrong = say("saved by a run with another model, optimizer or ema", "保存它的训练用了不同的模型、优化器或 ema")
-            raise QkvError(state.folder, wrong, say("go on with the run's own recipe, or choose another --out",
-                                                    "请用该训练原来的配方继续，或另选 --out"))
+            wrong = _("saved by a run with another model, optimizer or ema")
+            raise QkvError(state.folder, wrong, _("go on with the run's own recipe, or choose another --out"))
 
     def validate(self) -> None:
         """Measure on held-out data; the best model so far is published at the top of the folder."""
@@ -273,7 +272,7 @@ class Trainer:
         figures.pop("samples", None)
         self.reporter.record(self.progress.step, "average", **figures)
         told = validation_text(self.progress.step, figures, [])
-        self.reporter.note(say(f"mean of {len(steps)} checkpoints: ", f"{len(steps)} 个检查点的平均：") + told)
+        self.reporter.note(_("mean of {n_steps} checkpoints: ", n_steps=len(steps)) + told)
         if self.progress.best is None or self.worth(figures) >= self.progress.best:
             self.publish()
 
@@ -283,10 +282,10 @@ def state_to_resume(folder: Path, resume: bool, skip_damaged: bool = False) -> S
     if resume:
         state = newest_state(folder, skip_damaged)
         if state is None:
-            wrong = say("nothing to resume", "没有可继续的训练")
-            raise QkvError(folder, wrong, say("leave out --resume to begin", "去掉 --resume 即可开始"))
+            wrong = _("nothing to resume")
+            raise QkvError(folder, wrong, _("leave out --resume to begin"))
         return state
     if saved_steps(folder) or (folder / "model.json").exists():
-        wrong = say("already holds a run", "已有一次训练")
-        raise QkvError(folder, wrong, say("go on with --resume, or choose another --out", "用 --resume 继续，或另选 --out"))
+        wrong = _("already holds a run")
+        raise QkvError(folder, wrong, _("go on with --resume, or choose another --out"))
     return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.people import BYTE_OF_SIGN
 from qkv.text.pipeline import CONTINUED, END
 from qkv.text.tokenizer import Tokenizer
@@ -33,8 +33,8 @@ class Masking:
 
     def __init__(self, tokenizer: Tokenizer, share: float, whole_words: bool):
         if tokenizer.mask_id is None:
-            raise QkvError("tokenizer", say("no [MASK] in its vocabulary", "词表里没有 [MASK]"),
-                           say("learn one with it, or use masked_steps 0", "请学习带有它的词表，或令 masked_steps 为 0"))
+            raise QkvError("tokenizer", _("no [MASK] in its vocabulary"),
+                           _("learn one with it, or use masked_steps 0"))
         self.mask, self.share = tokenizer.mask_id, share
         self.special = torch.zeros(tokenizer.vocab_size, dtype=torch.bool)
         self.special[list(tokenizer.special_ids.values())] = True

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert float((a @ a)[0, 0]) == 64"
 
@@ -16,5 +16,5 @@ TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert floa
 def check_bf16(device: str) -> None:
     """Refuse bf16 on a CPU that cannot do it; other devices know their own types."""
     if device == "cpu" and subprocess.run([sys.executable, "-c", TRIAL], capture_output=True).returncode:
-        wrong = say("bf16 matrix products fail on this CPU", "此 CPU 无法做 bf16 矩阵乘")
-        raise QkvError("dtype", wrong, say("use float32", "请用 float32"))
+        wrong = _("bf16 matrix products fail on this CPU")
+        raise QkvError("dtype", wrong, _("use float32"))

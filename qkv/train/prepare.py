@@ -19,7 +19,7 @@ from qkv.errors import QkvError
 from qkv.evaluate.scores import bleu_by
 from qkv.generate.alignment import id_spans
 from qkv.generate.config import TranslationConfig
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import check
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
@@ -58,8 +58,8 @@ def refuse_impossible(recipe: TranslateRecipe) -> None:
     """What the recipe alone shows to be wrong, said before any text is read; the vocabularies do not matter yet."""
     check(translation_spec(recipe.model, recipe.vocab_size, None if recipe.shared_vocab else recipe.vocab_size), "model")
     if recipe.bpe_dropout and recipe.tokenizer not in MERGING:
-        wrong = say(f"'{recipe.tokenizer}' has no merges to leave out", f"'{recipe.tokenizer}' 没有可跳过的合并")
-        raise QkvError("bpe_dropout", wrong, say("use 0, or tokenizer bpe or bytes", "请用 0，或用分词器 bpe 或 bytes"))
+        wrong = _("'{tokenizer}' has no merges to leave out", tokenizer=recipe.tokenizer)
+        raise QkvError("bpe_dropout", wrong, _("use 0, or tokenizer bpe or bytes"))
     TranslationConfig(beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)  # of the final score
     if recipe.bleu_tokenize:
         bleu_by(recipe.bleu_tokenize, "bleu_tokenize")
@@ -68,11 +68,11 @@ def refuse_impossible(recipe: TranslateRecipe) -> None:
 def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | Share]:
     """The training and the held-out pairs; without files for the latter, some of the former are held out."""
     if recipe.source is None:
-        wrong = say("no text to learn from", "没有训练文本")
-        raise QkvError("source", wrong, say("give --source and --target, or a recipe", "请给 --source 与 --target，或一个配方"))
+        wrong = _("no text to learn from")
+        raise QkvError("source", wrong, _("give --source and --target, or a recipe"))
     if recipe.valid_target and not recipe.valid_source:
-        wrong = say("given without valid_source", "没有相应的 valid_source")
-        raise QkvError("valid_target", wrong, say("give both files", "请给出两个文件"))
+        wrong = _("given without valid_source")
+        raise QkvError("valid_target", wrong, _("give both files"))
     pairs = Pairs(*(file for file in (recipe.source, recipe.target) if file))
     held_out = Pairs(*(file for file in (recipe.valid_source, recipe.valid_target) if file)) if recipe.valid_source else None
     refuse_unreadable([*pairs.paths, *(held_out.paths if held_out else ()), *([recipe.alignment] if recipe.alignment else ())])
@@ -80,8 +80,8 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | 
         return keep_pairs(folder / "train", pairs), keep_pairs(folder / "valid", held_out), pairs
     count = sum(1 for _ in pairs)
     if count < FEWEST:
-        wrong = say(f"only {count} pairs, too few to hold some out", f"只有 {count} 对，不够留出验证集")
-        raise QkvError(recipe.source, wrong, say(f"give {FEWEST} or more, or --valid-source", f"请给至少 {FEWEST} 对，或给 --valid-source"))
+        wrong = _("only {count} pairs, too few to hold some out", count=count)
+        raise QkvError(recipe.source, wrong, _("give {fewest} or more, or --valid-source", fewest=FEWEST))
     every = hold_out_every(count)
     share = Share(pairs, every, False)
     return keep_pairs(folder / "train", share), keep_pairs(folder / "valid", Share(pairs, every, True)), share
@@ -91,8 +91,8 @@ def _refuse_strangers(train: TextStore, valid: TextStore, name: str) -> None:
     """Held-out text that shares not one word with the training text is of another language, or swapped."""
     known, asked = _words(train), _words(valid)
     if asked and not known & asked:
-        wrong = say("shares no word with the training text", "与训练文本没有任何共同的词")
-        raise QkvError(name, wrong, say("are source and target swapped?", "源与目标是否对调了？"))
+        wrong = _("shares no word with the training text")
+        raise QkvError(name, wrong, _("are source and target swapped?"))
 
 
 def _words(texts: TextStore) -> set[str]:

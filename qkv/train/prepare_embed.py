@@ -14,7 +14,7 @@ from qkv.data.hold_out import FEWEST, hold_out_every
 from qkv.data.pairs import keep_ids
 from qkv.data.store import Store, TextStore, reusable, write_store, write_texts
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import check
 from qkv.text.pipeline import Choices
 from qkv.text.special_tokens import encoder_template
@@ -46,15 +46,14 @@ def refuse_impossible(recipe: EmbedRecipe) -> None:
     spec = embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
     check(spec, "model")
     if spec.max_len <= FRAME:
-        wrong = say(f"{spec.max_len} places leave none between [CLS] and [SEP]", f"{spec.max_len} 个位置容不下 [CLS] 与 [SEP] 之间的词元")
-        raise QkvError("model, max_len", wrong, say(f"use {FRAME + 1} or more", f"请用不小于 {FRAME + 1} 的数"))
+        wrong = _("{max_len} places leave none between [CLS] and [SEP]", max_len=spec.max_len)
+        raise QkvError("model, max_len", wrong, _("use {frame} or more", frame=FRAME + 1))
     if recipe.masked_steps >= recipe.steps:
-        wrong = say(f"{recipe.masked_steps} of {recipe.steps} steps leave none for pairs",
-                    f"{recipe.steps} 步中占 {recipe.masked_steps} 步，没有剩给句对的")
-        raise QkvError("masked_steps", wrong, say("use fewer, or more steps", "请减少它，或增加 steps"))
+        wrong = _("{masked_steps} of {steps} steps leave none for pairs", masked_steps=recipe.masked_steps, steps=recipe.steps)
+        raise QkvError("masked_steps", wrong, _("use fewer, or more steps"))
     if recipe.text and not recipe.masked_steps:
-        wrong = say("plain text is for masked tokens, and masked_steps is 0", "纯文本用于掩码训练，而 masked_steps 为 0")
-        raise QkvError("text", wrong, say("give masked_steps, or leave out the text", "请给出 masked_steps，或不给 text"))
+        wrong = _("plain text is for masked tokens, and masked_steps is 0")
+        raise QkvError("text", wrong, _("give masked_steps, or leave out the text"))
     refuse_unreadable(document_files(recipe.text))
 
 
@@ -63,16 +62,16 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     """The groups to learn from and those held out; without files for the latter, some of the former are held out."""
     train = _named(recipe, "", recipe.pairs, recipe.source, recipe.target)
     if train is None:
-        wrong = say("no pairs to learn from", "没有可学的句对")
-        raise QkvError("pairs", wrong, say("give --pairs, or --source and --target", "请给 --pairs，或 --source 与 --target"))
+        wrong = _("no pairs to learn from")
+        raise QkvError("pairs", wrong, _("give --pairs, or --source and --target"))
     valid = _named(recipe, "valid_", recipe.valid_pairs, recipe.valid_source, recipe.valid_target)
     refuse_unreadable([*train.paths, *(valid.paths if valid else ())])
     if valid is not None:
         return train, valid
     count = sum(1 for _ in train)
     if count < FEWEST:
-        wrong = say(f"only {count} groups, too few to hold some out", f"只有 {count} 组，不够留出验证集")
-        right = say(f"give {FEWEST} or more, or --valid-pairs", f"请给至少 {FEWEST} 组，或给 --valid-pairs")
+        wrong = _("only {count} groups, too few to hold some out", count=count)
+        right = _("give {fewest} or more, or --valid-pairs", fewest=FEWEST)
         raise QkvError(", ".join(map(str, train.paths)), wrong, right)
     every = hold_out_every(count)
     return train.share(every, held_out=False), train.share(every, held_out=True)
@@ -81,19 +80,19 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
 def _named(recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | None, target: str | None) -> Groups | None:
     """The groups of one file, or of two aligned ones; None where none is named."""
     if pairs is not None and (source is not None or target is not None):
-        wrong = say(f"given beside {prefix}source or {prefix}target", f"与 {prefix}source 或 {prefix}target 同时给出")
-        raise QkvError(f"{prefix}pairs", wrong, say("give one or the other", "请二选一"))
+        wrong = _("given beside {prefix}source or {prefix}target", prefix=prefix)
+        raise QkvError(f"{prefix}pairs", wrong, _("give one or the other"))
     if pairs is not None:
         return groups_of(pairs, hard_negatives=recipe.hard_negatives)
     if (source is None) != (target is None):
         given, missing = ("source", "target") if target is None else ("target", "source")
-        raise QkvError(f"{prefix}{given}", say(f"given without {prefix}{missing}", f"没有相应的 {prefix}{missing}"),
-                       say("give both files", "请给出两个文件"))
+        raise QkvError(f"{prefix}{given}", _("given without {prefix}{missing}", prefix=prefix, missing=missing),
+                       _("give both files"))
     if source is None or target is None:
         return None
     if recipe.hard_negatives:
-        wrong = say(f"{prefix}source and {prefix}target have no third column", f"{prefix}source 与 {prefix}target 没有第三列")
-        raise QkvError("hard_negatives", wrong, say(f"give {prefix}pairs", f"请给 {prefix}pairs"))
+        wrong = _("{prefix}source and {prefix}target have no third column", prefix=prefix)
+        raise QkvError("hard_negatives", wrong, _("give {prefix}pairs", prefix=prefix))
     return groups_of(source, target)
 
 

@@ -17,7 +17,7 @@ from qkv.data.corpus import document_files, refuse_unreadable
 from qkv.data.documents import Documents, Part, count_bytes, keep_documents
 from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short, rows_of
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import check, from_json, to_json
 from qkv.model.spec import Spec
 from qkv.model.transformer import longest
@@ -47,11 +47,11 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
         start = Start(generation_spec(recipe.model, tokenizer.vocab_size, recipe.context), None)
     _refuse_long(recipe.context, start.spec)
     if tokenizer.eos_id is None:
-        raise QkvError("tokenizer", say("has no <eos>", "没有 <eos>"), say("documents need one between them", "文档之间需要它"))
+        raise QkvError("tokenizer", _("has no <eos>"), _("documents need one between them"))
     held = keep_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[:-1]  # the end itself is no text
     if not len(held):
-        wrong = say("no text held out", "没有验证文本")
-        raise QkvError("valid_text", wrong, say("give more text, or --valid-text", "请给更多文本，或给 --valid-text"))
+        wrong = _("no text held out")
+        raise QkvError("valid_text", wrong, _("give more text, or --valid-text"))
     windows = _windows(recipe, folder, train, tokenizer)
     return Generation(recipe, windows, HeldOut(held, count_bytes(valid)), tokenizer, start)
 
@@ -59,17 +59,17 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
 def refuse_impossible(recipe: GenerateRecipe, resume: bool) -> None:
     """What the recipe alone shows to be wrong, said before any text is read; the vocabulary does not matter yet."""
     if not recipe.text:
-        wrong = say("no text to learn from", "没有训练文本")
-        raise QkvError("text", wrong, say("give --text, or a recipe", "请给 --text，或一个配方"))
+        wrong = _("no text to learn from")
+        raise QkvError("text", wrong, _("give --text, or a recipe"))
     if not recipe.valid_text and not recipe.valid_share:
-        wrong = say("0: nothing is held out", "0：没有留出验证文本")
-        raise QkvError("valid_share", wrong, say("give a share such as 0.05, or --valid-text", "请给如 0.05 的比例，或 --valid-text"))
+        wrong = _("0: nothing is held out")
+        raise QkvError("valid_share", wrong, _("give a share such as 0.05, or --valid-text"))
     rows_of(recipe.batch_tokens, recipe.context)
     if not recipe.start_from:
         check(generation_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
     kept = recipe.start_from or resume  # then the run has its tokenizer, and this name is not looked at
     if not kept and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
-        wrong = say(f"no kind of tokenizer '{recipe.tokenizer}'", f"没有 '{recipe.tokenizer}' 这种分词器")
+        wrong = _("no kind of tokenizer '{tokenizer}'", tokenizer=recipe.tokenizer)
         raise QkvError("tokenizer", wrong, near_miss(recipe.tokenizer, KINDS))
     refuse_unreadable(document_files([*recipe.text, *recipe.valid_text]))
 
@@ -78,7 +78,7 @@ def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
     """What is learned from and what is held out: files of its own, or the last characters of all."""
     documents = Documents(recipe.text)
     if not documents.characters:
-        raise QkvError(", ".join(recipe.text), say("no text in it", "里面没有文本"), say("give a file with some", "请给有内容的文件"))
+        raise QkvError(", ".join(recipe.text), _("no text in it"), _("give a file with some"))
     if recipe.valid_text:
         return documents, Documents(recipe.valid_text)
     cut = int(documents.characters * (1 - recipe.valid_share))
@@ -138,10 +138,9 @@ def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:
     """Its tokenizer, if this is a language model that has one."""
     spec, tokenizer = loaded.model.spec, loaded.tokenizers.get("tokenizer")
     if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
-        raise QkvError(name, say("not a language model", "不是语言模型"), say(
-            "one has a decoder alone, which sees the past", "语言模型只有解码器，且只看过去"))
+        raise QkvError(name, _("not a language model"), _("one has a decoder alone, which sees the past"))
     if tokenizer is None or tokenizer.vocab_size > spec.vocab_size:
-        raise QkvError(name, say("no tokenizer that fits the model", "没有与模型相配的分词器"), say("is the copy complete?", "复制完整了吗？"))
+        raise QkvError(name, _("no tokenizer that fits the model"), _("is the copy complete?"))
     return tokenizer
 
 
@@ -149,5 +148,5 @@ def _refuse_long(context: int, spec: Spec) -> None:
     assert spec.decoder is not None
     limit = longest(spec, spec.decoder)
     if limit is not None and context > limit:
-        wrong = say(f"{context:,} is longer than the model's {limit:,} places", f"{context:,} 超过模型的 {limit:,} 个位置")
-        raise QkvError("context", wrong, say(f"use {limit:,} or less", f"请用不大于 {limit:,} 的数"))
+        wrong = _("{context:,} is longer than the model's {limit:,} places", context=context, limit=limit)
+        raise QkvError("context", wrong, _("use {limit:,} or less", limit=limit))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from qkv.errors import QkvError, expected_value, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.model_option import arguments_of
 from qkv.model.presets import ARGUMENTS
 from qkv.text.lines import read_text
@@ -50,7 +50,7 @@ def read_settings(settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for setting in settings:
         key, sign, text = setting.partition("=")
         if not sign:
-            raise QkvError(f"--set {setting}", say("no value", "没有值"), say("write key=value", "请写 key=value"))
+            raise QkvError(f"--set {setting}", _("no value"), _("write key=value"))
         yield key.strip(), _yaml(text, f"--set {setting}")
 
 
@@ -58,10 +58,10 @@ def explain(kind: type[Recipe]) -> list[tuple[str, str, str]]:
     """Every option as (name, default, reason)."""
     rows = []
     for one in sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__):
-        rows.append((one.name, _default(one, kind), say(*one.metadata["why"])))
+        rows.append((one.name, _default(one, kind), _(one.metadata["why"])))
         if one.name == "model":
             known = arguments_of(kind.default_preset)
-            rows += [(f"model.{name}", str(known[name].default), say(*why)) for name, why in ARGUMENTS.items()]
+            rows += [(f"model.{name}", str(known[name].default), _(why)) for name, why in ARGUMENTS.items()]
     return rows
 
 
@@ -73,10 +73,10 @@ def _default(one: "Field[Any]", kind: type[Recipe]) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise QkvError(path, say("no such recipe", "没有这个配方"), say("see recipes/", "见 recipes/"))
+        raise QkvError(path, _("no such recipe"), _("see recipes/"))
     tree = _yaml(read_text(path), str(path))
     if not isinstance(tree, dict):
-        raise QkvError(path, say("is no list of options", "不是选项列表"), say("write key: value", "请写 key: value"))
+        raise QkvError(path, _("is no list of options"), _("write key: value"))
     return tree
 
 
@@ -87,8 +87,8 @@ def _yaml(text: str, where: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
-        wrong = say(f"is not YAML ({line})", f"不是 YAML（{line}）")
-        raise QkvError(where, wrong, say("write key: value", "请写 key: value")) from None
+        wrong = _("is not YAML ({line})", line=line)
+        raise QkvError(where, wrong, _("write key: value")) from None
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -127,9 +127,8 @@ def _beyond_limits(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for name, (least, most) in LIMITS.items():
         value = getattr(recipe, name, least)
         if not (least <= value <= most and value < inf):  # so that NaN is refused too
-            right = say(f"use {least} or more", f"请用不小于 {least} 的数") if most == inf else say(
-                f"use {least} to {most}", f"请用 {least} 到 {most} 的数")
-            yield say(f"{name} cannot be {value}", f"{name} 不能是 {value}"), right
+            right = _("use {least} or more", least=least) if most == inf else _("use {least} to {most}", least=least, most=most)
+            yield _("{name} cannot be {value}", name=name, value=value), right
 
 
 def _explain(errors: list[Any], kind: type[Recipe]) -> tuple[str, str]:
@@ -138,9 +137,9 @@ def _explain(errors: list[Any], kind: type[Recipe]) -> tuple[str, str]:
     for error in errors:
         name = ".".join(str(part) for part in error["loc"])
         if error["type"] == "unexpected_keyword_argument":
-            wrong.append(say(f"no option '{name}'", f"没有选项 '{name}'"))
+            wrong.append(_("no option '{name}'", name=name))
             right.append(near_miss(name, [one.name for one in fields(kind)]))
         else:
-            wrong.append(say(f"{name} cannot be {error['input']!r}", f"{name} 不能是 {error['input']!r}"))
+            wrong.append(_("{name} cannot be {input!r}", name=name, input=error['input']))
             right.append(expected_value(error))
     return ", ".join(wrong), ", ".join(right)

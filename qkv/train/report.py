@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 TIMES = ("seconds", "tokens_per_second")  # all that differs between the files of two equal runs
@@ -145,8 +145,8 @@ class Reporter:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
-            raise QkvError(self.path, say(f"cannot be written ({error.strerror})", f"无法写入（{error.strerror}）"),
-                           say("make room, then go on with --resume", "请腾出空间，然后用 --resume 继续")) from error
+            raise QkvError(self.path, _("cannot be written ({strerror})", strerror=error.strerror),
+                           _("make room, then go on with --resume")) from error
 
     def note(self, text: str) -> None:
         """Say something in between, a validation's figures for instance, without disturbing the live line."""
@@ -170,8 +170,7 @@ class Reporter:
     def _text(self, step: int, loss: float, lr: float) -> str:
         left = as_time(self.pace.seconds_left(self.total - step))
         speed = f"{self.pace.tokens_per_second:,.0f}"
-        return say(f"step {step:,}/{self.total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left",
-                   f"第 {step:,}/{self.total:,} 步  损失 {loss:.3f}  学习率 {lr:.2e}  {speed} 词元/秒  剩余 {left}")
+        return _("step {step:,}/{total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left", step=step, total=self.total, loss=loss, lr=lr, speed=speed, left=left)
 
     def _close_window(self, lr: float) -> None:
         window = self.window
@@ -199,8 +198,8 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """All whole lines of a metrics.jsonl; one that is being written is left out."""
     path = Path(path)
     if not path.is_file():
-        right = say("give the metrics.jsonl of a run", "请给出训练的 metrics.jsonl")
-        raise QkvError(path, say("no such file", "没有这个文件"), right)
+        right = _("give the metrics.jsonl of a run")
+        raise QkvError(path, _("no such file"), right)
     entries = [_entry(line) for line in path.read_bytes().splitlines(keepends=True)]
     return [entry for entry in entries if entry is not None]
 
@@ -209,7 +208,7 @@ def validation_text(step: int, figures: Mapping[str, Any], samples: Sequence[str
     """A validation in a line, and a few samples of what the model makes under it."""
     numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
     shown = [indent(sample, "    ") for sample in samples]
-    return "\n".join([say(f"validation at step {step}: ", f"第 {step} 步验证：") + numbers, *shown])
+    return "\n".join([_("validation at step {step}: ", step=step) + numbers, *shown])
 
 
 def draw_curves(metrics: str | Path) -> Path:
@@ -220,8 +219,8 @@ def draw_curves(metrics: str | Path) -> Path:
 
     curves = _curves(read_metrics(metrics))
     if not curves:
-        raise QkvError(metrics, say("no report in it yet", "还没有任何记录"),
-                       say("train a little longer", "请再训练一会儿"))
+        raise QkvError(metrics, _("no report in it yet"),
+                       _("train a little longer"))
     with readable([name + line for name, lines in curves.items() for line in lines]):
         figure = Figure(figsize=(8, 2.6 * len(curves)), layout="constrained")
         panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
@@ -231,17 +230,17 @@ def draw_curves(metrics: str | Path) -> Path:
             panel.set_ylabel(name)
             panel.grid(alpha=0.3)
             panel.legend()
-        panels[-1].set_xlabel(say("step", "步"))
+        panels[-1].set_xlabel(_("step"))
         return save(figure, Path(metrics).with_name(CURVES))
 
 
 def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Panel -> line -> (step, value), without those that were never measured."""
-    wanted = [(say("loss", "损失"), say("training", "训练"), "train", "loss"),
-              (say("loss", "损失"), say("validation", "验证"), "valid", "loss"),
-              ("BLEU", say("validation", "验证"), "valid", "bleu"),
-              (say("found at rank 1", "排第一的比例"), say("validation", "验证"), "valid", "rank1"),
-              (say("learning rate", "学习率"), say("training", "训练"), "train", "lr")]
+    wanted = [(_("loss"), _("training"), "train", "loss"),
+              (_("loss"), _("validation"), "valid", "loss"),
+              ("BLEU", _("validation"), "valid", "bleu"),
+              (_("found at rank 1"), _("validation"), "valid", "rank1"),
+              (_("learning rate"), _("training"), "train", "lr")]
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for panel, label, kind, name in wanted:
         ours = (entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None)

@@ -9,7 +9,7 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-from qkv.language import say
+from qkv.messages import _
 
 STOPPED = 75  # EX_TEMPFAIL: stopped, saved, run again with --resume
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -40,6 +40,5 @@ class Stopper:
         if self.asked is not None:
             os._exit(128 + number)  # no clean-up: a save cut short harms nothing, and the lock dies with the process
         self.asked = signal.Signals(number)
-        line = say("stopping after this step, then saving; once more leaves at once",
-                   "完成这一步并保存后停止；再按一次则立即退出")
+        line = _("stopping after this step, then saving; once more leaves at once")
         os.write(2, f"\n{line}\n".encode())  # not print: the signal may have come in the middle of one

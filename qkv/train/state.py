@@ -15,7 +15,7 @@ import torch
 
 from qkv.checkpoint.durable import packed, read_tensors, remove_folder, verify_folder, write_folder
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 
 Tensors = dict[str, torch.Tensor]
 
@@ -69,14 +69,12 @@ def newest_state(run_folder: str | Path, skip_damaged: bool = False) -> State | 
             return replace(load_state(folder_of(run_folder, step)), passed_over=tuple(passed_over))
         except QkvError as error:
             if not skip_damaged:
-                advice = say("put back a good copy, or go on from the one before with --skip-damaged",
-                             "请换回完好的副本，或用 --skip-damaged 从前一个检查点继续")
+                advice = _("put back a good copy, or go on from the one before with --skip-damaged")
                 raise QkvError(error.where, error.wrong, advice) from error
             passed_over.append(str(error))
     if passed_over:
-        raise QkvError(run_folder, say(f"all checkpoints are damaged ({'; '.join(passed_over)})",
-                                       f"所有检查点都已损坏（{'；'.join(passed_over)}）"),
-                       say("start again in another folder", "请在另一个文件夹中重新开始"))
+        raise QkvError(run_folder, _("all checkpoints are damaged ({passed_over})", passed_over='; '.join(passed_over)),
+                       _("start again in another folder"))
     return None
 
 
@@ -87,8 +85,8 @@ def load_state(folder: str | Path, only: Collection[str] | None = None) -> State
     facts = read_facts(whole / STATE)
     right_name = folder_of("", facts["step"]).name
     if folder.name != right_name:
-        raise QkvError(f"{folder.name}/{STATE}", say(f"is of step {facts['step']}", f"属于第 {facts['step']} 步"),
-                       say(f"call the folder {right_name}", f"请把文件夹改名为 {right_name}"))
+        raise QkvError(f"{folder.name}/{STATE}", _("is of step {step}", step=facts['step']),
+                       _("call the folder {right_name}", right_name=right_name))
     files = [file for file in sorted(whole.glob("*.safetensors")) if only is None or file.stem in only]
     return State(folder, facts["step"], {file.stem: read_tensors(file) for file in files}, facts)
 
@@ -109,8 +107,8 @@ def read_facts(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
-        raise QkvError(path, say("not the state of a training run", "不是训练状态"),
-                       say("choose a folder under checkpoints/", "请选择 checkpoints/ 下的文件夹")) from error
+        raise QkvError(path, _("not the state of a training run"),
+                       _("choose a folder under checkpoints/")) from error
 
 
 def as_json(facts: Mapping[str, Any]) -> bytes:
@@ -172,8 +170,8 @@ def shapes_of(optimizer: torch.optim.Optimizer) -> list[list[list[int]]]:
 def refuse_other_optimizer(optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]) -> None:
     kind = type(optimizer).__name__
     if facts["kind"] != kind:
-        wrong = say(f"saved by {facts['kind']}, not {kind}", f"由 {facts['kind']} 保存，而不是 {kind}")
-        raise QkvError("optimizer", wrong, say("resume with the recipe of the run", "请用原来的训练配方继续"))
+        wrong = _("saved by {kind}, not {kind2}", kind=facts['kind'], kind2=kind)
+        raise QkvError("optimizer", wrong, _("resume with the recipe of the run"))
     if facts["shapes"] != shapes_of(optimizer):
-        raise QkvError("optimizer", say("saved for a model of other shapes", "保存时的模型形状不同"),
-                       say("resume with the model of the run", "请用原来的模型继续"))
+        raise QkvError("optimizer", _("saved for a model of other shapes"),
+                       _("resume with the model of the run"))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.model_option import build_spec, is_file
 from qkv.model.spec import LmHead, MaskedHead, Spec
 
@@ -18,11 +18,11 @@ def translation_spec(model: Mapping[str, Any], vocab_size: int, source_vocab_siz
     """An encoder-decoder for these vocabularies; None for the source: one vocabulary for both sides."""
     spec, name = build_spec(model), model["preset"]
     if spec.encoder is None or spec.decoder is None:
-        wrong = say(f"'{name}' is no encoder-decoder", f"'{name}' 不是编码器-解码器")
-        raise QkvError("model", wrong, say("translation needs both stacks, as in 'tiny'", "翻译需要两个栈，例如 'tiny'"))
+        wrong = _("'{name}' is no encoder-decoder", name=name)
+        raise QkvError("model", wrong, _("translation needs both stacks, as in 'tiny'"))
     if spec.decoder.sees != "past":
-        wrong = say(f"the decoder of '{name}' sees the future", f"'{name}' 的解码器能看到未来")
-        raise QkvError("model", wrong, say('give its decoder "sees": "past"', '请让解码器 "sees": "past"'))
+        wrong = _("the decoder of '{name}' sees the future", name=name)
+        raise QkvError("model", wrong, _('give its decoder "sees": "past"'))
     return replace(spec, vocab_size=vocab_size, source_vocab_size=source_vocab_size)
 
 
@@ -30,8 +30,8 @@ def generation_spec(model: Mapping[str, Any], vocab_size: int, context: int) -> 
     """A causal decoder for this vocabulary and windows of this many tokens."""
     spec, name = build_spec(model), model["preset"]
     if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past" or not isinstance(spec.head, LmHead):
-        wrong = say(f"'{name}' is no language model", f"'{name}' 不是语言模型")
-        raise QkvError("model", wrong, say("it needs a decoder alone, as in 'llama'", "需要只有解码器的模型，例如 'llama'"))
+        wrong = _("'{name}' is no language model", name=name)
+        raise QkvError("model", wrong, _("it needs a decoder alone, as in 'llama'"))
     return replace(spec, vocab_size=vocab_size, max_len=context)
 
 
@@ -39,8 +39,8 @@ def embedding_spec(model: Mapping[str, Any], vocab_size: int, predicts_masked: b
     """An encoder for this vocabulary; with a head over the vocabulary if it is trained on masked tokens."""
     spec, name = build_spec(model), model["preset"]
     if spec.encoder is None or spec.decoder is not None:
-        wrong = say(f"'{name}' is no encoder alone", f"'{name}' 不是单独的编码器")
-        raise QkvError("model", wrong, say("sentence vectors need one, as in 'minilm'", "句向量需要它，例如 'minilm'"))
+        wrong = _("'{name}' is no encoder alone", name=name)
+        raise QkvError("model", wrong, _("sentence vectors need one, as in 'minilm'"))
     own = isinstance(spec.head, LmHead | MaskedHead) and not is_file(name)  # where a file names no head, LmHead is read
     head = spec.head if own else MaskedHead()
     return replace(spec, vocab_size=vocab_size, head=head if predicts_masked else None)

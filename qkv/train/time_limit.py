@@ -9,7 +9,7 @@ the decay is shortened and recorded as `decay_changes`. Explained in docs/traini
 from dataclasses import replace
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.train.recipe import Recipe
 from qkv.train.report import Pace
 from qkv.train.schedule import share_of_peak
@@ -26,9 +26,8 @@ def check_time_limit(recipe: Recipe) -> None:
     falls_at_once = recipe.schedule == "wsd" and recipe.decay_share == 1
     if recipe.max_minutes and (recipe.schedule == "cosine" or falls_at_once):
         given = "schedule wsd, decay_share 1" if falls_at_once else "schedule cosine"
-        wrong = say(f"with {given} every learning rate depends on the number of steps", f"{given} 下每一步的学习率都取决于总步数")
-        raise QkvError("max_minutes", wrong, say("use wsd with decay_share below 1, constant, inverse_sqrt or paper",
-                                                 "请用 decay_share 小于 1 的 wsd，或 constant、inverse_sqrt、paper"))
+        wrong = _("with {given} every learning rate depends on the number of steps", given=given)
+        raise QkvError("max_minutes", wrong, _("use wsd with decay_share below 1, constant, inverse_sqrt or paper"))
 
 
 class TimeLimit:
@@ -72,8 +71,7 @@ class TimeLimit:
     def text(self, steps: int) -> str:
         """What was chosen, for people."""
         limit, speed = f"{self.recipe.max_minutes:g}", f"{self.seconds_per_step:.2f}"
-        return say(f"time limit {limit} min: {steps} of {self.recipe.steps} steps ({speed} s a step)",
-                   f"时限 {limit} 分钟：{self.recipe.steps} 步中取 {steps} 步（每步 {speed} 秒）")
+        return _("time limit {limit} min: {steps} of {steps2} steps ({speed} s a step)", limit=limit, steps=steps, steps2=self.recipe.steps, speed=speed)
 
     def _timed(self, pace: Pace, earlier: float) -> bool:
         if pace.steps == SLOW_STEPS:

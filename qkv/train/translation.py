@@ -19,7 +19,7 @@ from qkv.data.batches import BatchPlan, Lengths, PairBatch, TurnPlan, collate, p
 from qkv.data.store import Store
 from qkv.evaluate.scores import score
 from qkv.generate.decode import greedy
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided_loss
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
@@ -169,9 +169,9 @@ class Translation:
         outputs = use(sources, beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)
         scores = score(outputs, references, recipe.target_language or "", recipe.bleu_tokenize or "")
         return Final(
-            data={say("pairs", "句对"): len(self.train.source_texts), say("held out", "验证句对"): len(sources),
-                  say("vocabulary", "词表"): self.spec.vocab_size},
-            scores={say(f"held out, beam {recipe.beam_size}", f"验证集，束宽 {recipe.beam_size}"): str(scores)},
+            data={_("pairs"): len(self.train.source_texts), _("held out"): len(sources),
+                  _("vocabulary"): self.spec.vocab_size},
+            scores={_("held out, beam {beam_size}", beam_size=recipe.beam_size): str(scores)},
             example=(sources[0], use(sources[:1])[0]),  # as the card's own lines translate it
         )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.learn import learn
 from qkv.text.lines import write_text
 from qkv.text.pipeline import Choices
@@ -51,8 +51,8 @@ def _refuse_other(noted: dict[str, object], wishes: dict[str, object]) -> None:
     """A resumed run keeps its tokenizer, so the recipe must still ask for that one; old notes do not tell the prefix space."""
     noted = {PREFIX_SPACE: wishes[PREFIX_SPACE], **noted}
     if any(noted.get(name) != wish for name, wish in wishes.items()):
-        wrong = say("the run learned another tokenizer", "该训练用的是另一个分词器")
-        raise QkvError("tokenizer, vocab_size", wrong, say("leave both as they were, or choose another --out", "请保持原样，或另选 --out"))
+        wrong = _("the run learned another tokenizer")
+        raise QkvError("tokenizer, vocab_size", wrong, _("leave both as they were, or choose another --out"))
 
 
 def keep_given(path: Path, tokenizer: Tokenizer) -> None:
@@ -70,6 +70,6 @@ def _learned(kind: str, vocab_size: int, texts: Iterable[str], choices: Choices)
     # Words and characters are what there is; merges were asked for by number and must not silently be fewer.
     if kind not in ("word", "char") and tokenizer.vocab_size < vocab_size:
         found = tokenizer.vocab_size
-        wrong = say(f"this text supports only {found:,} pieces, not {vocab_size:,}", f"这些文本只够 {found:,} 个片段，而不是 {vocab_size:,} 个")
-        raise QkvError("vocab_size", wrong, say(f"use at most {found:,}", f"最多用 {found:,}"))
+        wrong = _("this text supports only {found:,} pieces, not {vocab_size:,}", found=found, vocab_size=vocab_size)
+        raise QkvError("vocab_size", wrong, _("use at most {found:,}", found=found))
     return tokenizer

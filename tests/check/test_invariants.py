@@ -13,7 +13,7 @@ import qkv.check.checked_model
 import qkv.model.transformer
 from qkv.check.checked_model import Subject
 from qkv.check.invariants import CHECKS, prove
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model.attention import FusedCore
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Experts, Gated, Heads, Learned, LmHead

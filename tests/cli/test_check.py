@@ -11,7 +11,7 @@ import torch
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer

@@ -12,7 +12,7 @@ from qkv.checkpoint import convert, parity
 from qkv.checkpoint.load import load_folder
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.pipeline import Translator
 
 

@@ -10,7 +10,7 @@ import pytest
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model.door import from_json
 from qkv.model.presets import preset
 from qkv.model.transformer import Transformer

@@ -10,7 +10,7 @@ import pytest
 
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model.door import to_json
 from qkv.model.presets import PRESETS, preset
 

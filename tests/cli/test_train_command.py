@@ -8,7 +8,7 @@ import pytest
 
 from qkv.cli import main
 from qkv.data.builtin import builtin_pairs
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
 from qkv.train.state import saved_steps

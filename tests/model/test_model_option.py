@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model import spec as s
 from qkv.model.door import to_json
 from qkv.model.model_option import arguments_of, build_spec, complete_option

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_models import SPECS, both, decoder, encoder
 
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model import spec as s
 from qkv.model.door import check, from_json, to_json
 from qkv.model.presets import PRESETS, preset

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from qkv.errors import QkvError
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.model.presets import ARGUMENTS
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import LIMITS, explain, read_recipe

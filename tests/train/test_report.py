@@ -15,7 +15,7 @@ from PIL import Image
 
 from qkv.errors import QkvError
 from qkv.evaluate.scores import score
-from qkv.language import set_language
+from qkv.messages import set_language
 from qkv.train.card import Facts, model_card
 from qkv.train.report import TIMES, Pace, Reporter, as_time, draw_curves, read_metrics
 

@@ -18,7 +18,7 @@ from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
 from qkv.checkpoint.parity import Report
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text.special_tokens import decoder_start_id, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
@@ -81,8 +81,8 @@ def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     """What stands in qkv.json; the ids are those of pipeline.Translator and Generator."""
     source, target, spec = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target"), loaded.model.spec
     if source.eos_id is None or target.eos_id is None:
-        raise QkvError(say("tokenizer", "分词器"), say("it has no <eos>", "缺少 <eos>"),
-                       say("CTranslate2 needs a token that ends a text", "CTranslate2 需要一个结束文本的词元"))
+        raise QkvError(_("tokenizer"), _("it has no <eos>"),
+                       _("CTranslate2 needs a token that ends a text"))
     pad = target.eos_id if target.pad_id is None else target.pad_id
     start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
     facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
@@ -104,6 +104,6 @@ def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
 def tokenizer_of(loaded: LoadedModel, side: str) -> Tokenizer:
     found = loaded.tokenizer(side)
     if found is None:
-        raise QkvError(say("model folder", "模型文件夹"), say("no tokenizer.json", "没有 tokenizer.json"),
-                       say("CTranslate2 needs the names of all tokens", "CTranslate2 需要所有词元的名字"))
+        raise QkvError(_("model folder"), _("no tokenizer.json"),
+                       _("CTranslate2 needs the names of all tokens"))
     return found

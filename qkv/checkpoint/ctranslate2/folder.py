@@ -10,31 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import N_, _
 from qkv.text.tokenizer import Tokenizer
 
 NEEDED = {"translator": {"dtype", "max_len", "bos", "eos", "pad"},
           "generator": {"dtype", "max_len", "begin", "first", "ends"}}  # of qkv.json, by its kind
 WRONG_KIND = {
-    "translator": (("not a translator", "不是翻译模型"), ("a translator has an encoder", "翻译模型要有编码器")),
-    "generator": (("not a language model", "不是语言模型"), ("one has a decoder alone", "语言模型只有解码器")),
+    "translator": (N_("not a translator"), N_("a translator has an encoder")),
+    "generator": (N_("not a language model"), N_("one has a decoder alone")),
 }
 
 
 def read_facts(folder: Path, kind: str = "") -> dict[str, Any]:
     """qkv.json of a translator or a generator; of whichever it is if no kind is asked for."""
     if not folder.is_dir():
-        raise QkvError(folder, say("no such folder", "没有这个文件夹"), say("check the path", "请检查路径"))
+        raise QkvError(folder, _("no such folder"), _("check the path"))
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
-        raise QkvError(folder, say("no CTranslate2 model", "不是 CTranslate2 模型"), say(
-            "write one: qkv export FOLDER --to ctranslate2 --out NEW", "请先写出：qkv export FOLDER --to ctranslate2 --out NEW"))
+        raise QkvError(folder, _("no CTranslate2 model"), _("write one: qkv export FOLDER --to ctranslate2 --out NEW"))
     facts = read_json(folder / "qkv.json")
     needed = NEEDED.get(str(facts.get("kind"))) if isinstance(facts, dict) else None
     if needed is None or not needed <= facts.keys():
         raise damaged(folder / "qkv.json")
     if kind and facts["kind"] != kind:
         wrong, right = WRONG_KIND[kind]
-        raise QkvError(folder, say(*wrong), say(*right))
+        raise QkvError(folder, _(wrong), _(right))
     return facts
 
 
@@ -61,7 +60,7 @@ def read_json(path: Path) -> Any:
 
 
 def damaged(path: Path) -> QkvError:
-    return QkvError(path, say("missing or damaged", "缺失或已损坏"), say("export the model again", "请重新导出模型"))
+    return QkvError(path, _("missing or damaged"), _("export the model again"))
 
 
 def compute_type(facts: dict[str, Any], device: str) -> str:
@@ -76,18 +75,18 @@ def compute_type(facts: dict[str, Any], device: str) -> str:
 def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
     """CTranslate2's Translator or Generator with the threads that suit the arithmetic: int8 kernels of tiny models are slower with two."""
     if find_spec("ctranslate2") is None:
-        raise QkvError("ctranslate2", say("is not installed", "没有安装"), "pip install 'qkv[convert]'")
+        raise QkvError("ctranslate2", _("is not installed"), "pip install 'qkv[convert]'")
     import ctranslate2
 
     if device not in ("cpu", "cuda") or (device == "cuda" and not ctranslate2.get_cuda_device_count()):
-        raise QkvError("device", say(f"no '{device}' here", f"这里没有 '{device}'"), say("use cpu", "请用 cpu"))
+        raise QkvError("device", _("no '{device}' here", device=device), _("use cpu"))
     threads = 1 if dtype == "int8" else int(os.environ.get("OMP_NUM_THREADS") or physical_cores())
     try:
         return getattr(ctranslate2, kind)(str(folder), device=device, compute_type=dtype, intra_threads=threads)
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise QkvError(folder, say(f"CTranslate2 cannot read it ({reason})", f"CTranslate2 无法读取（{reason}）"),
-                       say("export the model again", "请重新导出模型")) from None
+        raise QkvError(folder, _("CTranslate2 cannot read it ({reason})", reason=reason),
+                       _("export the model again")) from None
 
 
 def physical_cores() -> int:

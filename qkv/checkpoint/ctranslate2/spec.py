@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 from qkv.model import spec as s
 from qkv.model.positions import sinusoids
 from qkv.model.possible import turned_width
@@ -26,13 +26,13 @@ def refuse_inexpressible(spec: s.Spec) -> None:
     """One line that names every part for which CTranslate2 has no words."""
     parts = list(inexpressible(spec))
     if parts:
-        raise QkvError("model.json", say(f"CTranslate2 has no way to say {', '.join(parts)}", f"CTranslate2 无法表达 {'、'.join(parts)}"),
-                       say("such a model stays in our own format", "这样的模型请保留我们的格式"))
+        raise QkvError("model.json", _("CTranslate2 has no way to say {parts}", parts=listed(parts)),
+                       _("such a model stays in our own format"))
 
 
 def inexpressible(spec: s.Spec) -> Iterator[str]:
     if spec.decoder is None or spec.decoder.sees != "past":
-        yield say("a model that writes nothing word by word", "不逐词写出文字的模型")
+        yield _("a model that writes nothing word by word")
     if not isinstance(spec.head, s.LmHead):
         yield f"head {spec.head.kind if spec.head else None}"
     if spec.token_types:
@@ -41,10 +41,10 @@ def inexpressible(spec: s.Spec) -> Iterator[str]:
         yield f"positions.scaling {spec.positions.scaling.kind}"
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
-            yield f"{side}.layers {say('that differ', '各不相同')}"
+            yield _("{side}.layers that differ", side=side)
         yield from (f"{side}.{part}" for part in inexpressible_in(stack))
     if len({layer.norm.eps for stack in stacks(spec).values() for layer in stack.layers}) > 1:
-        yield say("two sizes of norm.eps", "两种 norm.eps")
+        yield _("two sizes of norm.eps")
 
 
 def inexpressible_in(stack: s.Stack) -> Iterator[str]:
@@ -52,13 +52,13 @@ def inexpressible_in(stack: s.Stack) -> Iterator[str]:
     if layer.norm.kind == "batch":
         yield "norm batch"
     if stack.final_norm and layer.norm.place == "post":
-        yield say("final_norm after post-norm layers", "后归一化层之后的 final_norm")
+        yield _("final_norm after post-norm layers")
     if not isinstance(mixer, s.Heads):
         yield f"mixer {mixer.kind}"
     elif mixer.window is not None:
         yield f"window {mixer.window}"
     elif layer.cross is not None and shape_of(layer.cross) != shape_of(mixer):
-        yield say("cross with heads of another shape", "形状不同的 cross 头")
+        yield _("cross with heads of another shape")
     if layer.cross is not None and layer.cross.qk_norm:
         yield "cross.qk_norm"  # CTranslate2 4.8 norms the queries of all heads as one: another number
     if isinstance(layer.feed_forward, s.Experts):

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import Activation, Heads, Layer
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -34,7 +34,7 @@ class Config:
         """A positive whole number."""
         value = self._get(name, default)
         if type(value) is not int or not 0 < value <= most:
-            raise self.wrong(name, value, say(f"a whole number from 1 to {most:,}", f"应为 1 到 {most:,} 的整数"))
+            raise self.wrong(name, value, _("a whole number from 1 to {most:,}", most=most))
         return value
 
     def layers(self, name: str) -> int:
@@ -44,14 +44,14 @@ class Config:
         """A positive number."""
         value = self._get(name, default)
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-            raise self.wrong(name, value, say("a positive number", "应为正数"))
+            raise self.wrong(name, value, _("a positive number"))
         return float(value)
 
     def share(self, name: str, default: float) -> float:
         """A dropout probability; where there is none, 0."""
         value = self._get(name, default)
         if type(value) not in (int, float) or not 0 <= value < 1:
-            raise self.wrong(name, value, say("a number from 0 to 1", "应为 0 到 1 的数"))
+            raise self.wrong(name, value, _("a number from 0 to 1"))
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -63,7 +63,7 @@ class Config:
     def activation(self, name: str, default: str) -> Activation:
         value = self._get(name, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
-            raise self.wrong(name, value, say("we know ", "可用：") + ", ".join(ACTIVATIONS))
+            raise self.wrong(name, value, _("we know ") + ", ".join(ACTIVATIONS))
         return ACTIVATIONS[value]
 
     def table(self, name: str) -> "Config | None":
@@ -72,7 +72,7 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.wrong(name, value, say("a table", "应为表"))
+            raise self.wrong(name, value, _("a table"))
         return Config(f"{self.where}, {name}", value)
 
     def only(self, **known: Any) -> None:
@@ -80,7 +80,7 @@ class Config:
         for name, value in known.items():
             found = self.fields.get(name)
             if found is not None and found != value:
-                raise self.wrong(name, found, say(f"only {value!r} can be imported", f"只能导入 {value!r}"))
+                raise self.wrong(name, found, _("only {value!r} can be imported", value=value))
 
     def has(self, name: str) -> bool:
         return self.fields.get(name) is not None
@@ -94,13 +94,12 @@ class Config:
     def wrong(self, name: str, value: Any, right: str) -> QkvError:
         shown = repr(value)
         shown = shown if len(shown) < 80 else shown[:77] + "..."
-        return QkvError(f"{self.where}, {name}", say(f"cannot be {shown}", f"不能是 {shown}"), right)
+        return QkvError(f"{self.where}, {name}", _("cannot be {shown}", shown=shown), right)
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.fields.get(name)
         if value is None and default is REQUIRED:
-            raise QkvError(f"{self.where}, {name}", say("is missing", "缺失"), say("is this the model's own config?",
-                                                                                 "这是该模型的 config 吗？"))
+            raise QkvError(f"{self.where}, {name}", _("is missing"), _("is this the model's own config?"))
         return default if value is None else value
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from qkv.checkpoint.families.config import Config
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
 
@@ -29,7 +29,7 @@ def read_scaling(rope: Config, config: Config) -> LinearScaling | LlamaScaling |
             return LlamaScaling(rope.number("factor"), rope.number("low_freq_factor"), rope.number("high_freq_factor"),
                                 first_len(rope, config))
         case "yarn": return read_yarn(rope, config)
-    raise rope.wrong("rope_type", kind, say("we know default, linear, llama3, yarn", "可用：default、linear、llama3、yarn"))
+    raise rope.wrong("rope_type", kind, _("we know default, linear, llama3, yarn"))
 
 
 def read_yarn(rope: Config, config: Config) -> YarnScaling:

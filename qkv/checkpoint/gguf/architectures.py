@@ -15,7 +15,7 @@ from qkv.checkpoint.families.config import biased_heads, grouped
 from qkv.checkpoint.huggingface.export import expressed, mendable, nearest, refuse_inexpressible
 from qkv.checkpoint.names import Row
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.spec import (
     Dense,
     Experts,
@@ -203,10 +203,10 @@ def choose(spec: Spec) -> tuple[Architecture, Spec]:
     targets = [(one, target) for one in ARCHITECTURES if (target := one.nearest(spec)) is not None]
     if not targets:
         names = ", ".join(one.name for one in ARCHITECTURES)
-        raise QkvError("model.json", say("llama.cpp has no model of this shape that we write", "llama.cpp 没有我们能写的这种结构"),
-                       say(f"we write {names}", f"可写：{names}"))
+        raise QkvError("model.json", _("llama.cpp has no model of this shape that we write"),
+                       _("we write {names}", names=names))
     chosen, target, parts = nearest(spec, targets, can_mend)
-    refuse_inexpressible(parts, say(f"GGUF's nearest architecture, {chosen.name},", f"GGUF 最接近的架构 {chosen.name}"))
+    refuse_inexpressible(parts, _("GGUF's nearest architecture, {name},", name=chosen.name))
     return chosen, target
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 from qkv.text.ranks import PATTERNS
 from qkv.text.special_tokens import SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
@@ -26,8 +26,8 @@ def add_tokenizer(writer: Any, loaded: LoadedModel, size: int) -> None:
     """All that a file says about its vocabulary of `size` ids."""
     tokenizer = loaded.tokenizers.get("tokenizer")
     if tokenizer is None:
-        raise QkvError(say("model folder", "模型文件夹"), say("no tokenizer.json", "没有 tokenizer.json"),
-                       say("llama.cpp needs one", "llama.cpp 需要它"))
+        raise QkvError(_("model folder"), _("no tokenizer.json"),
+                       _("llama.cpp needs one"))
     if "ByteLevel" in str(tokenizer.rules["decoder"]):
         add_byte_level(writer, tokenizer)
     else:
@@ -59,7 +59,7 @@ def add_special(writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> N
     """The special token ids, and whether bos is put before every prompt."""
     known = generation_tokens(tokenizer, stored)
     if len(known.begin) > 1:
-        refuse([say("several tokens before every text", "每段文本前的多个词元")])
+        refuse([_("several tokens before every text")])
     start = tokenizer.bos_id if stored.start_id is None else stored.start_id
     ids = {"bos": known.begin[0] if known.begin else start, "eos": known.ends[0] if known.ends else None,
            "unk": tokenizer.unk_id, "pad": tokenizer.pad_id if stored.pad_id is None else stored.pad_id}
@@ -77,7 +77,7 @@ def add_byte_level(writer: Any, tokenizer: Tokenizer) -> None:
     cut = cut_of(rules["pre_tokenizer"])
     wrong = list(plain_faults(tokenizer))
     if cut is None:
-        wrong.append(say("its way to cut text into words", "切词方式"))
+        wrong.append(_("its way to cut text into words"))
     elif bool(rules["model"].get("ignore_merges")) != (cut == "llama-bpe"):
         wrong.append(f"ignore_merges {rules['model'].get('ignore_merges')}")
     refuse(wrong)
@@ -103,9 +103,9 @@ def add_sentencepiece(writer: Any, tokenizer: Tokenizer, size: int) -> None:
     rules, wrong = tokenizer.rules, list(plain_faults(tokenizer))
     begins = space_before(rules)
     if begins is None:
-        wrong.append(say("its way to treat spaces", "对空格的处理"))
+        wrong.append(_("its way to treat spaces"))
     if not rules["model"].get("byte_fallback") or any(byte not in rules["model"]["vocab"] for byte in BYTES):
-        wrong.append(say("a vocabulary without bytes", "没有字节的词表"))
+        wrong.append(_("a vocabulary without bytes"))
     refuse(wrong)
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
@@ -128,13 +128,13 @@ def scores_of(rules: dict[str, Any], size: int) -> list[float]:
     for number, tied in enumerate(ties(merges)):
         alike = {a + b for a, b in tied}
         if len(alike) > 1 and tied != sorted(tied, key=lambda pair: (ids[pair[0]], ids[pair[1]])):
-            refuse([say("merges that are not in the order of scores", "不按得分排列的合并")])
+            refuse([_("merges that are not in the order of scores")])
         for piece in alike:
             scores[ids[piece]] = -float(number + 1)
     known = set(merges)
     cuts = {(piece[:i], piece[i:]) for piece in {a + b for a, b in merges} for i in range(1, len(piece))}
     if any(a in ids and b in ids and (a, b) not in known for a, b in cuts):  # llama.cpp would merge these too
-        refuse([say("merges that leave out a way to a piece", "缺少某些片段组合的合并")])
+        refuse([_("merges that leave out a way to a piece")])
     return scores
 
 
@@ -158,12 +158,12 @@ def plain_faults(tokenizer: Tokenizer) -> Iterator[str]:
     if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
         yield f"{model.get('end_of_word_suffix') or model.get('continuing_subword_prefix')}"
     if tokenizer.adds_prefix_space:
-        yield say("add_prefix_space (train with add_prefix_space: false)", "add_prefix_space（训练时请设 add_prefix_space: false）")
+        yield _("add_prefix_space (train with add_prefix_space: false)")
     elif "ByteLevel" in str(rules["decoder"]) and rules["normalizer"]:
         yield f"normalizer {rules['normalizer']['type']}"
     plain = [token["content"] for token in rules["added_tokens"] if not token["special"]]
     if plain:
-        yield say(f"added words ({', '.join(plain[:5])})", f"附加词（{'、'.join(plain[:5])}）")
+        yield _("added words ({plain})", plain=listed(plain[:5]))
 
 
 def merges_of(rules: dict[str, Any]) -> list[tuple[str, str]]:
@@ -174,6 +174,5 @@ def merges_of(rules: dict[str, Any]) -> list[tuple[str, str]]:
 
 def refuse(parts: list[str]) -> None:
     if parts:
-        raise QkvError("tokenizer.json", say(f"llama.cpp has no way to say {', '.join(parts)}", f"llama.cpp 无法表达 {'、'.join(parts)}"),
-                       say("it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes",
-                           "它认识字节级 BPE（GPT-2 与 Llama 3 式）和带字节的 SentencePiece BPE"))
+        raise QkvError("tokenizer.json", _("llama.cpp has no way to say {parts}", parts=listed(parts)),
+                       _("it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes"))

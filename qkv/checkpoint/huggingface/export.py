@@ -24,7 +24,7 @@ from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_file
 from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.checkpoint.names import Family, links, to_theirs
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 from qkv.model.spec import Sinusoidal, Spec
 from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import Template, encoder_template, generation_tokens, translation_template
@@ -72,10 +72,10 @@ def choose_family(spec: Spec) -> tuple[Family, dict[str, Any], Spec]:
     if reasons and not targets:
         raise reasons[0]
     if not targets:
-        raise QkvError("model.json", say("no family of Hugging Face has this shape", "Hugging Face 没有这种结构的模型族"),
-                       say(f"we write {', '.join(FAMILIES)}", f"可写：{'、'.join(FAMILIES)}"))
+        raise QkvError("model.json", _("no family of Hugging Face has this shape"),
+                       _("we write {families}", families=listed(FAMILIES)))
     (family, config), target, parts = nearest(spec, targets, mendable)
-    refuse_inexpressible(parts, say(f"the nearest family, {family.model_type},", f"最接近的模型族 {family.model_type}"))
+    refuse_inexpressible(parts, _("the nearest family, {model_type},", model_type=family.model_type))
     return family, config, target
 
 
@@ -87,14 +87,14 @@ def nearest(
     for kind, target in targets:
         gaps = list(differences(asdict(canonical(spec)), asdict(canonical(target))))
         tries.append((kind, target, [f"{gap[0]} {gap[1]!r}" for gap in gaps if not mendable(*gap)], len(gaps)))
-    kind, target, parts, _ = min(tries, key=lambda one: (len(one[2]), one[3]))
+    kind, target, parts, _distance = min(tries, key=lambda one: (len(one[2]), one[3]))
     return kind, target, parts
 
 
 def refuse_inexpressible(parts: list[str], who: str) -> None:
     if parts:
-        raise QkvError("model.json", say(f"{who} has no way to say {', '.join(parts)}", f"{who} 无法表达 {'、'.join(parts)}"),
-                       say("such a model stays in our own format", "这样的模型请保留我们的格式"))
+        raise QkvError("model.json", _("{who} has no way to say {parts}", who=who, parts=listed(parts)),
+                       _("such a model stays in our own format"))
 
 
 def _head_names(spec: Spec) -> list[str]:
@@ -227,12 +227,12 @@ def as_json(fields: Mapping[str, Any]) -> bytes:
 
 def refuse_not_installed(name: str) -> None:
     if find_spec(name) is None:
-        raise QkvError(name, say("is not installed", "没有安装"), "pip install 'qkv[convert]'")
+        raise QkvError(name, _("is not installed"), "pip install 'qkv[convert]'")
 
 
 def refuse_occupied(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise QkvError(path, say("is there already", "已存在"), say("choose another --out", "请另选 --out"))
+        raise QkvError(path, _("is there already"), _("choose another --out"))
 
 
 def write(path: Path, files: Mapping[str, disk.Content]) -> None:

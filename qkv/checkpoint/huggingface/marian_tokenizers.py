@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from qkv.checkpoint.shards import inside, read_table
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _
 from qkv.text import spm
 from qkv.text.tokenizer import Tokenizer
 
@@ -34,9 +34,8 @@ def read_pieces(folder: Path, name: str) -> list[str]:
     """The pieces of a list, in the order of their numbers."""
     ids = read_table(folder, name)
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or "<unk>" not in ids:
-        raise QkvError(folder / name, say("does not number its pieces from 0 on, with <unk> among them",
-                                          "没有从 0 起连续编号，或缺少 <unk>"),
-                       say("is the download complete?", "下载完整吗？"))
+        raise QkvError(folder / name, _("does not number its pieces from 0 on, with <unk> among them"),
+                       _("is the download complete?"))
     return sorted(ids, key=lambda piece: ids[piece])
 
 
@@ -45,8 +44,8 @@ def read_side(folder: Path, name: str, numbers: str) -> Tokenizer:
     inside(folder, name)  # no link leads out
     model = spm.read_model(folder / name)
     if model.algorithm != spm.UNIGRAM:
-        raise QkvError(folder / name, say("is not a unigram model", "不是 unigram 模型"),
-                       say("OPUS-MT's are; is it one of them?", "OPUS-MT 的都是；它是其中之一吗？"))
+        raise QkvError(folder / name, _("is not a unigram model"),
+                       _("OPUS-MT's are; is it one of them?"))
     pieces = read_pieces(folder, numbers)
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == spm.NORMAL}
     numbered = [spm.Piece(text, scores.get(text, NEVER), KINDS.get(text, spm.NORMAL)) for text in pieces]

@@ -22,7 +22,7 @@ from qkv.checkpoint.names import Family, links, to_ours, to_theirs
 from qkv.checkpoint.shards import TYPES, Shards, inside, read_table
 from qkv.checkpoint.weights import refuse_mismatch, reset_balance
 from qkv.errors import QkvError, near_miss
-from qkv.language import say
+from qkv.messages import _
 from qkv.model.door import check
 from qkv.model.spec import Experts, Spec
 from qkv.model.transformer import Transformer
@@ -87,8 +87,7 @@ def family_of(config: Config) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise config.wrong("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
     if config.has("quantization_config"):
-        raise config.wrong("quantization_config", config.fields["quantization_config"], say(
-            "take the checkpoint with whole weights (bf16, f16, f32)", "请使用未量化的检查点（bf16、f16、f32）"))
+        raise config.wrong("quantization_config", config.fields["quantization_config"], _("take the checkpoint with whole weights (bf16, f16, f32)"))
     return FAMILIES[kind]
 
 
@@ -99,9 +98,8 @@ def refuse_boasts(spec: Spec, shards: Shards, config: Config) -> None:
     told = len(layers) + sum(part.n_experts for part in parts if isinstance(part, Experts))
     if told > len(shards.entries):
         held = len(shards.entries)
-        raise QkvError(config.where, say(f"tells of {told:,} layers and experts, and the files hold only {held:,} weights",
-                                         f"说有 {told:,} 个层和专家，而文件中只有 {held:,} 个权重"),
-                       say("is the download complete?", "下载完整吗？"))
+        raise QkvError(config.where, _("tells of {told:,} layers and experts, and the files hold only {held:,} weights", told=told, held=held),
+                       _("is the download complete?"))
 
 
 # ── Weights ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,11 +140,10 @@ def refuse_misfits(shards: Shards, names: dict[str, str], wanted: dict[str, Tens
     """One message with all weights that are missing, unknown, of another shape or no numbers."""
     missing = [name for name in wanted if name not in names]
     found = {name: shards.entries[stored] for name, stored in names.items()}
-    shapes = [f"{name}: {one.shape}{say(', not ', '，应为 ')}{tuple(wanted[name].shape)}"
+    shapes = [_("{name}: {shape}, not {wanted}", name=name, shape=one.shape, wanted=tuple(wanted[name].shape))
               for name, one in found.items() if one.shape != tuple(wanted[name].shape)]
     kinds = [f"{name}: {one.kind}" for name, one in found.items() if one.kind not in TYPES]
-    refuse_mismatch(shards.folder, missing, unknown, shapes, kinds, say(
-        "is the download complete, and the model what config.json says?", "下载完整吗？模型与 config.json 相符吗？"))
+    refuse_mismatch(shards.folder, missing, unknown, shapes, kinds, _("is the download complete, and the model what config.json says?"))
 
 
 def reader(
@@ -157,9 +154,8 @@ def reader(
         tensor = shards.read(names[name])
         if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():  # the extremes are NaN if any number is
             count = int((~tensor.isfinite()).sum())
-            raise QkvError(shards.folder, say(f"{names[name]} holds {count} numbers that are not finite",
-                                              f"{names[name]} 中有 {count} 个非有限数"),
-                           say("copy or download it again", "请重新复制或下载"))
+            raise QkvError(shards.folder, _("{names} holds {count} numbers that are not finite", names=names[name], count=count),
+                           _("copy or download it again"))
         return tensor.to(device, dtype or tensor.dtype)
     return read
 
@@ -169,9 +165,8 @@ def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
     for copy, original in copies.items():
         same = shards.entries[copy].shape == shards.entries[original].shape and shards.entries[copy].kind in TYPES
         if not same or not torch.equal(shards.read(copy), shards.read(original)):
-            raise QkvError(shards.folder, say(f"{copy} and {original} differ, and config.json says they are one",
-                                              f"{copy} 与 {original} 不同，而 config.json 说它们共用"),
-                           say('is "tie_word_embeddings" right?', '"tie_word_embeddings" 正确吗？'))
+            raise QkvError(shards.folder, _("{copy} and {original} differ, and config.json says they are one", copy=copy, original=original),
+                           _('is "tie_word_embeddings" right?'))
 
 
 # ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from typing import Any
 from qkv.checkpoint.loaded_model import Mode, PoolingConfig
 from qkv.checkpoint.shards import inside, read_json, read_table
 from qkv.errors import QkvError
-from qkv.language import say
+from qkv.messages import _, listed
 
 MODES: dict[str, Mode] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
 
@@ -22,13 +22,12 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
     if not modules:
         return None
     if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
-        raise QkvError(folder / "modules.json", say("is no list of modules", "不是模块列表"), "")
+        raise QkvError(folder / "modules.json", _("is no list of modules"), "")
     kinds = [str(one.get("type", "")).rsplit(".", 1)[-1] for one in modules]
     strange = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
     if strange:
-        raise QkvError(folder / "modules.json", say(f"a module we do not have ({', '.join(strange)})",
-                                                    f"有我们没有的模块（{'、'.join(strange)}）"),
-                       say("Transformer, Pooling and Normalize can be imported", "可导入 Transformer、Pooling 和 Normalize"))
+        raise QkvError(folder / "modules.json", _("a module we do not have ({strange})", strange=listed(strange)),
+                       _("Transformer, Pooling and Normalize can be imported"))
     places = [str(one.get("path", "")) for one, kind in zip(modules, kinds, strict=True) if kind == "Pooling"]
     length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
     return PoolingConfig(read_mode(folder, places[0]) if places else "cls", "Normalize" in kinds,
@@ -42,9 +41,8 @@ def read_mode(folder: Path, place: str) -> Mode:
     modes = [ours for theirs, ours in MODES.items() if fields.get(theirs) is True]
     modes = modes or [mode for mode in MODES.values() if mode == fields.get("pooling_mode")]
     if len(modes) != 1:
-        raise QkvError(folder / place / "config.json", say(f"{len(modes)} ways of pooling that we know",
-                                                           f"我们认识的池化方式有 {len(modes)} 种"),
-                       say("exactly one of ", "应恰为其一：") + ", ".join(MODES))
+        raise QkvError(folder / place / "config.json", _("{n_modes} ways of pooling that we know", n_modes=len(modes)),
+                       _("exactly one of ") + ", ".join(MODES))
     return modes[0]
 
 

@@ -1,0 +1,84 @@
+"""Messages in English and Chinese, by gettext.
+
+Messages are English in the code, inside `_()`; `qkv/locale/zh_CN/LC_MESSAGES/qkv.po` has the Chinese ones. `make messages`
+extracts and compiles them. docs/design-notes.md, "Messages".
+"""
+
+import gettext
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LANGUAGES = ("en", "zh")
+LOCALES = {"en": "en", "zh": "zh_CN"}
+
+
+class Both(NamedTuple):
+    """A message in both languages, for pages on which the reader chooses."""
+
+    en: str
+    zh: str
+
+
+def _from_environment() -> str:
+    """QKV_LANG if it is set, else the language of the locale, else English."""
+    for name in ("QKV_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        value = os.environ.get(name, "")
+        if value:
+            return "zh" if value.lower().startswith("zh") else "en"
+    return "en"
+
+
+_current = _from_environment()
+
+
+def set_language(language: str) -> None:
+    """Choose the language of all later messages: set_language("zh")."""
+    global _current
+    assert language in LANGUAGES, language
+    _current = language
+
+
+def current_language() -> str:
+    return _current
+
+
+def _(message: str, **values: Any) -> str:
+    """The message in the current language, with its placeholders filled in.
+
+    >>> _("no field '{name}'", name="warmup")
+    "no field 'warmup'"
+    """
+    return translate(_current, message, **values)
+
+
+def N_(message: str) -> str:
+    """Mark a message for extraction without translating it; it is translated where it is shown."""
+    return message
+
+
+def both(message: str, **values: Any) -> Both:
+    """The message in both languages. A value that is a `Both` gives each language its own part."""
+    texts = []
+    for language in LANGUAGES:
+        own = {k: getattr(v, language) if isinstance(v, Both) else v for k, v in values.items()}
+        texts.append(translate(language, message, **own))
+    return Both(*texts)
+
+
+def translate(language: str, message: str, **values: Any) -> str:
+    text = message if language == "en" else _catalog(language).gettext(message)
+    return text.format(**values)
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names in one line, separated as in the current language: 'a, b' or 'a、b'."""
+    separator = ", " if _current == "en" else "、"
+    return separator.join(map(str, names))
+
+
+@cache
+def _catalog(language: str) -> gettext.NullTranslations:
+    return gettext.translation("qkv", Path(__file__).with_name("locale"), [LOCALES[language]])
