@@ -16,7 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKS = ("train-translate", "train-generate", "translate-1", "translate-4", "generate-1", "generate-16")
+WORKS = (
+    "train-translate",
+    "train-generate",
+    "translate-1",
+    "translate-4",
+    "generate-1",
+    "generate-16",
+)
 GOAL = 0.55
 BUSY_LOOP = "import os, time\nparent, end = os.getppid(), time.monotonic() + 600\nwhile time.monotonic() < end and os.getppid() == parent: pass"
 
@@ -34,7 +41,9 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("works", nargs="*", metavar="WORK", help=", ".join(WORKS))
     parser.add_argument("--before", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
@@ -50,8 +59,12 @@ def write_corpus(folder: Path) -> None:
     from qkv.data.builtin import builtin_pairs
 
     pairs = builtin_pairs()[0]
-    (folder / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
-    (folder / "text.txt").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    (folder / "pairs.tsv").write_text(
+        "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8"
+    )
+    (folder / "text.txt").write_text(
+        "".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8"
+    )
 
 
 def report(work: str, folder: str, trees: dict[str, Path], rounds: int) -> None:
@@ -65,15 +78,28 @@ def report(work: str, folder: str, trees: dict[str, Path], rounds: int) -> None:
             rates[name].append(measure(work, folder, trees[name]))
     middle = {name: statistics.median(values) for name, values in rates.items()}
     figures = "   ".join(f"{name} {value:9.1f}" for name, value in middle.items())
-    before = f"   quiet / before {middle['quiet'] / middle['before']:.2f}" if "before" in middle else ""
-    print(f"{work:16} {figures}   busy / quiet {middle['busy'] / middle['quiet']:.2f} (goal {GOAL}){before}", flush=True)
+    before = (
+        f"   quiet / before {middle['quiet'] / middle['before']:.2f}" if "before" in middle else ""
+    )
+    print(
+        f"{work:16} {figures}   busy / quiet {middle['busy'] / middle['quiet']:.2f} (goal {GOAL}){before}",
+        flush=True,
+    )
 
 
 def measure(work: str, folder: str, tree: Path) -> float:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment["PYTHONPATH"] = os.pathsep.join([str(tree), str(ROOT)])
     command = [sys.executable, "-m", "benchmarks.busy_worker", work, folder]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"{work} failed:\n{done.stderr}")
     return float(done.stdout.splitlines()[-1])

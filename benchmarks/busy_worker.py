@@ -10,9 +10,18 @@ from pathlib import Path
 SECONDS = 8.0  # of translating or generating
 TRAIN = {
     "train-translate": ["translate", "--source", "pairs.tsv", "--set=model=tiny", "--set=steps=60"],
-    "train-generate": ["generate", "--text", "text.txt", "--set=model.layers=4", "--set=model.d_model=128", "--set=context=64",
-                       "--set=batch_tokens=1536", "--set=steps=150", "--set=vocab_size=1000"],
-}  # fmt: skip
+    "train-generate": [
+        "generate",
+        "--text",
+        "text.txt",
+        "--set=model.layers=4",
+        "--set=model.d_model=128",
+        "--set=context=64",
+        "--set=batch_tokens=1536",
+        "--set=steps=150",
+        "--set=vocab_size=1000",
+    ],
+}
 QUICK = ["--set=valid_bleu=false", "--set=beam_size=1"]
 SKIPPED = 0.3  # of the recorded speeds: the first steps allocate memory
 
@@ -28,7 +37,16 @@ def train(work: str, folder: Path) -> float:
 
     out = folder / work
     shutil.rmtree(out, ignore_errors=True)
-    command = [sys.executable, "-m", "qkv", "train", *TRAIN[work], *(QUICK if "translate" in work else []), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "qkv",
+        "train",
+        *TRAIN[work],
+        *(QUICK if "translate" in work else []),
+        "--out",
+        str(out),
+    ]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     speeds = [step["tokens_per_second"] for step in steps if "tokens_per_second" in step]
@@ -45,7 +63,10 @@ def use(work: str, folder: Path) -> float:
 
     name, beam = work.partition("-")[::2]
     if name == "translate":
-        translator, sentences = qkv.load(folder / "train-translate"), [pair.source for pair in builtin_pairs()[1]][:256]
+        translator, sentences = (
+            qkv.load(folder / "train-translate"),
+            [pair.source for pair in builtin_pairs()[1]][:256],
+        )
         return rate(lambda: len(translator(sentences, beam_size=int(beam), max_length=20)))
     generator = qkv.load(folder / "train-generate")
     prompts = [pair.source[:4] for pair in builtin_pairs()[1]][: int(beam)]

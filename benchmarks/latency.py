@@ -61,7 +61,9 @@ def programs() -> Iterator[tuple[str, float, Callable[[], object]]]:
     drawn = np.random.default_rng(0)
     source = drawn.integers(1, 80, MIB)
     tokens = tokenizer()
-    explorer = explorer_of(decoder_only(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu")), tokens)
+    explorer = explorer_of(
+        decoder_only(tokens.vocab_size, 192, 12, Heads(12, 12, 16), Dense(768, "gelu")), tokens
+    )
     explorer.subject.model.float()
 
     def open_512_tokens() -> None:
@@ -70,9 +72,19 @@ def programs() -> Iterator[tuple[str, float, Callable[[], object]]]:
         explorer.answer(f"{this}/thumbs/decoder/0")
         explorer.answer(f"{this}/attention/decoder/0/3")
 
-    yield "qkv --help", 0.5, lambda: subprocess.run([sys.executable, "-m", "qkv", "--help"], cwd=ROOT, capture_output=True, check=True)
+    yield (
+        "qkv --help",
+        0.5,
+        lambda: subprocess.run(
+            [sys.executable, "-m", "qkv", "--help"], cwd=ROOT, capture_output=True, check=True
+        ),
+    )
     yield "building the built-in corpus", 1, compositions.__wrapped__
-    yield "planning a million pairs", 4, lambda: BatchPlan(source, source, 4096, seed=1).batch(123_456)
+    yield (
+        "planning a million pairs",
+        4,
+        lambda: BatchPlan(source, source, 4096, seed=1).batch(123_456),
+    )
     yield "measuring GFLOP/s for 0.2 s", 1, lambda: measured_gflops(0.2)
     yield "512 tokens, 12 layers x 12 heads, opened", 3, open_512_tokens
 
@@ -81,12 +93,20 @@ def hostile_texts() -> Iterator[tuple[str, float, Callable[[], object]]]:
     """A text and half of it: twice the time, or less."""
     from qkv.text.learn import learn
 
-    tokenizer = learn("bytes", ["the quick brown fox, 1234567890 times", "aaaa aaaa"] * 3, vocab_size=400)
+    tokenizer = learn(
+        "bytes", ["the quick brown fox, 1234567890 times", "aaaa aaaa"] * 3, vocab_size=400
+    )
     digits = "".join(random.Random(0).choices("0123456789", k=2 * MIB))
     for name, text in (("one letter", "a" * 2 * MIB), ("digits", digits)):
         half = text[:MIB]
-        goal = round(2.5 * min(seconds(lambda half=half: tokenizer.encode(half)) for _ in range(ROUNDS)), 3)
-        yield f"2 MiB of {name} (goal: 2.5 times 1 MiB)", goal, lambda text=text: tokenizer.encode(text)
+        goal = round(
+            2.5 * min(seconds(lambda half=half: tokenizer.encode(half)) for _ in range(ROUNDS)), 3
+        )
+        yield (
+            f"2 MiB of {name} (goal: 2.5 times 1 MiB)",
+            goal,
+            lambda text=text: tokenizer.encode(text),
+        )
 
 
 # ── The page ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,12 +125,26 @@ def page_rounds(browser: Any) -> Iterator[tuple[str, float, Callable[[], float]]
         subjects["runs/demo"] = open_explorer(ROOT / "runs" / "demo")
     for name, subject in subjects.items():
         with served(make_app(subject)) as address:
-            yield f"first view of the page, {name}", 1, lambda address=address: first_view(browser, address)
+            yield (
+                f"first view of the page, {name}",
+                1,
+                lambda address=address: first_view(browser, address),
+            )
     tokens = learn("char", ["今天天气真好 abcdefghijklmnopqrstuvwxyz"], 64)
-    long = replace(decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
+    long = replace(
+        decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512
+    )
     with served(make_app(explorer_of(long, tokens))) as address:
-        for part, goal in (("opened", 3), ("attention", 3), ("slowest frame while scrolling", 0.25)):
-            yield f"512 tokens in 144 heads: {part}", goal, lambda part=part: long_text(browser, address)[part]
+        for part, goal in (
+            ("opened", 3),
+            ("attention", 3),
+            ("slowest frame while scrolling", 0.25),
+        ):
+            yield (
+                f"512 tokens in 144 heads: {part}",
+                goal,
+                lambda part=part: long_text(browser, address)[part],
+            )
 
 
 def first_view(browser: Any, address: str) -> float:
@@ -136,13 +170,20 @@ def long_text(browser: Any, address: str) -> dict[str, float]:
         opened = page.evaluate("performance.now() - window.began")
         page.evaluate("window.began = performance.now()")
         page.click("#tab-attention")
-        until(page, "document.querySelector('.panel canvas[data-drawn]') && document.querySelectorAll('.minis canvas[data-drawn]').length >= 12")
+        until(
+            page,
+            "document.querySelector('.panel canvas[data-drawn]') && document.querySelectorAll('.minis canvas[data-drawn]').length >= 12",
+        )
         attention = page.evaluate("performance.now() - window.began")
         frame = page.evaluate("""(async () => { let worst = 0, last = performance.now();
             for (let i = 0; i < 30; i++) { document.querySelector('.minis').scrollTop = i * 20; window.scrollTo(0, i * 20);
                 await new Promise(requestAnimationFrame); worst = Math.max(worst, performance.now() - last); last = performance.now(); }
             return worst; })()""")
-        return {"opened": opened / 1_000, "attention": attention / 1_000, "slowest frame while scrolling": frame / 1_000}
+        return {
+            "opened": opened / 1_000,
+            "attention": attention / 1_000,
+            "slowest frame while scrolling": frame / 1_000,
+        }
 
 
 if __name__ == "__main__":

@@ -38,11 +38,23 @@ def ours(shape: str):
 
     if shape == "gpt2":
         spec = gpt2()
-        layer = replace(spec.decoder.layers[0], mixer=Heads(HEADS, HEADS, D_MODEL // HEADS, bias=True, out_bias=True),
-                        feed_forward=Dense(4 * D_MODEL, "gelu_tanh", bias=True), repeat=LAYERS)
-        spec = replace(spec, vocab_size=VOCAB, d_model=D_MODEL, decoder=replace(spec.decoder, layers=(layer,)), dropout=0.0)
+        layer = replace(
+            spec.decoder.layers[0],
+            mixer=Heads(HEADS, HEADS, D_MODEL // HEADS, bias=True, out_bias=True),
+            feed_forward=Dense(4 * D_MODEL, "gelu_tanh", bias=True),
+            repeat=LAYERS,
+        )
+        spec = replace(
+            spec,
+            vocab_size=VOCAB,
+            d_model=D_MODEL,
+            decoder=replace(spec.decoder, layers=(layer,)),
+            dropout=0.0,
+        )
     else:
-        spec = decoder_only(VOCAB, D_MODEL, LAYERS, Heads(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024))
+        spec = decoder_only(
+            VOCAB, D_MODEL, LAYERS, Heads(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024)
+        )
         spec = replace(spec, head=LmHead(tied=True))
 
     def loss(model, ids, targets):
@@ -56,16 +68,35 @@ def theirs(shape: str):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     if shape == "gpt2":
-        model = GPT2LMHeadModel(GPT2Config(
-            vocab_size=VOCAB, n_positions=1_024, n_embd=D_MODEL, n_layer=LAYERS, n_head=HEADS, resid_pdrop=0.0,
-            embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=VOCAB,
+                n_positions=1_024,
+                n_embd=D_MODEL,
+                n_layer=LAYERS,
+                n_head=HEADS,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )
     else:
-        model = LlamaForCausalLM(LlamaConfig(
-            vocab_size=VOCAB, hidden_size=D_MODEL, intermediate_size=1_024, num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS, num_key_value_heads=HEADS, tie_word_embeddings=True))  # fmt: skip
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCAB,
+                hidden_size=D_MODEL,
+                intermediate_size=1_024,
+                num_hidden_layers=LAYERS,
+                num_attention_heads=HEADS,
+                num_key_value_heads=HEADS,
+                tie_word_embeddings=True,
+            )
+        )
 
     def loss(model, ids, targets):
-        return F.cross_entropy(model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten())
+        return F.cross_entropy(
+            model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten()
+        )
 
     return model, loss
 

@@ -12,11 +12,24 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its tokenizers.py is not the library
+sys.path[0] = str(
+    Path(__file__).resolve().parents[1]
+)  # not this folder: its tokenizers.py is not the library
 
-SIZE = {"vocab_size": 16_000, "hidden_size": 1_024, "intermediate_size": 2_816, "num_hidden_layers": 8, "num_attention_heads": 16}
+SIZE = {
+    "vocab_size": 16_000,
+    "hidden_size": 1_024,
+    "intermediate_size": 2_816,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+}
 ROUNDS = 5
-WAYS = {"read": "theirs", "load_huggingface": "theirs", "load_model": "ours", "transformers": "theirs"}
+WAYS = {
+    "read": "theirs",
+    "load_huggingface": "theirs",
+    "load_model": "ours",
+    "transformers": "theirs",
+}
 
 
 def main() -> None:
@@ -26,12 +39,21 @@ def main() -> None:
         for _ in range(ROUNDS):
             for way, kind in WAYS.items():  # taking turns
                 told[way].append(measured(way, Path(folder) / kind, Path(folder) / f"tiny-{kind}"))
-        best = {way: {name: statistics.median(one[name] for one in rows) for name in rows[0]} for way, rows in told.items()}
-        print(f"{size / 1e6:.0f} MB\n| | CPU s | times reading | s | times reading | peak, times the file |\n|---|---|---|---|---|---|")
+        best = {
+            way: {name: statistics.median(one[name] for one in rows) for name in rows[0]}
+            for way, rows in told.items()
+        }
+        print(
+            f"{size / 1e6:.0f} MB\n| | CPU s | times reading | s | times reading | peak, times the file |\n|---|---|---|---|---|---|"
+        )
         for way, one in best.items():
             cpu, wall = one["cpu"] / best["read"]["cpu"], one["seconds"] / best["read"]["seconds"]
-            told_as = "transformers (maps the file, reads it later)" if way == "transformers" else way
-            print(f"| {told_as} | {one['cpu']:.2f} | {cpu:.2f} | {one['seconds']:.2f} | {wall:.2f} | {one['peak'] / size:.2f} |")
+            told_as = (
+                "transformers (maps the file, reads it later)" if way == "transformers" else way
+            )
+            print(
+                f"| {told_as} | {one['cpu']:.2f} | {cpu:.2f} | {one['seconds']:.2f} | {wall:.2f} | {one['peak'] / size:.2f} |"
+            )
 
 
 def write(folder: Path) -> int:
@@ -41,7 +63,13 @@ def write(folder: Path) -> int:
 
     from qkv.checkpoint.convert import import_folder
 
-    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 50,
+    }
     for name, sizes in (("", SIZE), ("tiny-", small)):
         with torch.device("meta"):
             model = LlamaForCausalLM(LlamaConfig(**sizes))
@@ -56,7 +84,9 @@ def write(folder: Path) -> int:
 
 def measured(way: str, folder: Path, tiny: Path) -> dict[str, float]:
     command = [sys.executable, __file__, way, str(folder), str(tiny)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    return json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    )
 
 
 def load(way: str, folder: Path) -> object:
@@ -81,7 +111,11 @@ def load(way: str, folder: Path) -> object:
 
 
 def kilobytes(field: str) -> int:
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if field in line)
+    return next(
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if field in line
+    )
 
 
 def work(way: str, folder: Path, tiny: Path) -> None:

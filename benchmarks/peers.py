@@ -18,17 +18,38 @@ def marian(size: str) -> nn.Module:
     from transformers import MarianConfig, MarianMTModel
 
     layers, d_model, heads, d_ff, dropout = SIZES[size]
-    return MarianMTModel(MarianConfig(
-        vocab_size=VOCAB, d_model=d_model, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=d_ff, decoder_ffn_dim=d_ff, dropout=dropout, attention_dropout=0.0,
-        activation_dropout=0.0, activation_function="relu", pad_token_id=PAD, eos_token_id=3, decoder_start_token_id=2,
-        scale_embedding=True, max_position_embeddings=512,
-    ))  # fmt: skip
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=VOCAB,
+            d_model=d_model,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            encoder_attention_heads=heads,
+            decoder_attention_heads=heads,
+            encoder_ffn_dim=d_ff,
+            decoder_ffn_dim=d_ff,
+            dropout=dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            activation_function="relu",
+            pad_token_id=PAD,
+            eos_token_id=3,
+            decoder_start_token_id=2,
+            scale_embedding=True,
+            max_position_embeddings=512,
+        )
+    )
 
 
-def marian_loss(model: nn.Module, source: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor) -> torch.Tensor:
-    logits = model(input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target_in).logits
-    return F.cross_entropy(logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
+def marian_loss(
+    model: nn.Module, source: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
+) -> torch.Tensor:
+    logits = model(
+        input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=target_in
+    ).logits
+    return F.cross_entropy(
+        logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, label_smoothing=0.1
+    )
 
 
 class TorchTransformer(nn.Module):
@@ -40,20 +61,36 @@ class TorchTransformer(nn.Module):
         self.embed = nn.Embedding(VOCAB, d_model)
         self.dropout = nn.Dropout(dropout)
         self.core = nn.Transformer(d_model, heads, layers, layers, d_ff, dropout, batch_first=True)
-        place = torch.arange(512)[:, None] * torch.exp(torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model))
-        self.register_buffer("waves", torch.stack([place.sin(), place.cos()], -1).flatten(1), persistent=False)
+        place = torch.arange(512)[:, None] * torch.exp(
+            torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model)
+        )
+        self.register_buffer(
+            "waves", torch.stack([place.sin(), place.cos()], -1).flatten(1), persistent=False
+        )
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.dropout(self.embed(ids) * self.embed.embedding_dim**0.5 + self.waves[: ids.shape[1]])
+        return self.dropout(
+            self.embed(ids) * self.embed.embedding_dim**0.5 + self.waves[: ids.shape[1]]
+        )
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
         future = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1])
         hidden = source == PAD
-        stream = self.core(self.embedded(source), self.embedded(target_in), tgt_mask=future, tgt_is_causal=True,
-                           src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
+        stream = self.core(
+            self.embedded(source),
+            self.embedded(target_in),
+            tgt_mask=future,
+            tgt_is_causal=True,
+            src_key_padding_mask=hidden,
+            memory_key_padding_mask=hidden,
+        )
         return F.linear(stream, self.embed.weight)
 
 
-def torch_loss(model: nn.Module, source: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor) -> torch.Tensor:
+def torch_loss(
+    model: nn.Module, source: torch.Tensor, target_in: torch.Tensor, target_out: torch.Tensor
+) -> torch.Tensor:
     logits = model(source, target_in)
-    return F.cross_entropy(logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    return F.cross_entropy(
+        logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, label_smoothing=0.1
+    )

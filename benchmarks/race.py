@@ -62,15 +62,21 @@ def race(contestants: dict[str, list[str]], rounds: int = 7) -> dict[str, dict[s
         worker.send_signal(signal.SIGCONT)
         worker.stdin.close()
         worker.wait(timeout=60)
-    return {name: {
-        **{key: statistics.median(one[key] for one in rows) for key in ("seconds", "cpu")}, "peak_mb": rows[-1]["peak_mb"],
-    } for name, rows in told.items()}
+    return {
+        name: {
+            **{key: statistics.median(one[key] for one in rows) for key in ("seconds", "cpu")},
+            "peak_mb": rows[-1]["peak_mb"],
+        }
+        for name, rows in told.items()
+    }
 
 
 def started(name: str, arguments: list[str]) -> subprocess.Popen:
     """A worker that has warmed up; one after the other, for two at once on two cores would take minutes."""
     command, root = [sys.executable, "-m", *arguments], Path(__file__).parents[1]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+    )
     while (line := worker.stdout.readline()).strip() != "ready":
         if not line:
             raise SystemExit(f"{name} did not start")

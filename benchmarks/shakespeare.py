@@ -16,7 +16,9 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its tokenizers.py is not the library
+sys.path[0] = str(
+    Path(__file__).resolve().parents[1]
+)  # not this folder: its tokenizers.py is not the library
 from benchmarks.race import shared_data  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,12 +33,17 @@ def main(seeds: int, settings: list[str]) -> None:
         print(f"count model of order {order}: {count_model(train, valid, order):.4f}", flush=True)
     plain = run(["-m", "benchmarks.shakespeare_plain", str(file), str(ITERATIONS)])[-1]
     plain = json.loads(plain)
-    print(f"plain GPT-2 loop: {plain['loss']:.4f} in {plain['seconds']:.1f} s ({plain['parameters']:,} parameters, "
-          f"{plain['characters']:,} characters)", flush=True)
+    print(
+        f"plain GPT-2 loop: {plain['loss']:.4f} in {plain['seconds']:.1f} s ({plain['parameters']:,} parameters, "
+        f"{plain['characters']:,} characters)",
+        flush=True,
+    )
     told = [ours(file, seed, settings) for seed in range(1, seeds + 1)]
     losses, seconds = [one["loss"] for one in told], [one["whole"] for one in told]
-    print(f"ours, mean of {seeds}: {statistics.mean(losses):.4f} (goal {GOAL}) in {statistics.mean(seconds):.1f} s, "
-          f"{statistics.mean(seconds) / plain['seconds']:.2f} of the plain loop's time (goal 1)")
+    print(
+        f"ours, mean of {seeds}: {statistics.mean(losses):.4f} (goal {GOAL}) in {statistics.mean(seconds):.1f} s, "
+        f"{statistics.mean(seconds) / plain['seconds']:.2f} of the plain loop's time (goal 1)"
+    )
     print(f"seconds to {EASY}: {seconds_to(EASY, file, settings)}")
 
 
@@ -46,12 +53,18 @@ def ours(file: Path, seed: int, settings: list[str]) -> dict[str, float]:
         out, start = Path(folder) / "run", time.perf_counter()
         run(command(file, out, [f"seed={seed}", *settings]))
         whole = time.perf_counter() - start
-        entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        entries = [
+            json.loads(line)
+            for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         card = json.loads((out / "model.json").read_text(encoding="utf-8"))
     loss = next(one["loss"] for one in reversed(entries) if one["kind"] == "valid")
     last = next(one for one in reversed(entries) if one["kind"] == "train")
-    print(f"ours, seed {seed}: {loss:.4f} in {whole:.1f} s, of which {last['seconds']:.1f} s of training on {last['tokens']:,} "
-          f"characters; width {card['d_model']}", flush=True)
+    print(
+        f"ours, seed {seed}: {loss:.4f} in {whole:.1f} s, of which {last['seconds']:.1f} s of training on {last['tokens']:,} "
+        f"characters; width {card['d_model']}",
+        flush=True,
+    )
     return {"loss": loss, "whole": whole, "training": last["seconds"]}
 
 
@@ -61,7 +74,10 @@ def seconds_to(loss: float, file: Path, settings: list[str]) -> str:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             run(command(file, out, [*settings, f"steps={steps}"]))
-            entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+            entries = [
+                json.loads(line)
+                for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            ]
         found = next(one["loss"] for one in reversed(entries) if one["kind"] == "valid")
         if found <= loss:
             return f"{entries[-1]['seconds']:.1f} of training ({steps} steps, {found:.4f})"
@@ -71,7 +87,19 @@ def seconds_to(loss: float, file: Path, settings: list[str]) -> str:
 def command(file: Path, out: Path, settings: list[str]) -> list[str]:
     chosen = [part for one in settings for part in ("--set", one)]
     recipe = str(ROOT / "recipes" / "shakespeare-char.yaml")
-    return ["-m", "qkv", "train", "generate", "--recipe", recipe, "--text", str(file), "--out", str(out), *chosen]
+    return [
+        "-m",
+        "qkv",
+        "train",
+        "generate",
+        "--recipe",
+        recipe,
+        "--text",
+        str(file),
+        "--out",
+        str(out),
+        *chosen,
+    ]
 
 
 def run(arguments: list[str]) -> list[str]:

@@ -23,12 +23,30 @@ def main(file: str, iterations: int) -> None:
     numbers = {sign: i for i, sign in enumerate(sorted(set(text)))}
     ids = torch.tensor([numbers[sign] for sign in text])
     train, valid = ids[: int(len(ids) * 0.9)], ids[int(len(ids) * 0.9) :]
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(numbers), n_positions=LENGTH, n_embd=128, n_layer=4, n_head=4,
-                                       resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(numbers),
+            n_positions=LENGTH,
+            n_embd=128,
+            n_layer=4,
+            n_head=4,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.99), weight_decay=0.1)
     seconds = trained(model.train(), optimizer, train, iterations)
-    print(json.dumps({"seconds": seconds, "loss": loss_on(model.eval(), valid), "parameters": model.num_parameters(),
-                      "characters": iterations * ROWS * LENGTH}))
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "loss": loss_on(model.eval(), valid),
+                "parameters": model.num_parameters(),
+                "characters": iterations * ROWS * LENGTH,
+            }
+        )
+    )
 
 
 def trained(model, optimizer, train: torch.Tensor, iterations: int) -> float:
@@ -39,7 +57,9 @@ def trained(model, optimizer, train: torch.Tensor, iterations: int) -> float:
         optimizer.param_groups[0]["lr"] = min(PEAK * (number + 1) / WARMUP, fallen)
         begins = torch.randint(len(train) - LENGTH, (ROWS,))
         ids = torch.stack([train[begin : begin + LENGTH + 1] for begin in begins])
-        loss = F.cross_entropy(model(input_ids=ids[:, :-1], use_cache=False).logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss = F.cross_entropy(
+            model(input_ids=ids[:, :-1], use_cache=False).logits.flatten(0, 1), ids[:, 1:].flatten()
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -5,7 +5,7 @@ import sys
 from benchmarks.race import serve
 
 VOCAB = 65  # characters, as of Tiny Shakespeare
-SIZES = {   # layers, d_model, heads, tokens of a row, rows, steps of a round
+SIZES = {  # layers, d_model, heads, tokens of a row, rows, steps of a round
     "4x128x64": (4, 128, 4, 64, 12, 20),
     "6x384x256": (6, 384, 6, 256, 12, 2),
     "smoke": (1, 16, 2, 8, 2, 1),
@@ -24,7 +24,9 @@ def main() -> None:
     torch.manual_seed(0)
     _, _, _, length, rows, steps = SIZES[size]
     batches = [torch.randint(0, VOCAB, (rows, length + 1)) for _ in range(steps)]
-    step = theirs(shape, size) if who == "transformers" else ours(shape, size, who == "qkv-compiled")
+    step = (
+        theirs(shape, size) if who == "transformers" else ours(shape, size, who == "qkv-compiled")
+    )
 
     def round_() -> None:
         for ids in batches:
@@ -47,10 +49,14 @@ def ours(shape: str, size: str, compiled: bool = False):
     from qkv.train.optim import make_optimizers
     from qkv.train.recipe import GenerateRecipe
 
-    model = Transformer(preset("causal-lm", vocab_size=VOCAB, max_len=SIZES[size][3], **our_shape(shape, size))).train()
+    model = Transformer(
+        preset("causal-lm", vocab_size=VOCAB, max_len=SIZES[size][3], **our_shape(shape, size))
+    ).train()
     if compiled:
         model.decoder.compile()
-    optimizer = make_optimizers(model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1))[0]
+    optimizer = make_optimizers(
+        model, GenerateRecipe(optimizer="adamw", lr=1e-3, weight_decay=0.1)
+    )[0]
 
     def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
         (model.loss(model.decode(ids), targets) / targets.numel()).backward()
@@ -64,11 +70,22 @@ def ours(shape: str, size: str, compiled: bool = False):
 def our_shape(shape: str, size: str):
     """GPT-2's and Llama's of the same sizes; `own` is what we would choose: rotary positions, squared ReLU, no biases."""
     layers, d_model, heads, _, _, _ = SIZES[size]
-    sizes = {"layers": layers, "d_model": d_model, "n_heads": heads, "d_ff": feed_forward(shape, d_model), "dropout": 0.0}
+    sizes = {
+        "layers": layers,
+        "d_model": d_model,
+        "n_heads": heads,
+        "d_ff": feed_forward(shape, d_model),
+        "dropout": 0.0,
+    }
     match shape:
-        case "gpt2": return dict(**sizes, norm="layer", positions="learned", activation="gelu_tanh", bias=True)
-        case "llama": return dict(**sizes, norm="rms", activation="silu", gated=True, bias=False, tied=False)
-        case _: return dict(**sizes, norm="layer", activation="relu2", bias=False)
+        case "gpt2":
+            return dict(
+                **sizes, norm="layer", positions="learned", activation="gelu_tanh", bias=True
+            )
+        case "llama":
+            return dict(**sizes, norm="rms", activation="silu", gated=True, bias=False, tied=False)
+        case _:
+            return dict(**sizes, norm="layer", activation="relu2", bias=False)
 
 
 def theirs(shape: str, size: str):
@@ -79,17 +96,38 @@ def theirs(shape: str, size: str):
 
     layers, d_model, heads, length, _, _ = SIZES[size]
     if shape == "gpt2":
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=length, n_embd=d_model, n_layer=layers, n_head=heads,
-                                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=VOCAB,
+                n_positions=length,
+                n_embd=d_model,
+                n_layer=layers,
+                n_head=heads,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )
     else:
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, hidden_size=d_model, intermediate_size=feed_forward(shape, d_model),
-                                             num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads,
-                                             max_position_embeddings=length, tie_word_embeddings=False))
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=VOCAB,
+                hidden_size=d_model,
+                intermediate_size=feed_forward(shape, d_model),
+                num_hidden_layers=layers,
+                num_attention_heads=heads,
+                num_key_value_heads=heads,
+                max_position_embeddings=length,
+                tie_word_embeddings=False,
+            )
+        )
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
 
     def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
-        loss = F.cross_entropy(model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(
+            model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten()
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

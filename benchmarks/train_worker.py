@@ -19,7 +19,10 @@ def main() -> None:
     torch.manual_seed(0)
     stored = np.load(file)
     count = len(stored.files) // 3
-    batches = [tuple(torch.from_numpy(stored[f"{name}{i}"]) for name in ("source", "in", "out")) for i in range(count)]
+    batches = [
+        tuple(torch.from_numpy(stored[f"{name}{i}"]) for name in ("source", "in", "out"))
+        for i in range(count)
+    ]
     model, loss, optimizer = contestant(who, size)
     model.train()
 
@@ -57,7 +60,10 @@ def ours(size: str):
         real, wanted = source != 0, target_out != 0
         memory = model.encode(source, None if bool(real.all()) else real)
         stream = model.decode(target_in, memory)
-        return model.loss(stream, target_out, None if bool(wanted.all()) else wanted, 0.1) / wanted.sum()
+        return (
+            model.loss(stream, target_out, None if bool(wanted.all()) else wanted, 0.1)
+            / wanted.sum()
+        )
 
     return model, loss, make_optimizers(model, Recipe(optimizer="adam", lr=1e-4))[0]
 

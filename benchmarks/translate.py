@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its tokenizers.py is not the library
+sys.path[0] = str(
+    Path(__file__).resolve().parents[1]
+)  # not this folder: its tokenizers.py is not the library
 from benchmarks.race import race  # noqa: E402
 from benchmarks.translate_worker import SENTENCES  # noqa: E402
 
@@ -44,7 +46,11 @@ def write_folders(size: str, folder: Path) -> None:
     theirs = their_model(loaded.spec, weights)
     theirs.register_source_vocabulary(vocabulary)
     theirs.register_target_vocabulary(vocabulary)
-    theirs.config.bos_token, theirs.config.eos_token, theirs.config.decoder_start_token = "<s>", "</s>", "<s>"
+    theirs.config.bos_token, theirs.config.eos_token, theirs.config.decoder_start_token = (
+        "<s>",
+        "</s>",
+        "<s>",
+    )
     theirs.validate()
     theirs.optimize()
     (folder / "ctranslate2").mkdir()
@@ -53,11 +59,26 @@ def write_folders(size: str, folder: Path) -> None:
 
 def report(size: str, folder: str, beam: int, batch: int) -> None:
     workers = ("qkv", "qkv-int8", "transformers", "ctranslate2")
-    told = race({who: ["benchmarks.translate_worker", who, folder, str(beam), str(batch)] for who in workers}, ROUNDS)
-    speed = {who: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"] for who, row in told.items()}
+    told = race(
+        {
+            who: ["benchmarks.translate_worker", who, folder, str(beam), str(batch)]
+            for who in workers
+        },
+        ROUNDS,
+    )
+    speed = {
+        who: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"]
+        for who, row in told.items()
+    }
     figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
-    ratios = "   ".join(f"over {peer} {speed['qkv'] / speed[peer]:.2f}, int8 {speed['qkv-int8'] / speed[peer]:.2f}" for peer in workers[2:])
-    print(f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   {ratios} (goal {GOALS[batch]} over transformers)", flush=True)
+    ratios = "   ".join(
+        f"over {peer} {speed['qkv'] / speed[peer]:.2f}, int8 {speed['qkv-int8'] / speed[peer]:.2f}"
+        for peer in workers[2:]
+    )
+    print(
+        f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   {ratios} (goal {GOALS[batch]} over transformers)",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -42,9 +42,18 @@ def ours(folder: str, beam: int, batch: int, int8: bool):
     def translate(rows):
         ids = torch.from_numpy(rows)
         if beam == 1:
-            found = greedy(model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH, int8=int8)
+            found = greedy(
+                model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH, int8=int8
+            )
         else:
-            best = beam_search(model, ids, None, BeamRules(2, 3, 0, beam, 0.6), torch.full((len(ids),), LENGTH), int8)
+            best = beam_search(
+                model,
+                ids,
+                None,
+                BeamRules(2, 3, 0, beam, 0.6),
+                torch.full((len(ids),), LENGTH),
+                int8,
+            )
             found = [one[0].ids for one in best]
         assert all(len(one) == LENGTH for one in found)
 
@@ -61,7 +70,13 @@ def theirs(folder: str, beam: int, batch: int, _: bool):
     def translate(rows):
         ids = torch.from_numpy(rows)
         with torch.inference_mode():
-            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH, num_beams=beam, do_sample=False)
+            found = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=LENGTH,
+                num_beams=beam,
+                do_sample=False,
+            )
         assert found.shape[1] == LENGTH + 1  # the first one starts the sentence
 
     return translate
@@ -73,11 +88,19 @@ def champions(folder: str, beam: int, batch: int, _: bool):
     vocabulary = Path(folder, "vocabulary.txt").read_text(encoding="utf-8").split("\n")
 
     def with_threads(threads: int):
-        translator = ctranslate2.Translator(f"{folder}/ctranslate2", intra_threads=threads, compute_type="float32")
+        translator = ctranslate2.Translator(
+            f"{folder}/ctranslate2", intra_threads=threads, compute_type="float32"
+        )
 
         def translate(rows):
             tokens = [[vocabulary[i] for i in row] for row in rows]
-            found = translator.translate_batch(tokens, beam_size=beam, max_decoding_length=LENGTH, min_decoding_length=LENGTH, return_scores=False)
+            found = translator.translate_batch(
+                tokens,
+                beam_size=beam,
+                max_decoding_length=LENGTH,
+                min_decoding_length=LENGTH,
+                return_scores=False,
+            )
             assert all(len(one.hypotheses[0]) == LENGTH for one in found)
 
         return translate

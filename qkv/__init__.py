@@ -19,5 +19,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is first asked for, so that `import qkv` is quick."""
     if name in __all__:
-        return getattr(import_module("qkv.pipeline.embedder" if name == "Embedder" else "qkv.pipeline"), name)
+        return getattr(
+            import_module("qkv.pipeline.embedder" if name == "Embedder" else "qkv.pipeline"), name
+        )
     raise AttributeError(f"module 'qkv' has no attribute '{name}'")

@@ -8,7 +8,7 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers of glibc's mallopt
-LARGEST = 2**31 - 1                          # bytes: larger blocks are still given back
+LARGEST = 2**31 - 1  # bytes: larger blocks are still given back
 
 
 def keep_pages() -> None:

@@ -44,9 +44,11 @@ def expected_value(error: Mapping[str, Any]) -> str:
     if kind == "literal":
         return near_miss(str(error["input"]), re.findall(r"'([^']+)'", error["ctx"]["expected"]))
     known = {
-        "int": _("use a whole number"), "float": _("use a number"),
-        "bool": _("use true or false"), "tuple": _("use a list"),
+        "int": _("use a whole number"),
+        "float": _("use a number"),
+        "bool": _("use true or false"),
+        "tuple": _("use a list"),
         "dataclass": _("use an object"),
         "string": _("use text, in quotes if it looks like something else"),
-    }  # fmt: skip
+    }
     return known.get(kind) or str(error["msg"])

@@ -23,8 +23,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield unfinished
         unfinished.replace(path)
     except OSError as error:
-        raise QkvError(path, _("cannot be written ({strerror})", strerror=error.strerror),
-                       _("check the folder and the free space")) from None
+        raise QkvError(
+            path,
+            _("cannot be written ({strerror})", strerror=error.strerror),
+            _("check the folder and the free space"),
+        ) from None
     finally:
         with suppress(OSError):  # it is there only if something went wrong
             unfinished.unlink()

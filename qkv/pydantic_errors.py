@@ -49,27 +49,38 @@ def explain(error: Any, known: Iterable[str], hidden: Container[object] = ()) ->
     path, kind, value = ".".join(location), error["type"], error["input"]
     if kind == "unexpected_keyword_argument":
         name = location[-1]
-        return Problem(".".join(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known))
+        return Problem(
+            ".".join(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known)
+        )
     if kind in ("missing", "missing_argument"):
         return Problem(path, _("is missing"), _("write it down"))
     wrong = _("cannot be {value!r}", value=value)
     if kind == "literal_error":
-        return Problem(path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"])))
+        return Problem(
+            path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        )
     return Problem(path, wrong, right_type(kind) or str(error["msg"]))
 
 
 def right_type(kind: str) -> str:
     """What to write instead, by the first word of pydantic's error type; "" for the others (pydantic has only English)."""
     return {
-        "int": _("use a whole number"), "float": _("use a number"),
-        "bool": _("use true or false"), "tuple": _("use a list"),
+        "int": _("use a whole number"),
+        "float": _("use a number"),
+        "bool": _("use true or false"),
+        "tuple": _("use a list"),
         "string": _("use text, in quotes if it looks like something else"),
         "dataclass": _("use an object"),
-    }.get(kind.partition("_")[0], "")  # fmt: skip
+    }.get(kind.partition("_")[0], "")
 
 
 def to_error(where: object, problems: Sequence[Problem]) -> QkvError:
     """One QkvError for all of them: the first in its place, the others after it."""
     first, *rest = dict.fromkeys(problems)  # each once
-    more = "".join(f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}" for path, wrong, right in rest)
-    return QkvError(f"{where}, {first.path}" if first.path else where, first.wrong, first.right + more)
+    more = "".join(
+        f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}"
+        for path, wrong, right in rest
+    )
+    return QkvError(
+        f"{where}, {first.path}" if first.path else where, first.wrong, first.right + more
+    )

@@ -16,19 +16,22 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 MAX_THREADS = 1_024
-SAMPLE_SECONDS = 0.1            # /proc/stat counts in ticks of 10 ms
+SAMPLE_SECONDS = 0.1  # /proc/stat counts in ticks of 10 ms
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
-_chosen: int | None = None      # by --threads
+_chosen: int | None = None  # by --threads
 
 
 def choose_threads(text: str) -> None:
     """Take over the value of --threads for this process; call it before torch is imported, which reads OMP_NUM_THREADS."""
     global _chosen
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_THREADS):
-        raise QkvError("--threads", _("'{text}' is no number of threads", text=text),
-                       _("use 1 to {max_threads}", max_threads=MAX_THREADS))
+        raise QkvError(
+            "--threads",
+            _("'{text}' is no number of threads", text=text),
+            _("use 1 to {max_threads}", max_threads=MAX_THREADS),
+        )
     _chosen = int(text)
     os.environ["OMP_NUM_THREADS"] = str(_chosen)
     if "torch" in sys.modules:
@@ -54,8 +57,15 @@ class LoadMeter:
             lines = STAT.read_text(encoding="ascii").splitlines()
         except OSError:
             return None
-        fields = {name: values for name, *values in (line.split() for line in lines if line.startswith("cpu"))}
-        idle = sum(int(fields[f"cpu{cpu}"][3]) + int(fields[f"cpu{cpu}"][4]) for cpu in self.cpus if f"cpu{cpu}" in fields)
+        fields = {
+            name: values
+            for name, *values in (line.split() for line in lines if line.startswith("cpu"))
+        }
+        idle = sum(
+            int(fields[f"cpu{cpu}"][3]) + int(fields[f"cpu{cpu}"][4])
+            for cpu in self.cpus
+            if f"cpu{cpu}" in fields
+        )
         return time.monotonic(), idle / TICKS_PER_SECOND, time.process_time()
 
     def free_cores(self) -> float | None:

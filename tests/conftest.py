@@ -27,6 +27,7 @@ PRODUCT = str(Path(__file__).parents[1] / "qkv") + os.sep
 @pytest.fixture(scope="session")
 def lines_executed() -> Callable[[Callable[[], Any]], int]:
     """A function that counts the lines of Python in qkv that a call executes: its work, the same on every machine."""
+
     def count(function: Callable[[], Any]) -> int:
         lines, before = 0, sys.gettrace()
 
@@ -35,12 +36,17 @@ def lines_executed() -> Callable[[Callable[[], Any]], int]:
             lines += event == "line"
             return in_product
 
-        sys.settrace(lambda frame, event, arg: in_product if frame.f_code.co_filename.startswith(PRODUCT) else None)
+        sys.settrace(
+            lambda frame, event, arg: (
+                in_product if frame.f_code.co_filename.startswith(PRODUCT) else None
+            )
+        )
         try:
             function()
         finally:
             sys.settrace(before)
         return lines
+
     return count
 
 

@@ -20,7 +20,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 X86 = platform.machine() in ("x86_64", "AMD64")
-VERBOSE = {"ONEDNN_VERBOSE": "1", "MKL_VERBOSE": "1", "CT2_VERBOSE": "1"}  # each prints its instruction set once
+VERBOSE = {
+    "ONEDNN_VERBOSE": "1",
+    "MKL_VERBOSE": "1",
+    "CT2_VERBOSE": "1",
+}  # each prints its instruction set once
 PATTERNS = {
     "torch": r"^torch (\w+)$",
     "oneDNN": r"^onednn_verbose,.*cpu,isa:(.+)$",
@@ -37,35 +41,88 @@ class Configuration:
 
     name: str
     environment: dict[str, str]
-    expected: dict[str, str]      # of PATTERNS
+    expected: dict[str, str]  # of PATTERNS
     marks: str = "not alone and not slow"
 
 
 CONFIGURATIONS = [
     Configuration(
         "avx2",
-        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2",
-         "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "QKV_NATIVE_MARCH": "x86-64-v3"},
-        {"torch": "AVX2", "oneDNN": "Intel AVX2", "MKL": "AVX2", "CTranslate2": "AVX2", "fbgemm": "saturates", "native": "16"},
+        {
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+            "CT2_FORCE_CPU_ISA": "AVX2",
+            "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+            "QKV_NATIVE_MARCH": "x86-64-v3",
+        },
+        {
+            "torch": "AVX2",
+            "oneDNN": "Intel AVX2",
+            "MKL": "AVX2",
+            "CTranslate2": "AVX2",
+            "fbgemm": "saturates",
+            "native": "16",
+        },
     ),
     Configuration(  # the lowest that each knows; fbgemm has nothing below AVX2
         "baseline",
-        {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "CT2_FORCE_CPU_ISA": "GENERIC",
-         "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2", "QKV_NATIVE_MARCH": "x86-64"},
-        {"torch": "DEFAULT", "oneDNN": "Intel SSE4.1", "MKL": "SSE4.2", "CTranslate2": "GENERIC", "fbgemm": "saturates", "native": "8"},
+        {
+            "ATEN_CPU_CAPABILITY": "default",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+            "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+            "CT2_FORCE_CPU_ISA": "GENERIC",
+            "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+            "QKV_NATIVE_MARCH": "x86-64",
+        },
+        {
+            "torch": "DEFAULT",
+            "oneDNN": "Intel SSE4.1",
+            "MKL": "SSE4.2",
+            "CTranslate2": "GENERIC",
+            "fbgemm": "saturates",
+            "native": "8",
+        },
     ),
-    Configuration("no-compiler", {"CXX": "no-such-compiler"}, {"native": "None"}, "not alone and not slow and not native"),
+    Configuration(
+        "no-compiler",
+        {"CXX": "no-such-compiler"},
+        {"native": "None"},
+        "not alone and not slow and not native",
+    ),
 ]
-LONG = ["tests/model", "tests/kernels", "tests/engine", "tests/generate", "tests/pipeline", "tests/checkpoint"]
-ALONE = ["tests/checkpoint/test_demo_exported.py"]  # on the demo's model, which is trained if it is not there
+LONG = [
+    "tests/model",
+    "tests/kernels",
+    "tests/engine",
+    "tests/generate",
+    "tests/pipeline",
+    "tests/checkpoint",
+]
+ALONE = [
+    "tests/checkpoint/test_demo_exported.py"
+]  # on the demo's model, which is trained if it is not there
 SHORT = [
-    "tests/model/test_model_against_torch.py", "tests/kernels/test_rms_norm.py", "tests/kernels/test_rotary.py", "tests/kernels/test_relu2.py",
+    "tests/model/test_model_against_torch.py",
+    "tests/kernels/test_rms_norm.py",
+    "tests/kernels/test_rotary.py",
+    "tests/kernels/test_relu2.py",
     "tests/model/test_model_truths.py",
-    "tests/engine/test_int8.py", "tests/engine/test_native_step.py", "tests/engine/test_stepper.py", "tests/engine/test_packed_decoders.py",
-    "tests/kernels/test_topk.py", "tests/pipeline/test_translator_int8.py",
-    *(f"tests/checkpoint/test_ctranslate2.py::test_{name}" for name in (
-        "every_part_that_fits_gives_the_same_numbers_and_the_same_greedy_text", "all_200_translations_and_their_scores_equal_ours",
-        "an_unsure_model_is_searched_as_far_as_ours", "int8_is_smaller_and_nearly_as_good")),
+    "tests/engine/test_int8.py",
+    "tests/engine/test_native_step.py",
+    "tests/engine/test_stepper.py",
+    "tests/engine/test_packed_decoders.py",
+    "tests/kernels/test_topk.py",
+    "tests/pipeline/test_translator_int8.py",
+    *(
+        f"tests/checkpoint/test_ctranslate2.py::test_{name}"
+        for name in (
+            "every_part_that_fits_gives_the_same_numbers_and_the_same_greedy_text",
+            "all_200_translations_and_their_scores_equal_ours",
+            "an_unsure_model_is_searched_as_far_as_ours",
+            "int8_is_smaller_and_nearly_as_good",
+        )
+    ),
     "tests/checkpoint/test_import_decoders.py",
 ]
 
@@ -84,7 +141,9 @@ def observe() -> None:
         torch.ops.mkldnn._linear_pointwise(x, x, None, "none", [], "")  # by oneDNN
     x @ x  # by MKL
     ctranslate2.set_log_level(20)
-    with contextlib.suppress(RuntimeError):  # its instruction set is printed before the files are opened
+    with contextlib.suppress(
+        RuntimeError
+    ):  # its instruction set is printed before the files are opened
         ctranslate2.Translator("no-such-folder")
     print("fbgemm", observed_fbgemm())
     native = library(torch.float32)
@@ -99,19 +158,35 @@ def observed_fbgemm() -> str:
         return "absent"
     torch.backends.quantized.engine = "fbgemm"
     x = torch.full((4, 64), 127.0)
-    x[:, 0] = -128.0                                              # all 256 steps are in use, each one whole
+    x[:, 0] = -128.0  # all 256 steps are in use, each one whole
     weight = torch.full((32, 64), 127.0)
-    packed = torch.ops.quantized.linear_prepack(torch.quantize_per_tensor(weight, 1.0, 0, torch.qint8), None)
-    return "exact" if torch.ops.quantized.linear_dynamic(x, packed).equal(x @ weight.T) else "saturates"
+    packed = torch.ops.quantized.linear_prepack(
+        torch.quantize_per_tensor(weight, 1.0, 0, torch.qint8), None
+    )
+    return (
+        "exact"
+        if torch.ops.quantized.linear_dynamic(x, packed).equal(x @ weight.T)
+        else "saturates"
+    )
 
 
 def observed(environment: dict[str, str]) -> dict[str, str]:
     """What each library says of itself in this environment."""
-    done = subprocess.run([sys.executable, __file__, "--observe"], env=environment | VERBOSE, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, __file__, "--observe"],
+        env=environment | VERBOSE,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     if done.returncode:
         sys.exit(f"tests/cpu_configurations.py --observe: {done.stderr.strip().splitlines()[-1]}")
     said = done.stdout + done.stderr
-    return {name: found[1].strip() for name, pattern in PATTERNS.items() if (found := re.search(pattern, said, re.M))}
+    return {
+        name: found[1].strip()
+        for name, pattern in PATTERNS.items()
+        if (found := re.search(pattern, said, re.M))
+    }
 
 
 def is_intel() -> bool:
@@ -124,17 +199,27 @@ def prove(configuration: Configuration, environment: dict[str, str]) -> None:
     found, expected = observed(environment), dict(configuration.expected)
     if not is_intel():
         expected.pop("MKL", None)  # its variable is for Intel's CPUs only
-    wrong = [f"{name} is {found.get(name, 'silent')}, not {right}" for name, right in expected.items() if found.get(name) != right]
+    wrong = [
+        f"{name} is {found.get(name, 'silent')}, not {right}"
+        for name, right in expected.items()
+        if found.get(name) != right
+    ]
     if wrong:
         sys.exit(f"{configuration.name}: not in effect: {'; '.join(wrong)}")
-    print(f"{configuration.name}: {', '.join(f'{name} {value}' for name, value in found.items())}", flush=True)
+    print(
+        f"{configuration.name}: {', '.join(f'{name} {value}' for name, value in found.items())}",
+        flush=True,
+    )
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def environment_of(configuration: Configuration) -> dict[str, str]:
     """This process's environment with the configuration's; the native library is kept where tests/conftest.py keeps it."""
-    here = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])), "OMP_NUM_THREADS": "1",
-            "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home")}
+    here = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home"),
+    }
     return os.environ | here | configuration.environment
 
 
@@ -144,7 +229,12 @@ def run(configuration: Configuration, short: bool) -> bool:
     prove(configuration, environment)
     parallel = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", "-m", configuration.marks]
     runs = [[*parallel, *SHORT]] if short else [[*parallel, *LONG], ["-m", "alone", *ALONE]]
-    codes = [subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment).returncode for arguments in runs]
+    codes = [
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment
+        ).returncode
+        for arguments in runs
+    ]
     return not any(codes)
 
 
@@ -152,13 +242,19 @@ def applicable() -> list[Configuration]:
     """All configurations on x86; elsewhere there is only one to choose: without a compiler."""
     if X86:
         return CONFIGURATIONS
-    print(f"{platform.machine()}: avx2 and baseline are configurations of x86-64; they are left out here")
+    print(
+        f"{platform.machine()}: avx2 and baseline are configurations of x86-64; they are left out here"
+    )
     return CONFIGURATIONS[2:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"configurations: {', '.join(one.name for one in CONFIGURATIONS)}; all if none is named")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help=f"configurations: {', '.join(one.name for one in CONFIGURATIONS)}; all if none is named",
+    )
     parser.add_argument("--short", action="store_true", help="a selection of the tests")
     parser.add_argument("--observe", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -28,10 +28,10 @@ class EmulatedCpu:
     """A CPU of qemu, and how the library is compiled for it."""
 
     name: str
-    machine: str              # as in platform.machine()
+    machine: str  # as in platform.machine()
     march: str
     emulator: tuple[str, ...]
-    register_bytes: int       # of a vector register: the library must use it whole
+    register_bytes: int  # of a vector register: the library must use it whole
 
     def compiler(self) -> str:
         return "c++" if platform.machine() == self.machine else f"{self.machine}-linux-gnu-g++"
@@ -59,8 +59,19 @@ def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
     program = folder / f"{cpu.name}-{dtype}"
     flags = [flag for flag in LIBRARY_FLAGS if flag not in ("-shared", "-fPIC")]
     sources = [*map(str, SOURCES), str(ROOT / "tests" / "kernels" / "self_check_main.cpp")]
-    command = [cpu.compiler(), *flags, *FLAGS, *DTYPES[dtype], f"-march={cpu.march}", *sources, "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)  # the linker warns of dlopen in static programs: not called here
+    command = [
+        cpu.compiler(),
+        *flags,
+        *FLAGS,
+        *DTYPES[dtype],
+        f"-march={cpu.march}",
+        *sources,
+        "-o",
+        str(program),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300
+    )  # the linker warns of dlopen in static programs: not called here
     if done.returncode:
         sys.exit(f"{cpu.name}: {cpu.compiler()} failed: {done.stderr}")
     return program
@@ -69,7 +80,9 @@ def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
 def check_native(cpu: EmulatedCpu, dtype: str, folder: Path) -> bool:
     """Run the self-check; the program must have used the CPU's registers and seen no AVX-512."""
     program = compile_check(cpu, dtype, folder)
-    done = subprocess.run([*cpu.emulator, str(program)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*cpu.emulator, str(program)], capture_output=True, text=True, timeout=300
+    )
     expected = f"width {cpu.width(dtype)}, avx512 0"
     passed = done.returncode == 0 and done.stdout.strip() == expected
     result = "passed" if passed else f"FAILED: exit code {done.returncode}, {done.stdout.strip()!r}"
@@ -85,23 +98,43 @@ def check_int8_products() -> None:
     from qkv.engine.int8 import int8_product
     from qkv.engine.native_step import native_int8_product
 
-    assert torch.backends.cpu.get_cpu_capability() == "AVX2", torch.backends.cpu.get_cpu_capability()
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2", (
+        torch.backends.cpu.get_cpu_capability()
+    )
     made = torch.Generator().manual_seed(0)
     for signs in (torch.ones(30, 64), torch.randint(2, (30, 64), generator=made) * 2.0 - 1):
-        weight, x = 127 * signs, torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -127.0) / 64
-        x[0] = 127 / 64                                           # the largest sums
+        weight, x = (
+            127 * signs,
+            torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -127.0) / 64,
+        )
+        x[0] = 127 / 64  # the largest sums
         exact = x.double() @ weight.double().T
         for product in (int8_product, native_int8_product):
             error = float((product(weight, None)(x) - exact).abs().max() / exact.abs().max())
-            assert error < 1e-5, f"{product.__name__}: error {error:.3f} of the largest output"  # saturation: 0.3 and more
+            assert error < 1e-5, (
+                f"{product.__name__}: error {error:.3f} of the largest output"
+            )  # saturation: 0.3 and more
 
 
 def check_torch() -> bool:
     """The int8 products as Python calls them, on Haswell; the compiler runs outside and must be told the instruction set."""
-    environment = os.environ | {"QKV_NATIVE_MARCH": HASWELL.march, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home")}
-    done = subprocess.run([*HASWELL.emulator, sys.executable, __file__, "--int8"], env=environment, capture_output=True, text=True, timeout=600)
+    environment = os.environ | {
+        "QKV_NATIVE_MARCH": HASWELL.march,
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home"),
+    }
+    done = subprocess.run(
+        [*HASWELL.emulator, sys.executable, __file__, "--int8"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     last = (done.stderr.strip().splitlines() or [""])[-1]
-    print(f"Haswell, int8 products of torch and of the native library: {'passed' if done.returncode == 0 else f'FAILED: {last}'}", flush=True)
+    print(
+        f"Haswell, int8 products of torch and of the native library: {'passed' if done.returncode == 0 else f'FAILED: {last}'}",
+        flush=True,
+    )
     return done.returncode == 0
 
 
@@ -115,7 +148,9 @@ def main() -> None:
         check_int8_products()
         return
     if missing():
-        print(f"emulated CPUs: NOT CHECKED, no {', '.join(missing())}; on Debian: apt-get install {PACKAGES}")
+        print(
+            f"emulated CPUs: NOT CHECKED, no {', '.join(missing())}; on Debian: apt-get install {PACKAGES}"
+        )
         sys.exit(0 if options.short else 1)
     dtypes = ["float32"] if options.short else list(DTYPES)
     with tempfile.TemporaryDirectory() as folder:

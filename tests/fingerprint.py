@@ -16,18 +16,59 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS, HELD_OUT = 400, 24
-COMMON = {"steps": 20, "save_every": 20, "validate_every": 20, "model.layers": 2, "model.d_model": 64, "model.n_heads": 4, "model.d_ff": 128}
+COMMON = {
+    "steps": 20,
+    "save_every": 20,
+    "validate_every": 20,
+    "model.layers": 2,
+    "model.d_model": 64,
+    "model.n_heads": 4,
+    "model.d_ff": 128,
+}
 RUNS = {
-    "translate-2017": ("translate", {"vocab_size": 600, "model.positions": "sinusoidal", "model.norm": "layer"}),
-    "translate-today": ("translate", {"vocab_size": 600, "model.norm": "rms", "model.qk_norm": "true", "model.activation": "relu2",
-                                      "model.bias": "false", "optimizer": "muon", "r_drop": 0.5}),
-    "generate-conv": ("generate", {"vocab_size": 600, "model.norm": "rms", "model.convolution": 4, "model.bias": "false", "ema": 0.9}),
-    "generate-llama": ("generate", {"vocab_size": 600, "model.norm": "rms", "model.bias": "false", "model.gated": "true",
-                                    "model.activation": "silu"}),
-    "generate-char": ("generate", {"tokenizer": "char", "model.positions": "learned", "model.activation": "gelu_tanh"}),
+    "translate-2017": (
+        "translate",
+        {"vocab_size": 600, "model.positions": "sinusoidal", "model.norm": "layer"},
+    ),
+    "translate-today": (
+        "translate",
+        {
+            "vocab_size": 600,
+            "model.norm": "rms",
+            "model.qk_norm": "true",
+            "model.activation": "relu2",
+            "model.bias": "false",
+            "optimizer": "muon",
+            "r_drop": 0.5,
+        },
+    ),
+    "generate-conv": (
+        "generate",
+        {
+            "vocab_size": 600,
+            "model.norm": "rms",
+            "model.convolution": 4,
+            "model.bias": "false",
+            "ema": 0.9,
+        },
+    ),
+    "generate-llama": (
+        "generate",
+        {
+            "vocab_size": 600,
+            "model.norm": "rms",
+            "model.bias": "false",
+            "model.gated": "true",
+            "model.activation": "silu",
+        },
+    ),
+    "generate-char": (
+        "generate",
+        {"tokenizer": "char", "model.positions": "learned", "model.activation": "gelu_tanh"},
+    ),
     "embed-mean": ("embed", {"tokenizer": "bytes", "vocab_size": 600}),
     "embed-cls": ("embed", {"vocab_size": 1_400, "pooling": "cls", "model.activation": "gelu"}),
-}  # fmt: skip
+}
 EXPORTS = {"translate-2017": ("ctranslate2",), "generate-llama": ("huggingface", "gguf")}
 
 USE = r"""
@@ -47,7 +88,9 @@ print(json.dumps(found, ensure_ascii=False))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--compare", type=Path)
     options = parser.parse_args()
@@ -78,7 +121,11 @@ def digests(folder: Path, more: dict[str, str]) -> dict[str, str]:
     write_corpus(folder)
     found = {}
     for name, (task, settings) in RUNS.items():
-        files = ["--text", "all.txt"] if task == "generate" else ["--source", "a.zh", "--target", "a.en"]
+        files = (
+            ["--text", "all.txt"]
+            if task == "generate"
+            else ["--source", "a.zh", "--target", "a.en"]
+        )
         chosen = [f"--set={key}={value}" for key, value in {**COMMON, **settings}.items()]
         python(folder, more, "-m", "qkv", "train", task, *files, "--out", name, *chosen)
         found[f"{name}: weights"] = sha256((folder / name / "model.safetensors").read_bytes())
@@ -89,8 +136,25 @@ def digests(folder: Path, more: dict[str, str]) -> dict[str, str]:
             found[f"{name}: texts"] = sha256(json.dumps(texts).encode())
         for form in EXPORTS.get(name, ()):
             out = folder / (f"{name}.gguf" if form == "gguf" else f"{name}-{form}")
-            python(folder, more, "-m", "qkv", "export", name, "--to", form, "--out", str(out), "--inputs", "0")
-            written = sorted(path for path in [out, *out.rglob("*")] if path.suffix in (".safetensors", ".bin", ".gguf"))
+            python(
+                folder,
+                more,
+                "-m",
+                "qkv",
+                "export",
+                name,
+                "--to",
+                form,
+                "--out",
+                str(out),
+                "--inputs",
+                "0",
+            )
+            written = sorted(
+                path
+                for path in [out, *out.rglob("*")]
+                if path.suffix in (".safetensors", ".bin", ".gguf")
+            )
             found[f"{name}: {form}"] = sha256(b"".join(path.read_bytes() for path in written))
     return found
 
@@ -101,15 +165,34 @@ def write_corpus(folder: Path) -> None:
     from qkv.data.builtin import builtin_pairs
 
     train, held_out = builtin_pairs()
-    for name, lines in (("a.zh", [pair.source for pair in train[:PAIRS]]), ("a.en", [pair.target for pair in train[:PAIRS]]),
-                        ("all.txt", [text for pair in train[:PAIRS] for text in (pair.source, pair.target)])):
+    for name, lines in (
+        ("a.zh", [pair.source for pair in train[:PAIRS]]),
+        ("a.en", [pair.target for pair in train[:PAIRS]]),
+        ("all.txt", [text for pair in train[:PAIRS] for text in (pair.source, pair.target)]),
+    ):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    (folder / "held_out.json").write_text(json.dumps([pair.source for pair in held_out[:HELD_OUT]], ensure_ascii=False), encoding="utf-8")
+    (folder / "held_out.json").write_text(
+        json.dumps([pair.source for pair in held_out[:HELD_OUT]], ensure_ascii=False),
+        encoding="utf-8",
+    )
 
 
 def python(folder: Path, more: dict[str, str], *arguments: str) -> bytes:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "QKV_LANG": "en", **more}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, check=False, timeout=600)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "QKV_LANG": "en",
+        **more,
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=600,
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments[:6])} failed:\n{done.stderr.decode()}")
     return done.stdout

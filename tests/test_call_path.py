@@ -23,11 +23,17 @@ from qkv.text.learn import learn
 
 PACKAGE = str(Path(qkv.__file__).parent)
 CONTRIBUTING = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
-EVERYWHERE = {"language.py", "errors.py", "threads.py"}  # messages and thread counts: called from all files
+EVERYWHERE = {
+    "language.py",
+    "errors.py",
+    "threads.py",
+}  # messages and thread counts: called from all files
 
 
 def small_spec(vocab_size: int) -> Spec:
-    return replace(encoder_decoder(vocab_size, 16, layers=1, n_heads=2, d_ff=32, dropout=0.0), max_len=40)
+    return replace(
+        encoder_decoder(vocab_size, 16, layers=1, n_heads=2, d_ff=32, dropout=0.0), max_len=40
+    )
 
 
 def windowed(spec: Spec) -> Spec:
@@ -44,12 +50,19 @@ def call_path(folder: Path, name: str) -> list[str]:
     """Our files in the order in which `qkv translate` first runs a function of theirs."""
     torch.manual_seed(1)
     tokenizer = learn("char", ["一二三四五"], 16)
-    Translator.from_model(Transformer(SPECS[name](tokenizer.vocab_size)), tokenizer, tokenizer).save(folder)
+    Translator.from_model(
+        Transformer(SPECS[name](tokenizer.vocab_size)), tokenizer, tokenizer
+    ).save(folder)
     files: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, arg: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_flags & 2 and code.co_name != "<module>":
+        if (
+            event == "call"
+            and code.co_filename.startswith(PACKAGE)
+            and code.co_flags & 2
+            and code.co_name != "<module>"
+        ):
             files.setdefault(code.co_filename[len(PACKAGE) + 1 :])
 
     command = ["translate", str(folder), "一二三", "--max-length", "8"]
@@ -78,4 +91,6 @@ def test_contributing_lists_the_files_that_run(tmp_path, name):
 if __name__ == "__main__":
     for shown in SPECS:
         with TemporaryDirectory() as scratch:
-            print(f"<!-- call path: {shown} -->", *call_path(Path(scratch) / "model", shown), sep="\n")
+            print(
+                f"<!-- call path: {shown} -->", *call_path(Path(scratch) / "model", shown), sep="\n"
+            )

@@ -32,7 +32,10 @@ def test_a_disk_that_refuses_is_one_line(tmp_path):
     with pytest.raises(QkvError) as error, atomic_path(tmp_path / "a.txt") as unfinished:
         unfinished.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
-    assert str(error.value) == f"{tmp_path}/a.txt: cannot be written (No space left on device); check the folder and the free space"
+    assert (
+        str(error.value)
+        == f"{tmp_path}/a.txt: cannot be written (No space left on device); check the folder and the free space"
+    )
     assert not list(tmp_path.iterdir())
     with pytest.raises(QkvError) as error, atomic_path(tmp_path):
         pass

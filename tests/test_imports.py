@@ -26,7 +26,7 @@ INSIDE = TIERS[0] | {"cli", "__init__", "__main__"}  # these import within their
 MODULES = {
     ".".join(("qkv", *path.relative_to(ROOT).with_suffix("").parts)): path
     for path in sorted(ROOT.rglob("*.py"))
-}  # fmt: skip
+}
 
 
 def package_of(module: str) -> str:
@@ -44,7 +44,10 @@ def imported_by(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: write imports of ours in full"
             package = str(node.module)
             names = {f"{package}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES or f"{name}.__init__" in MODULES else package for name in names}
+            found |= {
+                name if name in MODULES or f"{name}.__init__" in MODULES else package
+                for name in names
+            }
     return {name for name in found if name.split(".")[0] == "qkv"}
 
 
@@ -73,12 +76,16 @@ def test_the_check_sees_the_imports_it_judges():
 def packages_after(code: str) -> set[str]:
     """The top-level packages that a fresh Python holds after running `code`."""
     show = "; import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code + show], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code + show], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 
 def test_importing_the_model_adds_nothing_but_torch():
-    added = packages_after("import torch, qkv.model.transformer, qkv.model.presets") - packages_after("import torch")
+    added = packages_after(
+        "import torch, qkv.model.transformer, qkv.model.presets"
+    ) - packages_after("import torch")
     assert {name for name in added if name not in sys.stdlib_module_names} == {"qkv"}
     assert "pydantic" not in added
 

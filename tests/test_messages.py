@@ -21,9 +21,17 @@ KEYWORDS = {**dict.fromkeys(MARKERS), "Problem": (2,), "option": (2,)}
 CJK = re.compile(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 # The built-in corpus, its example sentences, and punctuation that the text code handles.
 CHINESE_DATA = {
-    "cli/demo_embed.py", "cli/demo_generate.py", "cli/demo_translate.py", "cli/tokenizer.py", "explore/facts.py", "explore/problem.py",
-    "messages.py", "text/pipeline.py", "text/sentences.py", "train/prepare.py",
-}  # fmt: skip
+    "cli/demo_embed.py",
+    "cli/demo_generate.py",
+    "cli/demo_translate.py",
+    "cli/tokenizer.py",
+    "explore/facts.py",
+    "explore/problem.py",
+    "messages.py",
+    "text/pipeline.py",
+    "text/sentences.py",
+    "train/prepare.py",
+}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -51,7 +59,9 @@ def test_every_message_has_a_translation_and_every_translation_a_message():
 def test_a_translation_has_the_placeholders_of_its_message():
     formatted = [entry for entry in catalog() if entry.id and "python-brace-format" in entry.flags]
     assert len(formatted) > 100
-    assert [entry.id for entry in formatted if placeholders(entry.id) != placeholders(entry.string)] == []
+    assert [
+        entry.id for entry in formatted if placeholders(entry.id) != placeholders(entry.string)
+    ] == []
 
 
 def test_the_compiled_catalog_is_that_of_the_source():
@@ -65,11 +75,24 @@ def test_the_code_has_english_messages_that_babel_finds(path):
     name, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
     if not name.startswith("data/builtin/") and name not in CHINESE_DATA:
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings]
+        texts = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ]
         assert [text for text in texts if CJK.search(text)] == []
     for call in calls(tree):
-        assert not call.args or isinstance(call.args[0], ast.Constant | ast.Name | ast.Attribute | ast.Subscript), ast.unparse(call)
-    inside = [ast.unparse(call) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for call in calls(node)]
+        assert not call.args or isinstance(
+            call.args[0], ast.Constant | ast.Name | ast.Attribute | ast.Subscript
+        ), ast.unparse(call)
+    inside = [
+        ast.unparse(call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for call in calls(node)
+    ]
     assert inside == [], "Babel does not look into f-strings"
 
 
@@ -78,21 +101,37 @@ def test_no_function_that_translates_binds_the_name_of_gettext(path):
     """`path, _, query = ...` would make `_` a local variable, and `_("...")` an error in the same function."""
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(function, ast.FunctionDef) and calls(function):
-            inner = {id(node) for part in ast.walk(function) if isinstance(part, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp)
-                     for node in ast.walk(part)}  # fmt: skip
-            bound = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == "_" and isinstance(node.ctx, ast.Store)]
+            inner = {
+                id(node)
+                for part in ast.walk(function)
+                if isinstance(part, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp)
+                for node in ast.walk(part)
+            }
+            bound = [
+                node
+                for node in ast.walk(function)
+                if isinstance(node, ast.Name) and node.id == "_" and isinstance(node.ctx, ast.Store)
+            ]
             assert [node.lineno for node in bound if id(node) not in inner] == []
 
 
 def calls(tree: ast.AST) -> list[ast.Call]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MARKERS]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in MARKERS
+    ]
 
 
 def test_messages_follow_the_language(monkeypatch):
     monkeypatch.setattr("qkv.messages._current", "en")
     assert translate("zh", "no such folder") == "没有这个文件夹"
     assert both("line {line}", line=3) == Both("line 3", "第 3 行")
-    assert both("{norm}, {place}", norm="RMSNorm", place=Both("before", "之前")) == Both("RMSNorm, before", "RMSNorm，之前")
+    assert both("{norm}, {place}", norm="RMSNorm", place=Both("before", "之前")) == Both(
+        "RMSNorm, before", "RMSNorm，之前"
+    )
     assert listed(["a", "b"]) == "a, b"
     set_language("zh")
     assert listed(["a", "b"]) == "a、b"

@@ -33,7 +33,9 @@ KINDS = {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": Embe
 # ── Run folders ──────────────────────────────────────────────────────────────────────────────────────────────────
 def check_translations(found, expected):
     """The same texts; their scores are compared below."""
-    assert [[one.text for one in best] for best in found] == [[text for text, _ in best] for best in expected]
+    assert [[one.text for one in best] for best in found] == [
+        [text for text, _ in best] for best in expected
+    ]
 
 
 @pytest.mark.parametrize("beam_size, n_best", [(1, 1), (4, 3)])
@@ -48,13 +50,20 @@ def test_an_old_score_is_the_log_probability_before_tokens_are_suppressed(beam_s
     translator = qkv.load(V0 / "translate")
     for source, best in zip(SENTENCES, RUNS["translate"][f"beam {beam_size}"], strict=True):
         row = torch.tensor([translator.encode_source(source)])
-        found, = translator.backend.search(row.tolist(), TranslationConfig(beam_size=beam_size, n_best=n_best))
+        (found,) = translator.backend.search(
+            row.tolist(), TranslationConfig(beam_size=beam_size, n_best=n_best)
+        )
         for today, (_, score) in zip(found[:n_best], best, strict=True):
-            gains, = forced_log_probs(translator.model, row, None, [today.ids], translator.bos)
-            assert sum(gains) / ((5 + len(gains)) / 6) ** 0.6 == pytest.approx(score, rel=1e-6, abs=1e-5)
+            (gains,) = forced_log_probs(translator.model, row, None, [today.ids], translator.bos)
+            assert sum(gains) / ((5 + len(gains)) / 6) ** 0.6 == pytest.approx(
+                score, rel=1e-6, abs=1e-5
+            )
 
 
-@pytest.mark.parametrize("folder, expected", [("generate", RUNS["generate"]), ("huggingface", OUTPUTS["exports"]["huggingface"])])
+@pytest.mark.parametrize(
+    "folder, expected",
+    [("generate", RUNS["generate"]), ("huggingface", OUTPUTS["exports"]["huggingface"])],
+)
 def test_an_old_generator_writes_the_same_texts(folder, expected):
     generator, prompts = qkv.load(V0 / folder), [text[:3] for text in SENTENCES]
     assert generator(prompts, max_new_tokens=16, temperature=0) == expected["greedy"]
@@ -72,33 +81,48 @@ def test_an_old_ctranslate2_folder_gives_the_same_translations():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_an_old_interrupted_run_is_resumed_and_ends_with_the_same_weights(task, tmp_path, monkeypatch):
+def test_an_old_interrupted_run_is_resumed_and_ends_with_the_same_weights(
+    task, tmp_path, monkeypatch
+):
     shutil.copytree(V0 / "corpus", tmp_path / "corpus")  # the recipe names its files from here
     shutil.copytree(V0 / f"{task}-interrupted", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert run(["train", task, "--out", "run", "--resume"]) == 0
-    ours, theirs = load_file(tmp_path / "run" / "model.safetensors"), load_file(V0 / task / "model.safetensors")
+    ours, theirs = (
+        load_file(tmp_path / "run" / "model.safetensors"),
+        load_file(V0 / task / "model.safetensors"),
+    )
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         if name.endswith("cross.branch.k_proj.bias"):
             continue  # adds the same to all scores of a query: its gradient is rounding alone, which Adam scales up
-        torch.testing.assert_close(weight, theirs[name], rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
-    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (V0 / task / "tokenizer.json").read_bytes()
+        torch.testing.assert_close(
+            weight, theirs[name], rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
+        V0 / task / "tokenizer.json"
+    ).read_bytes()
 
 
 # ── Tokenizers, recipes, specs ───────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("kind", OUTPUTS["tokenizers"])
 def test_an_old_tokenizer_gives_the_same_ids_and_texts(kind):
-    tokenizer, expected = Tokenizer.load(V0 / "tokenizers" / f"{kind}.json"), OUTPUTS["tokenizers"][kind]
+    tokenizer, expected = (
+        Tokenizer.load(V0 / "tokenizers" / f"{kind}.json"),
+        OUTPUTS["tokenizers"][kind],
+    )
     assert tokenizer.encode_batch(SENTENCES) == expected["ids"]
     assert [tokenizer.decode(ids) for ids in expected["ids"]] == expected["texts"]
 
 
 def spec_of(recipe):
     match recipe.task:
-        case "translate": return translation_spec(recipe.model, recipe.vocab_size, None)
-        case "generate": return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
-        case _: return embedding_spec(recipe.model, recipe.vocab_size, False)
+        case "translate":
+            return translation_spec(recipe.model, recipe.vocab_size, None)
+        case "generate":
+            return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
+        case _:
+            return embedding_spec(recipe.model, recipe.vocab_size, False)
 
 
 @pytest.mark.parametrize("name", OUTPUTS["recipes"])
@@ -107,14 +131,18 @@ def test_an_old_recipe_is_read_and_gives_the_same_model(name):
     recipe = read_recipe(KINDS[expected["recipe"]["task"]], V0 / "recipes" / f"{name}.yaml")
     options = json.loads(json.dumps(asdict(recipe)))
     assert {option: options[option] for option in expected["recipe"] if option != "model"} == {
-        option: value for option, value in expected["recipe"].items() if option != "model"}
+        option: value for option, value in expected["recipe"].items() if option != "model"
+    }
     assert spec_of(recipe) == from_json(json.dumps(expected["spec"]))
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_old_resolved_recipe_is_read(task):
     path = V0 / task / "train.yaml"
-    written, recipe = yaml.safe_load(path.read_text(encoding="utf-8")), read_recipe(KINDS[task], path)
+    written, recipe = (
+        yaml.safe_load(path.read_text(encoding="utf-8")),
+        read_recipe(KINDS[task], path),
+    )
     options = json.loads(json.dumps(asdict(recipe)))
     sizes = written.pop("model")  # they are arguments of the task's preset now
     assert {option: options[option] for option in written} == written
@@ -126,14 +154,20 @@ def test_an_old_model_json_of_a_preset_is_that_preset(name):
     spec = from_json((V0 / "presets" / f"{name}.json").read_text(encoding="utf-8"))
     assert spec == preset(RENAMED.get(name, name))
     with torch.device("meta"):
-        assert sum(weight.numel() for weight in Transformer(spec).parameters()) == OUTPUTS["presets"][name]
+        assert (
+            sum(weight.numel() for weight in Transformer(spec).parameters())
+            == OUTPUTS["presets"][name]
+        )
 
 
 @pytest.mark.parametrize("name", OUTPUTS["models"])
 def test_an_old_model_with_each_kind_of_part_gives_the_same_logits(name):
-    model, ids = load_model(V0 / "models" / name.replace(" ", "-")).model, torch.tensor(OUTPUTS["ids"])
+    model, ids = (
+        load_model(V0 / "models" / name.replace(" ", "-")).model,
+        torch.tensor(OUTPUTS["ids"]),
+    )
     with torch.no_grad():
         memory = model.encode(ids) if model.spec.encoder else None
         hidden = model.decode(ids, memory) if model.spec.decoder else memory.states
-        logits = model.logits(hidden)[:, -1]                             # (batch, vocab)
+        logits = model.logits(hidden)[:, -1]  # (batch, vocab)
     torch.testing.assert_close(logits, torch.tensor(OUTPUTS["models"][name]), rtol=0, atol=1e-5)

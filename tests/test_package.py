@@ -18,7 +18,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = {str(path.relative_to(ROOT)) for path in (ROOT / "qkv").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+FILES = {
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "qkv").rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+}
 DEMO = ["demo", "--minutes", "0.1", "--out", "model"]
 WHERE = """
 import json, qkv, torch
@@ -30,8 +34,19 @@ print(json.dumps([qkv.__file__, native._name, native.qkv_check()]))
 
 def run(*command: object, cwd: Path, **environment: str) -> str:
     """The output of a command that must succeed; the repository is not on its path."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=300)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
     return done.stdout
 
@@ -54,14 +69,38 @@ def installed(built, tmp_path_factory):
     run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
     python = folder / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=folder)
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        wheel,
+        cwd=folder,
+    )
+    site = Path(
+        run(
+            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+        ).strip()
+    )
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     work = folder / "work"
     work.mkdir()
 
     def qkv(*arguments: str, program: str = "qkv") -> str:
-        return run(python.with_name(program), *arguments, cwd=work, XDG_CACHE_HOME=str(folder / "cache"), QKV_LANG="en", OMP_NUM_THREADS="1")
+        return run(
+            python.with_name(program),
+            *arguments,
+            cwd=work,
+            XDG_CACHE_HOME=str(folder / "cache"),
+            QKV_LANG="en",
+            OMP_NUM_THREADS="1",
+        )
+
     qkv.folder = folder
     return qkv
 
@@ -75,7 +114,11 @@ def model(installed) -> Path:
 
 def test_both_archives_hold_every_file_of_the_package_and_the_wheel_nothing_else(built):
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if not re.match(r"qkv-[^/]+\.dist-info/", name)}
+    names = {
+        name
+        for name in zipfile.ZipFile(wheel).namelist()
+        if not re.match(r"qkv-[^/]+\.dist-info/", name)
+    }
     assert names == FILES
     with tarfile.open(sdist) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
@@ -88,9 +131,14 @@ def test_the_metadata_declares_the_python_that_is_tested(built):
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         metadata = archive.read(name).decode()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert re.findall(r"^Classifier: Programming Language :: Python :: (\d+\.\d+)$", metadata, re.M) == [version]
+    assert re.findall(
+        r"^Classifier: Programming Language :: Python :: (\d+\.\d+)$", metadata, re.M
+    ) == [version]
     (required,) = re.findall(r"^Requires-Python: (.*)$", metadata, re.M)
-    assert set(required.split(",")) == {f">={version}", f"<{sys.version_info.major}.{sys.version_info.minor + 1}"}
+    assert set(required.split(",")) == {
+        f">={version}",
+        f"<{sys.version_info.major}.{sys.version_info.minor + 1}",
+    }
 
 
 @pytest.mark.native

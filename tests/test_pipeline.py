@@ -36,11 +36,17 @@ def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
     model = Transformer(replace(spec, max_len=7, positions=Learned(), head=LmHead(bias=True)))
     with torch.no_grad():
         model.lm_head.bias[tokenizer.encode("一二三四")] = 50.0  # <eos> is never said
-    best, = Translator.from_model(model, tokenizer, tokenizer).translate(["一二"], alignment=True, beam_size=beam_size)[0]
+    (best,) = Translator.from_model(model, tokenizer, tokenizer).translate(
+        ["一二"], alignment=True, beam_size=beam_size
+    )[0]
     assert len(best.tokens) == 7 and [link.target for link in best.alignment] == list(best.text)
     ids = tokenizer.encode(best.text)
-    weights = cross_weights(model, [*tokenizer.encode("一二"), tokenizer.eos_id], [tokenizer.bos_id, *ids[:-1]])  # row i says token i
-    assert [link.weight for link in best.alignment] == [round(float(row[:2].max()), 4) for row in weights]
+    weights = cross_weights(
+        model, [*tokenizer.encode("一二"), tokenizer.eos_id], [tokenizer.bos_id, *ids[:-1]]
+    )  # row i says token i
+    assert [link.weight for link in best.alignment] == [
+        round(float(row[:2].max()), 4) for row in weights
+    ]
 
 
 def test_importing_qkv_does_not_import_torch():
@@ -60,7 +66,9 @@ def test_the_spans_of_an_alignment_are_those_of_its_words(digits, head):
     source, target = "三一三。", "three one three."
     ids = digits.target.encode(target)
     spans, links = aligner.span_links(source, target), aligner.links(source, ids)
-    assert [(source[start:end], ["three", "one", "three", "."][word]) for start, end, word in spans] == [link[:2] for link in links]
+    assert [
+        (source[start:end], ["three", "one", "three", "."][word]) for start, end, word in spans
+    ] == [link[:2] for link in links]
     assert len(links) == 4 if head is None else len(links) <= 4
 
 
@@ -81,7 +89,11 @@ def test_order_and_answers_do_not_depend_on_the_batches(digits, beam_size):
 def test_lines_stay_lines(digits):
     assert digits("三一。\n\n四。") == "three one.\n\nfour."
     best, second = digits.translate(["三一。\n\n四。"], n_best=2)[0]
-    assert best.text == "three one.\n\nfour." and second.text.count("\n") == 2 and second.score < best.score
+    assert (
+        best.text == "three one.\n\nfour."
+        and second.text.count("\n") == 2
+        and second.score < best.score
+    )
 
 
 def test_n_best_come_best_first_with_their_scores(digits):
@@ -94,7 +106,9 @@ def test_n_best_come_best_first_with_their_scores(digits):
 def test_the_score_of_a_greedy_translation_is_that_of_a_beam_of_one(digits):
     texts = [source for source, _ in TOY["pairs"](10, seed=79)]
     heard = []
-    found = digits.translate(texts, beam_size=1, batch_size=4, progress=lambda done, of: heard.append((done, of)))
+    found = digits.translate(
+        texts, beam_size=1, batch_size=4, progress=lambda done, of: heard.append((done, of))
+    )
     assert heard == [(4, 10), (8, 10), (10, 10)]
     wide = digits.translate(texts, beam_size=6, n_best=6)
     for (greedy,), others in zip(found, wide, strict=True):
@@ -107,12 +121,17 @@ def test_a_long_text_is_translated_sentence_by_sentence(digits, caplog):
     assert not caplog.records
 
 
-def test_a_sentence_beyond_the_models_limit_is_parted_with_a_warning_and_no_part_is_lost(digits, caplog):
-    parts, = digits.segment(["三一二四，" * 30 + "五。"])
+def test_a_sentence_beyond_the_models_limit_is_parted_with_a_warning_and_no_part_is_lost(
+    digits, caplog
+):
+    (parts,) = digits.segment(["三一二四，" * 30 + "五。"])
     assert "".join(part.text for part in parts) == "三一二四，" * 30 + "五。" and len(parts) == 5
-    assert all(part.ids == digits.source.encode(part.text) and len(part.ids) <= 39 for part in parts)
+    assert all(
+        part.ids == digits.source.encode(part.text) and len(part.ids) <= 39 for part in parts
+    )
     assert [record.getMessage() for record in caplog.records] == [
-        "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': 152 tokens, the model reads 39; translated in 5 parts"]
+        "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': 152 tokens, the model reads 39; translated in 5 parts"
+    ]
 
 
 def test_a_limit_on_the_length_holds(digits):
@@ -123,8 +142,14 @@ def test_a_limit_on_the_length_holds(digits):
 def test_words_are_linked_to_the_words_they_come_from(digits):
     links = digits.translate(["三一四。"], alignment=True)[0][0].alignment
     assert [(link.source, link.target) for link in links] == [
-        ("三", "three"), ("一", "one"), ("四", "four"), ("。", ".")]
-    assert all(1 / 5 < link.weight <= 1 for link in links)  # of five source tokens, more than an even share
+        ("三", "three"),
+        ("一", "one"),
+        ("四", "four"),
+        ("。", "."),
+    ]
+    assert all(
+        1 / 5 < link.weight <= 1 for link in links
+    )  # of five source tokens, more than an even share
     assert digits.translate(["三一四。", ""], alignment=False)[0][0].alignment is None
     assert digits.translate([""], alignment=True)[0][0].alignment == []
 
@@ -140,26 +165,42 @@ def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
     model = Transformer(encoder_decoder(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
     Translator.from_model(model, tokenizer, tokenizer).save(tmp_path)
     assert {path.name for path in tmp_path.glob("*.json")} >= {"model.json", "tokenizer.json"}
-    best, = qkv.load(tmp_path).translate(["我爱 you"], alignment=True)[0]
+    (best,) = qkv.load(tmp_path).translate(["我爱 you"], alignment=True)[0]
     assert isinstance(best.text, str) and best.alignment is not None
 
 
 def test_learned_positions_are_never_exceeded():
     tokenizer = learn("char", ["abcdefg"], 20)
-    spec = replace(encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16), max_len=9, positions=Learned())
+    spec = replace(
+        encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16),
+        max_len=9,
+        positions=Learned(),
+    )
     untrained = Translator.from_model(Transformer(spec), tokenizer, tokenizer)
     for beam_size in (1, 3):
         assert isinstance(untrained("abcdefg" * 5, beam_size=beam_size), str)
 
 
-@pytest.mark.parametrize("settings, line", [
-    ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
-    ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
-    ({"length_penalty": -0.1}, "length_penalty: -0.1 is no penalty; use 0 to 20; the paper has 0.6"),
-    ({"length_penalty": 400.0}, "length_penalty: 400.0 is no penalty; use 0 to 20; the paper has 0.6"),
-    ({"length_penalty": float("nan")}, "length_penalty: nan is no penalty; use 0 to 20; the paper has 0.6"),
-    ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
-])
+@pytest.mark.parametrize(
+    "settings, line",
+    [
+        ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
+        ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
+        (
+            {"length_penalty": -0.1},
+            "length_penalty: -0.1 is no penalty; use 0 to 20; the paper has 0.6",
+        ),
+        (
+            {"length_penalty": 400.0},
+            "length_penalty: 400.0 is no penalty; use 0 to 20; the paper has 0.6",
+        ),
+        (
+            {"length_penalty": float("nan")},
+            "length_penalty: nan is no penalty; use 0 to 20; the paper has 0.6",
+        ),
+        ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
+    ],
+)
 def test_impossible_settings_are_refused_in_one_line(digits, settings, line):
     with pytest.raises(QkvError) as error:
         digits("三", **settings)
@@ -167,12 +208,17 @@ def test_impossible_settings_are_refused_in_one_line(digits, settings, line):
 
 
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path):
-    save_model(tmp_path, Transformer(encoder_only(20, 16, 1, 2, 16)), {"tokenizer": learn("char", ["abc"], 20)})
+    save_model(
+        tmp_path,
+        Transformer(encoder_only(20, 16, 1, 2, 16)),
+        {"tokenizer": learn("char", ["abc"], 20)},
+    )
     assert isinstance(qkv.load(tmp_path), qkv.Embedder)
     with pytest.raises(QkvError) as error:
         Translator.load(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}: not a translator; a translator has an encoder and a decoder that sees the past")
+        f"{tmp_path}: not a translator; a translator has an encoder and a decoder that sees the past"
+    )
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):

@@ -25,18 +25,27 @@ def test_a_tree_becomes_the_dataclass():
     assert read_as(Point, {"x": 3, "names": ["a", "b"]}, "p.json") == Point(3, names=("a", "b"))
 
 
-@pytest.mark.parametrize("tree, line", [
-    ({}, "p.json, x: is missing; write it down"),
-    ({"x": "a"}, "p.json, x: cannot be 'a'; use a whole number"),
-    ({"x": 1, "kinds": "large"}, "p.json: no field 'kinds'; did you mean 'kind'?"),
-    ({"x": 1, "kind": "lage"}, "p.json, kind: cannot be 'lage'; did you mean 'large'?"),
-    ({"x": 1, "share": []}, "p.json, share: cannot be []; use a number"),
-    ({"x": 1, "names": 4}, "p.json, names: cannot be 4; use a list"),
-    ({"x": 1, "names": [4]}, "p.json, names.0: cannot be 4; use text, in quotes if it looks like something else"),
-    ({"x": 1, "closed": "perhaps"}, "p.json, closed: cannot be 'perhaps'; use true or false"),
-    ([1], "p.json: cannot be [1]; use an object"),
-    ({"x": None, "share": "b"}, "p.json, x: cannot be None; use a whole number | share: cannot be 'b'; use a number"),
-])
+@pytest.mark.parametrize(
+    "tree, line",
+    [
+        ({}, "p.json, x: is missing; write it down"),
+        ({"x": "a"}, "p.json, x: cannot be 'a'; use a whole number"),
+        ({"x": 1, "kinds": "large"}, "p.json: no field 'kinds'; did you mean 'kind'?"),
+        ({"x": 1, "kind": "lage"}, "p.json, kind: cannot be 'lage'; did you mean 'large'?"),
+        ({"x": 1, "share": []}, "p.json, share: cannot be []; use a number"),
+        ({"x": 1, "names": 4}, "p.json, names: cannot be 4; use a list"),
+        (
+            {"x": 1, "names": [4]},
+            "p.json, names.0: cannot be 4; use text, in quotes if it looks like something else",
+        ),
+        ({"x": 1, "closed": "perhaps"}, "p.json, closed: cannot be 'perhaps'; use true or false"),
+        ([1], "p.json: cannot be [1]; use an object"),
+        (
+            {"x": None, "share": "b"},
+            "p.json, x: cannot be None; use a whole number | share: cannot be 'b'; use a number",
+        ),
+    ],
+)
 def test_every_mistake_is_one_line(tree, line):
     with pytest.raises(QkvError) as error:
         read_as(Point, tree, "p.json")

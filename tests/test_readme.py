@@ -35,7 +35,9 @@ def commands() -> list[tuple[str, str]]:
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "QKV_LANG": "en"}
     environment.pop("OMP_NUM_THREADS", None)
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1_500)
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1_500
+    )
 
 
 @pytest.fixture(scope="module")

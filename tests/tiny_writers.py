@@ -16,13 +16,19 @@ KINDS = {
 }
 
 
-def make(kind: str = "rotary", vocab: int = 23, max_len: int = 24, seed: int = 0, layers: int = 2) -> Transformer:
+def make(
+    kind: str = "rotary", vocab: int = 23, max_len: int = 24, seed: int = 0, layers: int = 2
+) -> Transformer:
     """A decoder of this kind; its scores differ enough for texts to differ."""
     mixer, positions = KINDS[kind]
     ff: s.FeedForward = s.Experts(4, 2, s.Gated(12)) if kind == "experts" else s.Gated(20)
     spec = decoder_only(vocab, 16, layers, mixer, ff)
     torch.manual_seed(seed)
-    model = Transformer(s.Spec(**{**vars(spec), "positions": positions, "max_len": max_len})).double().eval()
+    model = (
+        Transformer(s.Spec(**{**vars(spec), "positions": positions, "max_len": max_len}))
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)

@@ -6,8 +6,18 @@ from pathlib import Path
 
 import torch
 
-DIGITS = {"零": "zero", "一": "one", "二": "two", "三": "three", "四": "four",
-          "五": "five", "六": "six", "七": "seven", "八": "eight", "九": "nine"}
+DIGITS = {
+    "零": "zero",
+    "一": "one",
+    "二": "two",
+    "三": "three",
+    "四": "four",
+    "五": "five",
+    "六": "six",
+    "七": "seven",
+    "八": "eight",
+    "九": "nine",
+}
 
 
 def pairs(n: int, seed: int, longest: int = 8) -> list[tuple[str, str]]:
@@ -28,15 +38,23 @@ def make(folder: Path, steps: int = 150) -> Path:
     source = learn("char", [pair[0] for pair in known] + ["，"], 30)
     target = learn("word", [pair[1] for pair in known], 30)
     torch.manual_seed(1)
-    spec = replace(encoder_decoder(target.vocab_size, 32, layers=1, n_heads=2, d_ff=64, dropout=0.0),
-                   source_vocab_size=source.vocab_size, max_len=40)
+    spec = replace(
+        encoder_decoder(target.vocab_size, 32, layers=1, n_heads=2, d_ff=64, dropout=0.0),
+        source_vocab_size=source.vocab_size,
+        max_len=40,
+    )
     model = Transformer(spec)
     optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)
     for step in range(steps):
         some = pairs(48, seed=step + 10)
-        batch = pair_batch([source.encode(a) for a, _ in some], [target.encode(b) for _, b in some], 0, 2, 3)
+        batch = pair_batch(
+            [source.encode(a) for a, _ in some], [target.encode(b) for _, b in some], 0, 2, 3
+        )
         stream = model.decode(batch.target_in, model.encode(batch.source, batch.source != 0))
-        loss = model.loss(stream, batch.target_out, batch.target_out != 0) / (batch.target_out != 0).sum()
+        loss = (
+            model.loss(stream, batch.target_out, batch.target_out != 0)
+            / (batch.target_out != 0).sum()
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -16,16 +16,18 @@ from qkv.model.transformer import Memory, Transformer
 from qkv.text.tokenizer import Tokenizer
 
 SMALL = 50_000_000  # parameters up to which a copy in float64 is cheap
-Reload = Callable[[Transformer, Mapping[str, Tokenizer]], tuple[Transformer, Mapping[str, Tokenizer]]]
+Reload = Callable[
+    [Transformer, Mapping[str, Tokenizer]], tuple[Transformer, Mapping[str, Tokenizer]]
+]
 
 
 @dataclass
 class Sentences:
     """A batch of texts: ids and which of them are real (None: all), for each side a model has."""
 
-    ids: Tensor                        # (batch, length)
+    ids: Tensor  # (batch, length)
     real: Tensor | None = None
-    source: Tensor | None = None       # (batch, source), only where an encoder serves a decoder
+    source: Tensor | None = None  # (batch, source), only where an encoder serves a decoder
     source_real: Tensor | None = None
 
     def keep(self, rows: Tensor) -> "Sentences":
@@ -48,7 +50,12 @@ class Subject:
         shares = dtype == self.original.embed.weight.dtype
         tensors = (*self.original.parameters(), *self.original.buffers()) if shares else ()
         # What a training pass left on a module (the balance of experts) has a history, which cannot be copied.
-        left = [one for part in self.original.modules() for one in vars(part).values() if isinstance(one, Tensor)]
+        left = [
+            one
+            for part in self.original.modules()
+            for one in vars(part).values()
+            if isinstance(one, Tensor)
+        ]
         memo = {id(one): one for one in tensors} | {id(one): one.detach() for one in left}
         twin = copy.deepcopy(self.original, memo)
         return (twin if shares else twin.to(dtype)).eval()
@@ -66,7 +73,12 @@ class Subject:
     def limit(self) -> int:
         """How long a text may be; 70 tokens are enough to make a cache grow twice."""
         stacks = (self.model.encoder, self.model.decoder)
-        return min([70, *(stack.limit for stack in stacks if stack is not None and stack.limit is not None)])
+        return min(
+            [
+                70,
+                *(stack.limit for stack in stacks if stack is not None and stack.limit is not None),
+            ]
+        )
 
     @property
     def room(self) -> int:
@@ -108,17 +120,21 @@ def stream(model: Transformer, texts: Sentences) -> Tensor:
 def pad_rows(ids: Tensor, side: str, extra: int, filler: int) -> tuple[Tensor, Tensor]:
     batch, length = ids.shape
     lengths = (length - torch.arange(batch, device=ids.device)).clamp(min=1)[:, None]  # (batch, 1)
-    place = torch.arange(length + extra, device=ids.device)[None]                      # (1, length + extra)
+    place = torch.arange(length + extra, device=ids.device)[None]  # (1, length + extra)
     start = torch.zeros_like(lengths) if side == "right" else length + extra - lengths
-    real = (place >= start) & (place < start + lengths)                                # (batch, length + extra)
+    real = (place >= start) & (place < start + lengths)  # (batch, length + extra)
     own = ids.gather(1, (place - start).clamp(0, length - 1).expand(batch, -1))
     return own.where(real, torch.full_like(own, filler)), real
 
 
 def row_alone(texts: Sentences, row: int) -> Sentences:
     """One text of a padded batch, its padding taken away."""
+
     def bare(ids: Tensor | None, real: Tensor | None) -> Tensor | None:
-        return None if ids is None else ids[row][None] if real is None else ids[row][real[row]][None]
+        return (
+            None if ids is None else ids[row][None] if real is None else ids[row][real[row]][None]
+        )
+
     ids = bare(texts.ids, texts.real)
     assert ids is not None
     return Sentences(ids, None, bare(texts.source, texts.source_real))

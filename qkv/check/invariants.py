@@ -38,8 +38,11 @@ class Finding(Verdict):
 
 
 @torch.no_grad()
-def prove(model: Transformer, tokenizers: Mapping[str, Tokenizer] | None = None,
-          reload: Reload | None = None) -> list[Finding]:
+def prove(
+    model: Transformer,
+    tokenizers: Mapping[str, Tokenizer] | None = None,
+    reload: Reload | None = None,
+) -> list[Finding]:
     """All checks, causes before consequences: a check whose ground has failed is not asked."""
     return prove_subject(Subject(model, tokenizers or {}, reload))
 
@@ -50,7 +53,9 @@ def prove_subject(subject: Subject) -> list[Finding]:
     for name, check in CHECKS.items():
         missing = [found[ground] for ground in check.grounds if found[ground].holds is False]
         verdict = unasked(missing[0]) if missing else tried(check.run, subject)
-        found[name] = Finding(verdict.holds, verdict.words, verdict.difference, name, _(check.title))
+        found[name] = Finding(
+            verdict.holds, verdict.words, verdict.difference, name, _(check.title)
+        )
     return list(found.values())
 
 
@@ -72,16 +77,23 @@ def judged(subject: Subject, gaps: Mapping[str, float]) -> Verdict:
     where, worst = max(gaps.items(), key=lambda one: one[1] if one[1] == one[1] else torch.inf)
     if worst <= subject.tolerance:
         return Verdict(True, _("worst difference {worst:.0e}", worst=worst), worst)
-    return Verdict(False, _("{where}, the result differs by {worst:.1e}", where=where, worst=worst), worst)
+    return Verdict(
+        False, _("{where}, the result differs by {worst:.1e}", where=where, worst=worst), worst
+    )
 
 
 # ---- the weights and what lies beside them -------------------------------------------------------------------------
 
+
 def finite_weights(subject: Subject) -> Verdict:
-    counts = {name: int((~one.isfinite()).sum()) for name, one in subject.original.state_dict().items()}
+    counts = {
+        name: int((~one.isfinite()).sum()) for name, one in subject.original.state_dict().items()
+    }
     broken = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if broken:
-        return Verdict(False, _("NaN or infinity in {broken}; take an earlier checkpoint", broken=broken))
+        return Verdict(
+            False, _("NaN or infinity in {broken}; take an earlier checkpoint", broken=broken)
+        )
     numbers = sum(weight.numel() for weight in subject.original.parameters())
     return Verdict(True, _("{numbers:,} numbers", numbers=numbers))
 
@@ -92,18 +104,31 @@ def tied_as_stated(subject: Subject) -> Verdict:
         return Verdict(None, _("this model has no head over the vocabulary"))
     if isinstance(stated, s.LmHead) and not stated.tied:
         return apart(head, subject.model.embed.weight)
-    x = torch.randn(1, 4, subject.model.spec.d_model, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = torch.randn(
+        1,
+        4,
+        subject.model.spec.d_model,
+        generator=torch.Generator().manual_seed(1),
+        dtype=torch.float64,
+    )
     x = x.to(subject.device, subject.dtype)
     through_table = F.linear(head.prepared(x), subject.model.embed.weight, head.bias)
     difference = gap(subject.model.logits(x), through_table)
     if difference <= subject.tolerance:
         return Verdict(True, _("one table, as model.json says"), difference)
-    return Verdict(False, _("model.json says one table, but the head uses another; is lm_head.weight a leftover?"), difference)
+    return Verdict(
+        False,
+        _("model.json says one table, but the head uses another; is lm_head.weight a leftover?"),
+        difference,
+    )
 
 
 def apart(head: LmHead, table: Tensor) -> Verdict:
     if head.weight is None or torch.equal(head.weight, table):
-        return Verdict(False, _("model.json says two tables, but they are the same numbers; set head.tied to true"))
+        return Verdict(
+            False,
+            _("model.json says two tables, but they are the same numbers; set head.tied to true"),
+        )
     return Verdict(True, _("two tables, as model.json says"))
 
 
@@ -116,7 +141,9 @@ def vocabularies_agree(subject: Subject) -> Verdict:
     told = [disagreement(name, one, rows[name]) for name, one in subject.tokenizers.items()]
     if any(told):
         return Verdict(False, _(", ").join(filter(None, told)))
-    sizes = ", ".join(f"{one.vocab_size:,} / {rows[name]:,}" for name, one in subject.tokenizers.items())
+    sizes = ", ".join(
+        f"{one.vocab_size:,} / {rows[name]:,}" for name, one in subject.tokenizers.items()
+    )
     return Verdict(True, _("tokens / rows: {sizes}", sizes=sizes))
 
 
@@ -124,9 +151,19 @@ def disagreement(name: str, tokenizer: Tokenizer, rows: int) -> str:
     """Too many tokens have no row; a few spare rows are usual, for tables are rounded up to a handy size."""
     tokens = tokenizer.vocab_size
     if tokens > rows:
-        return _("{name}: {tokens:,} tokens, but the model has only {rows:,} rows; it is another model's tokenizer", name=name, tokens=tokens, rows=rows)
+        return _(
+            "{name}: {tokens:,} tokens, but the model has only {rows:,} rows; it is another model's tokenizer",
+            name=name,
+            tokens=tokens,
+            rows=rows,
+        )
     if rows - tokens > max(128, rows // 50):
-        return _("{name}: {tokens:,} tokens for {rows:,} rows; is it this model's tokenizer?", name=name, tokens=tokens, rows=rows)
+        return _(
+            "{name}: {tokens:,} tokens for {rows:,} rows; is it this model's tokenizer?",
+            name=name,
+            tokens=tokens,
+            rows=rows,
+        )
     return ""
 
 
@@ -135,34 +172,65 @@ def comes_back(subject: Subject) -> Verdict:
         return Verdict(None, _("no way to save was given"))
     model, tokenizers = subject.reload(subject.original, subject.tokenizers)
     before, after = subject.original.state_dict(), model.state_dict()
-    changed = [name for name in {**before, **after} if name not in before or name not in after
-               or before[name].dtype != after[name].dtype or not torch.equal(bits(before[name]), bits(after[name]))]
+    changed = [
+        name
+        for name in {**before, **after}
+        if name not in before
+        or name not in after
+        or before[name].dtype != after[name].dtype
+        or not torch.equal(bits(before[name]), bits(after[name]))
+    ]
     changed += ["model.json"] * (model.spec != subject.original.spec)
-    changed += [name for name, one in subject.tokenizers.items()
-                if name not in tokenizers or tokenizers[name].fingerprint != one.fingerprint]
+    changed += [
+        name
+        for name, one in subject.tokenizers.items()
+        if name not in tokenizers or tokenizers[name].fingerprint != one.fingerprint
+    ]
     if changed:
         return Verdict(False, _("came back changed: {changed}", changed=listed(changed)))
     return Verdict(True, _("{n_before} tensors", n_before=len(before)))
 
 
 def bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8)  # NaN equals itself only so
+    return (
+        tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+    )  # NaN equals itself only so
 
 
 # ---- the passes ----------------------------------------------------------------------------------------------------
+
 
 def blind_to_the_future(subject: Subject) -> Verdict:
     stack, length = subject.model.spec.decoder or subject.model.spec.encoder, min(16, subject.limit)
     assert stack is not None
     if stack.sees != "past":
         return Verdict(None, _("it sees the whole text, as model.json says"))
-    texts = subject.sentences(1, length).keep(torch.zeros(length, dtype=torch.long, device=subject.device))
-    later = torch.ones(length, length, dtype=torch.bool, device=subject.device).triu(1)  # row r: all tokens after r
-    changed = Sentences(texts.ids.where(~later, (texts.ids + 1) % subject.model.spec.vocab_size), source=texts.source)
-    before, after = stream(subject.model, texts), stream(subject.model, changed)         # (length, length, d_model)
-    moved = (after - before).abs().amax(dim=-1).masked_fill(later, 0.0) / before.abs().max().clamp(min=1e-30)
+    texts = subject.sentences(1, length).keep(
+        torch.zeros(length, dtype=torch.long, device=subject.device)
+    )
+    later = torch.ones(length, length, dtype=torch.bool, device=subject.device).triu(
+        1
+    )  # row r: all tokens after r
+    changed = Sentences(
+        texts.ids.where(~later, (texts.ids + 1) % subject.model.spec.vocab_size),
+        source=texts.source,
+    )
+    before, after = (
+        stream(subject.model, texts),
+        stream(subject.model, changed),
+    )  # (length, length, d_model)
+    moved = (after - before).abs().amax(dim=-1).masked_fill(later, 0.0) / before.abs().max().clamp(
+        min=1e-30
+    )
     first = int((moved > subject.tolerance).any(dim=0).int().argmax())
-    return judged(subject, {_("when only later tokens change, token {first} is not the same", first=first): float(moved.max())})
+    return judged(
+        subject,
+        {
+            _("when only later tokens change, token {first} is not the same", first=first): float(
+                moved.max()
+            )
+        },
+    )
 
 
 def cached_as_uncached(subject: Subject) -> Verdict:
@@ -190,7 +258,9 @@ def cache_gap(model: Transformer, texts: Sentences) -> float:
         piece = slice(start, starts[index + 1] if index + 1 < len(starts) else None)
         real = None if now.real is None else now.real[:, piece]
         step = model.decode(now.ids[:, piece], memory, cache, real)
-        seen = slice(None) if real is None else real  # what a padded place gives is nobody's concern
+        seen = (
+            slice(None) if real is None else real
+        )  # what a padded place gives is nobody's concern
         if real is None or real.any():
             worst = worse(worst, gap(step[seen], whole[:, piece][seen]))
     return worst
@@ -202,7 +272,10 @@ def worse(one: float, other: float) -> float:
 
 
 def padding_is_inert(subject: Subject) -> Verdict:
-    gaps, last = {}, min(subject.model.spec.vocab_size, subject.model.spec.source_vocab_size or 1 << 62) - 1
+    gaps, last = (
+        {},
+        min(subject.model.spec.vocab_size, subject.model.spec.source_vocab_size or 1 << 62) - 1,
+    )
     for side, name in sides().items():
         one, other = (subject.padded(short(subject), side, filler) for filler in (0, last))
         ours, theirs = stream(subject.model, one), stream(subject.model, other)

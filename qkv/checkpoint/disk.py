@@ -17,9 +17,13 @@ from qkv.errors import QkvError
 from qkv.files import sync
 from qkv.messages import _
 
-Content = bytes | Callable[[Path], None]  # what a file holds, or who writes it to the path it is given
+Content = (
+    bytes | Callable[[Path], None]
+)  # what a file holds, or who writes it to the path it is given
 
-SCRATCH = re.compile(r"\..+\.qkv-[0-9a-f]{8}\.tmp")  # only folders of this very form are ever swept away
+SCRATCH = re.compile(
+    r"\..+\.qkv-[0-9a-f]{8}\.tmp"
+)  # only folders of this very form are ever swept away
 
 
 def make_folder(path: Path) -> None:

@@ -25,6 +25,7 @@ MANIFEST = "manifest.json"
 
 # ---- folders -------------------------------------------------------------------------------------------------------
 
+
 def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
     """The folder `path` holds exactly `files` and their manifest: all of them, or what it held before."""
     path = followed(path)
@@ -33,7 +34,9 @@ def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
         refuse_strangers(path, files)
         for name, content in files.items():
             disk.fill(folder / name, content)
-        disk.fill(folder / MANIFEST, manifest_text({name: fingerprint(folder / name) for name in files}))
+        disk.fill(
+            folder / MANIFEST, manifest_text({name: fingerprint(folder / name) for name in files})
+        )
         for name in (*files, MANIFEST):
             disk.sync(folder / name)
         disk.sync(folder)
@@ -102,17 +105,24 @@ def refuse_strangers(path: Path, files: Mapping[str, Content]) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise QkvError(path, _("a file stands where a folder is to be saved"),
-                       _("move it away or save elsewhere"))
+        raise QkvError(
+            path,
+            _("a file stands where a folder is to be saved"),
+            _("move it away or save elsewhere"),
+        )
     ours = {MANIFEST, *files, *(read_manifest(path) or {})}
     strangers = sorted(child.name for child in path.iterdir() if child.name not in ours)
     if strangers:
         names = ", ".join(strangers)
-        raise QkvError(path, _("holds what saving would delete ({names})", names=names),
-                       _("move it away or save elsewhere"))
+        raise QkvError(
+            path,
+            _("holds what saving would delete ({names})", names=names),
+            _("move it away or save elsewhere"),
+        )
 
 
 # ---- the manifest --------------------------------------------------------------------------------------------------
+
 
 def verify_folder(path: str | Path) -> Path:
     """The folder to read, after every file in it was compared with the manifest."""
@@ -139,7 +149,12 @@ def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
             found = fingerprint(folder / name)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
-            yield name, _("missing") if missing else _("cannot be read ({strerror})", strerror=error.strerror)
+            yield (
+                name,
+                _("missing")
+                if missing
+                else _("cannot be read ({strerror})", strerror=error.strerror),
+            )
             continue
         if name not in expected:
             yield name, _("not in the manifest")
@@ -152,11 +167,16 @@ def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
 
 def fingerprint(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {
+            "bytes": os.fstat(file.fileno()).st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
 
 
 def manifest_text(files: Mapping[str, object]) -> bytes:
-    return (json.dumps({"format": "qkv-manifest-1", "files": files}, indent=2, sort_keys=True) + "\n").encode()
+    return (
+        json.dumps({"format": "qkv-manifest-1", "files": files}, indent=2, sort_keys=True) + "\n"
+    ).encode()
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
@@ -171,6 +191,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
 
 
 # ---- single files --------------------------------------------------------------------------------------------------
+
 
 def write_file(path: str | Path, content: Content) -> None:
     """The file `path` holds `content`, or what it held before."""
@@ -188,8 +209,11 @@ def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None
     write_file(path, packed(tensors))
 
 
-def packed(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> Callable[[Path], None]:
+def packed(
+    tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> Callable[[Path], None]:
     """The tensors as the content of a file: write_folder(path, {"model.safetensors": packed(weights)})."""
+
     def fill(path: Path) -> None:
         try:
             save_file(separate(tensors), path, metadata)
@@ -198,7 +222,10 @@ def packed(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None 
             if code is None:
                 raise
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
-        path.chmod(path.parent.stat().st_mode & 0o666)  # the library writes 0600: a server may be another user
+        path.chmod(
+            path.parent.stat().st_mode & 0o666
+        )  # the library writes 0600: a server may be another user
+
     return fill
 
 
@@ -222,9 +249,12 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
         return load_file(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise QkvError(path, _("cannot be read ({reason})", reason=reason),
-                       _("check its permissions")) from error
-    except Exception as error:  # the library raises ValueError, KeyError and its own kind, by the sort of damage
+        raise QkvError(
+            path, _("cannot be read ({reason})", reason=reason), _("check its permissions")
+        ) from error
+    except (
+        Exception
+    ) as error:  # the library raises ValueError, KeyError and its own kind, by the sort of damage
         reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
         wrong = _("not a whole safetensors file ({reason})", reason=reason)
         raise QkvError(path, wrong, _("copy or download it again")) from error

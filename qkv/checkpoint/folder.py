@@ -24,7 +24,14 @@ from qkv.checkpoint.loaded_model import (
     read_generation,
     read_pooling,
 )
-from qkv.checkpoint.weights import PICKLES, NoFirstWeights, fill, refuse_not_finite, refuse_pickles, reset_balance
+from qkv.checkpoint.weights import (
+    PICKLES,
+    NoFirstWeights,
+    fill,
+    refuse_not_finite,
+    refuse_pickles,
+    reset_balance,
+)
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.door import from_json, to_json
@@ -52,6 +59,7 @@ class Version:
 
 # ---- saving --------------------------------------------------------------------------------------------------------
 
+
 def save_model(
     folder: str | Path,
     model: nn.Module,
@@ -59,9 +67,14 @@ def save_model(
     extra_files: Mapping[str, bytes] | None = None,
 ) -> None:
     """The folder holds this model: {"tokenizer": t} for one vocabulary, {"source": s, "target": t} for two."""
-    folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # the model inside a torch.compile wrapper
+    folder, plain = (
+        Path(folder),
+        getattr(model, "_orig_mod", model),
+    )  # the model inside a torch.compile wrapper
     assert isinstance(plain, Transformer), plain
-    files: dict[str, disk.Content] = {TOKENIZERS[name]: one.save for name, one in tokenizers.items()}
+    files: dict[str, disk.Content] = {
+        TOKENIZERS[name]: one.save for name, one in tokenizers.items()
+    }
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
     assert not files.keys() & (extra_files or {}).keys(), extra_files
     move_into_place(folder)  # what an earlier save left unfinished
@@ -87,14 +100,20 @@ def move_into_place(folder: Path) -> None:
         disk.sync(folder)
         disk.delete_folder(following)
     except OSError as error:
-        wrong = _("saved in {next}, but not moved up ({strerror})", next=NEXT, strerror=error.strerror)
+        wrong = _(
+            "saved in {next}, but not moved up ({strerror})", next=NEXT, strerror=error.strerror
+        )
         raise QkvError(folder, wrong, _("it loads from there; the next save moves it")) from error
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
 
+
 def load_model(
-    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None, only_finite: bool = True
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    only_finite: bool = True,
 ) -> LoadedModel:
     """The model of a folder, in the type it was stored in or in `dtype`."""
     folder = Path(folder)
@@ -119,7 +138,9 @@ def standing_version(folder: Path) -> Version:
     coming, present = read_manifest(folder / NEXT), read_manifest(folder)
     if coming is not None:
         places = {name: folder / NEXT / name for name in coming}
-        return Version({name: new if new.exists() else folder / name for name, new in places.items()}, coming)
+        return Version(
+            {name: new if new.exists() else folder / name for name, new in places.items()}, coming
+        )
     if present is not None:
         return Version({name: folder / name for name in present}, present)
     if (folder / MANIFEST).exists():
@@ -128,7 +149,9 @@ def standing_version(folder: Path) -> Version:
     return Version({name: folder / name for name in names if (folder / name).exists()}, None)
 
 
-def load_version(folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None) -> LoadedModel:
+def load_version(
+    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+) -> LoadedModel:
     """The files are proved true while they are read, on another core; a file that changed is what the person hears of."""
     refuse_incomplete(folder, version)
     with ThreadPoolExecutor(1) as beside:
@@ -139,19 +162,29 @@ def load_version(folder: Path, version: Version, device: str | torch.device, dty
             proof.result()
 
 
-def read_version(folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None) -> LoadedModel:
+def read_version(
+    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+) -> LoadedModel:
     spec = read_model_json(folder, version)
     with torch.device("meta"), NoFirstWeights():  # only shapes: the memory comes with the weights
         model = Transformer(spec)
     fill(model, version.files[WEIGHTS], device, dtype)
     reset_balance(model, device)
-    named = {name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files}
+    named = {
+        name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files
+    }
     sha256 = str(version.manifest[WEIGHTS]["sha256"]) if version.manifest else None
-    generation, pooling, alignment = (version.files.get(name, folder / name) for name in (GENERATION, POOLING, ALIGNMENT))
+    generation, pooling, alignment = (
+        version.files.get(name, folder / name) for name in (GENERATION, POOLING, ALIGNMENT)
+    )
     return LoadedModel(
-        model.eval(), {name: Tokenizer.load(path) for name, path in named.items()},
+        model.eval(),
+        {name: Tokenizer.load(path) for name, path in named.items()},
         metadata_of(model, version.files[WEIGHTS].stat().st_size, sha256),
-        read_generation(generation), read_pooling(pooling), read_alignment(alignment, spec))
+        read_generation(generation),
+        read_pooling(pooling),
+        read_alignment(alignment, spec),
+    )
 
 
 def read_model_json(folder: Path, version: Version) -> Spec:
@@ -197,11 +230,21 @@ def refuse_changed(folder: Path, version: Version) -> None:
         elif fingerprint(version.files[name]) != version.manifest[name]:
             faults.append(_("{name} changed since it was saved", name=name))
     if faults:
-        raise QkvError(folder, _(", ").join(sorted(faults)), _("put back a good copy, or delete {manifest} if the change was meant", manifest=MANIFEST))
+        raise QkvError(
+            folder,
+            _(", ").join(sorted(faults)),
+            _(
+                "put back a good copy, or delete {manifest} if the change was meant",
+                manifest=MANIFEST,
+            ),
+        )
 
 
 def unreadable(folder: Path, error: QkvError | OSError) -> QkvError:
     if isinstance(error, QkvError):
         return error
-    return QkvError(error.filename or folder, _("cannot be read ({strerror})", strerror=error.strerror),
-                    _("check the disk and the permissions"))
+    return QkvError(
+        error.filename or folder,
+        _("cannot be read ({strerror})", strerror=error.strerror),
+        _("check the disk and the permissions"),
+    )

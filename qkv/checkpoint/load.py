@@ -20,7 +20,12 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def load_folder(
-    folder: str | Path, device: str = "cpu", dtype: torch.dtype | None = None, *, as_stored: bool = False, only_finite: bool = True
+    folder: str | Path,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    *,
+    as_stored: bool = False,
+    only_finite: bool = True,
 ) -> LoadedModel:
     """The model of a folder, on `device`.
 
@@ -34,7 +39,9 @@ def load_folder(
     """
     check_device(device)
     if is_huggingface(folder):
-        return load_huggingface(folder, device, dtype if dtype or as_stored else torch.float32, only_finite)
+        return load_huggingface(
+            folder, device, dtype if dtype or as_stored else torch.float32, only_finite
+        )
     loaded = load_model(folder, device, dtype, only_finite)
     if dtype is None and not as_stored:
         widen_halves(loaded.model)
@@ -48,7 +55,9 @@ def load_spec(folder: str | Path) -> Spec:
 
 def widen_halves(model: Transformer) -> Transformer:
     """Half precision on a CPU becomes float32: there it is slow and imprecise, and on some CPUs it ends the process."""
-    halved = any(weight.dtype in HALVES and weight.device.type == "cpu" for weight in model.parameters())
+    halved = any(
+        weight.dtype in HALVES and weight.device.type == "cpu" for weight in model.parameters()
+    )
     return model.float() if halved else model
 
 

@@ -39,7 +39,9 @@ class PoolingConfig:
 
     pooling: Mode = "mean"
     normalize: bool = False
-    max_len: int | None = None  # tokens of a sentence, special tokens included; None: as many as the model reads
+    max_len: int | None = (
+        None  # tokens of a sentence, special tokens included; None: as many as the model reads
+    )
 
 
 @dataclass(frozen=True)
@@ -58,25 +60,39 @@ class LoadedModel:
         return self.tokenizers.get("tokenizer") or self.tokenizers.get(side)
 
 
-def metadata_of(model: Transformer, n_bytes: int = 0, sha256: str | None = None, family: str | None = None) -> WeightsMetadata:
+def metadata_of(
+    model: Transformer, n_bytes: int = 0, sha256: str | None = None, family: str | None = None
+) -> WeightsMetadata:
     """The metadata of a model whose weights take `n_bytes` on disk."""
     dtype = str(model.embed.weight.dtype).removeprefix("torch.")
-    return WeightsMetadata(sum(weight.numel() for weight in model.parameters()), dtype, n_bytes, sha256, family)
+    return WeightsMetadata(
+        sum(weight.numel() for weight in model.parameters()), dtype, n_bytes, sha256, family
+    )
 
 
 def stored_files(
-    generation: SpecialTokenIds = NOT_STORED, pooling: PoolingConfig | None = None, alignment: AlignmentHead | None = None
+    generation: SpecialTokenIds = NOT_STORED,
+    pooling: PoolingConfig | None = None,
+    alignment: AlignmentHead | None = None,
 ) -> dict[str, bytes]:
     """The JSON files of what is stored beside a model; what is not stored has none."""
     ids = {"start_id": generation.start_id, "pad_id": generation.pad_id}
     files: dict[str, Any] = {}
     if generation != NOT_STORED:
-        files[GENERATION] = {name: id for name, id in ids.items() if id is not None} | {"eos_ids": generation.eos_ids}
+        files[GENERATION] = {name: id for name, id in ids.items() if id is not None} | {
+            "eos_ids": generation.eos_ids
+        }
     if pooling is not None:
-        files[POOLING] = {"pooling": pooling.pooling, "normalised": pooling.normalize, "max_len": pooling.max_len}
+        files[POOLING] = {
+            "pooling": pooling.pooling,
+            "normalised": pooling.normalize,
+            "max_len": pooling.max_len,
+        }
     if alignment is not None:
         files[ALIGNMENT] = alignment._asdict()
-    return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()}
+    return {
+        name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()
+    }
 
 
 def read_generation(path: Path) -> SpecialTokenIds:

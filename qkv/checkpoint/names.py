@@ -81,14 +81,20 @@ class RowVector(Row):
 class Family:
     """What we know about one family of checkpoints."""
 
-    model_type: str                                        # config.json's word for it
-    rows: Callable[[Spec], list[Row]]                      # the table
-    read: Callable[[Any], Spec]                            # config.json -> spec
-    write: Callable[[Spec], dict[str, Any] | None]         # spec -> config.json; None: another shape altogether
-    prefix: str = ""                                       # what a file of the bare model leaves out
-    spare: Callable[[Spec], tuple[str, ...]] = lambda spec: ()      # weights that say nothing (patterns): masks, ...
-    copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # weights that repeat the first of these
-    aliases: Mapping[str, str] = field(default_factory=dict)        # old endings of names -> today's
+    model_type: str  # config.json's word for it
+    rows: Callable[[Spec], list[Row]]  # the table
+    read: Callable[[Any], Spec]  # config.json -> spec
+    write: Callable[
+        [Spec], dict[str, Any] | None
+    ]  # spec -> config.json; None: another shape altogether
+    prefix: str = ""  # what a file of the bare model leaves out
+    spare: Callable[[Spec], tuple[str, ...]] = (
+        lambda spec: ()
+    )  # weights that say nothing (patterns): masks, ...
+    copies: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # weights that repeat the first of these
+    aliases: Mapping[str, str] = field(default_factory=dict)  # old endings of names -> today's
 
 
 @dataclass(frozen=True)
@@ -126,14 +132,24 @@ def as_pattern(slot: str) -> tuple[str, dict[str, str]]:
 
 def to_theirs(table: list[Link], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights under their names; given tensors without memory, the shapes that we expect of a file."""
-    return {name: tensor for link in table
-            for name, tensor in zip(link.theirs, link.row.to_theirs([weights[n] for n in link.ours]), strict=True)}
+    return {
+        name: tensor
+        for link in table
+        for name, tensor in zip(
+            link.theirs, link.row.to_theirs([weights[n] for n in link.ours]), strict=True
+        )
+    }
 
 
 def to_ours(table: list[Link], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
     """The weights under our names, each read when its turn comes."""
-    return {name: tensor for link in table
-            for name, tensor in zip(link.ours, link.row.to_ours([read(n) for n in link.theirs]), strict=True)}
+    return {
+        name: tensor
+        for link in table
+        for name, tensor in zip(
+            link.ours, link.row.to_ours([read(n) for n in link.theirs]), strict=True
+        )
+    }
 
 
 def turned(matrix: Tensor) -> Tensor:

@@ -24,9 +24,11 @@ from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer
 
 LENGTH, STEPS = 12, 20  # tokens of an input, and of the greedy text after it
-ROUNDING = 1e-4         # of the largest answer: what float32 may differ by when sums run in another order
+ROUNDING = 1e-4  # of the largest answer: what float32 may differ by when sums run in another order
 
-Answer = Callable[[Tensor, Tensor], Tensor]  # (source ids, target ids) -> logits, or vectors where there is no head
+Answer = Callable[
+    [Tensor, Tensor], Tensor
+]  # (source ids, target ids) -> logits, or vectors where there is no head
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,19 @@ def compare(spec: Spec, ours: Answer, theirs: Answer, n_inputs: int) -> tuple[fl
     """The largest difference, how much of it may be rounding, on how many inputs they agree (in greedy text, if any)."""
     chance = torch.Generator().manual_seed(0)
     length = min(LENGTH, spec.max_len)
-    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, (n_inputs, length), generator=chance)
+    source = torch.randint(
+        0, spec.source_vocab_size or spec.vocab_size, (n_inputs, length), generator=chance
+    )
     target = torch.randint(0, spec.vocab_size, (n_inputs, length), generator=chance)
     mine, their = ours(source, target), theirs(source, target)
-    gaps = (mine - their).abs().flatten(1).amax(dim=1).nan_to_num(nan=torch.inf)            # (inputs,)
+    gaps = (mine - their).abs().flatten(1).amax(dim=1).nan_to_num(nan=torch.inf)  # (inputs,)
     tolerance = ROUNDING * max(1.0, float(their.abs().max()))
     if not writes_text(spec):
         return float(gaps.max()), tolerance, int((gaps <= tolerance).sum())
-    texts = [greedy(answer, source, target[:, :1], min(STEPS, spec.max_len - 1)) for answer in (ours, theirs)]
+    texts = [
+        greedy(answer, source, target[:, :1], min(STEPS, spec.max_len - 1))
+        for answer in (ours, theirs)
+    ]
     return float(gaps.max()), tolerance, int((texts[0] == texts[1]).all(dim=1).sum())
 
 
@@ -80,6 +87,7 @@ def our_answer(model: Transformer) -> Answer:
             return model.logits(states) if isinstance(model.spec.head, MaskedHead) else states
         states = model.decode(target, model.encode(source) if model.encoder else None)
         return model.logits(states) if model.spec.head else states
+
     return answer
 
 
@@ -97,7 +105,9 @@ def has_transformers() -> bool:
 def peer(folder: Path, spec: Spec, stay: ExitStack) -> tuple[str, Answer]:
     """Who reads their folder independently of us, by name; without transformers only we ourselves, once more."""
     if not has_transformers():
-        return "the same files, read again (transformers is not installed)", our_answer(load_huggingface(folder).model)
+        return "the same files, read again (transformers is not installed)", our_answer(
+            load_huggingface(folder).model
+        )
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -106,7 +116,12 @@ def peer(folder: Path, spec: Spec, stay: ExitStack) -> tuple[str, Answer]:
     clean = stay.enter_context(TemporaryDirectory())
     _lay_out(folder, Path(clean))
     model = getattr(transformers, kind).from_pretrained(
-        clean, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32)
+        clean,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=torch.float32,
+    )
     return f"transformers {transformers.__version__}", their_answer(model.eval(), spec)
 
 
@@ -118,6 +133,7 @@ def their_answer(model: Any, spec: Spec) -> Answer:
         else:
             out = model(input_ids=source if spec.decoder is None else target)
         return out.logits if "logits" in out else out.last_hidden_state
+
     return answer
 
 
@@ -131,7 +147,11 @@ def _auto_class(spec: Spec) -> str:
 
 def _lay_out(folder: Path, clean: Path) -> None:
     """Only what we have read ourselves is shown to the peer: the weights, and the config without its hints to code."""
-    config = {name: value for name, value in read_config(folder).items() if name not in ("auto_map", "custom_pipelines")}
+    config = {
+        name: value
+        for name, value in read_config(folder).items()
+        if name not in ("auto_map", "custom_pipelines")
+    }
     (clean / "config.json").write_text(json.dumps(config))
     shards = Shards(folder)
     if len(shards.files) == 1:
@@ -140,5 +160,9 @@ def _lay_out(folder: Path, clean: Path) -> None:
     for number, path in enumerate(shards.files):
         (clean / f"model-{number}.safetensors").symlink_to(path)
     numbers = {path: number for number, path in enumerate(shards.files)}
-    names = {name: f"model-{numbers[entry.path]}.safetensors" for name, entry in shards.entries.items()}
-    (clean / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    names = {
+        name: f"model-{numbers[entry.path]}.safetensors" for name, entry in shards.entries.items()
+    }
+    (clean / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": names})
+    )

@@ -47,7 +47,11 @@ class Shards:
             found = _read_header(path)
             twice = sorted(found.keys() & self.entries.keys())
             if twice:
-                raise QkvError(path, _("holds again what another file holds ({twice})", twice=listed(twice)), _again())
+                raise QkvError(
+                    path,
+                    _("holds again what another file holds ({twice})", twice=listed(twice)),
+                    _again(),
+                )
             self.entries |= found
 
     def read(self, name: str) -> Tensor:
@@ -75,8 +79,11 @@ def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) ->
     except (ValueError, RecursionError) as error:
         raise QkvError(folder / name, _("is not JSON"), str(error)) from None
     except OSError as error:
-        raise QkvError(folder / name, _("cannot be read ({strerror})", strerror=error.strerror),
-                       _("check its permissions")) from None
+        raise QkvError(
+            folder / name,
+            _("cannot be read ({strerror})", strerror=error.strerror),
+            _("check its permissions"),
+        ) from None
 
 
 def read_table(folder: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -90,18 +97,22 @@ def read_table(folder: Path, name: str, default: dict[str, Any] | None = None) -
 def inside(folder: Path, *parts: str) -> Path:
     """The file of this name in the folder, and nothing else: no way up, no link out, no device."""
     name = "/".join(parts)
-    plain = parts and all(part not in ("", ".", "..") and not set(part) & set('/\\\0') for part in parts)
+    plain = parts and all(
+        part not in ("", ".", "..") and not set(part) & set("/\\\0") for part in parts
+    )
     if not plain:
-        raise QkvError(folder, _("names a file outside ({name!r})", name=name),
-                       _("only plain names of files in the folder are read"))
+        raise QkvError(
+            folder,
+            _("names a file outside ({name!r})", name=name),
+            _("only plain names of files in the folder are read"),
+        )
     path = folder.joinpath(*parts)
     try:
         real, mode = path.resolve(strict=True), path.stat().st_mode
     except (OSError, RuntimeError):
         raise QkvError(path, _("no such file"), _("is the download complete?")) from None
     if not any(real.is_relative_to(root) for root in _roots(folder)):
-        raise QkvError(path, _("a link out of the folder"),
-                       _("put the file itself there"))
+        raise QkvError(path, _("a link out of the folder"), _("put the file itself there"))
     if not stat.S_ISREG(mode):
         raise QkvError(path, _("is not a plain file"), _("put the file itself there"))
     return real
@@ -126,9 +137,12 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _shard_names(folder: Path) -> list[str]:
     names = read_table(folder, INDEX).get("weight_map")
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        raise QkvError(folder / INDEX, _("has no table 'weight_map' of names to files"),
-                       _again())
+    if (
+        not isinstance(names, dict)
+        or not names
+        or not all(isinstance(name, str) for name in names.values())
+    ):
+        raise QkvError(folder / INDEX, _("has no table 'weight_map' of names to files"), _again())
     return sorted(set(names.values()))
 
 
@@ -142,17 +156,26 @@ def _read_header(path: Path) -> dict[str, Entry]:
             header = json.loads(file.read(size))
     except Exception as error:  # the library raises several kinds, by the sort of damage
         reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        raise QkvError(path, _("not a whole safetensors file ({reason})", reason=reason),
-                       _again()) from None
+        raise QkvError(
+            path, _("not a whole safetensors file ({reason})", reason=reason), _again()
+        ) from None
     header.pop("__metadata__", None)
-    return {name: Entry(path, 8 + size + one["data_offsets"][0], tuple(one["shape"]), one["dtype"])
-            for name, one in header.items()}
+    return {
+        name: Entry(path, 8 + size + one["data_offsets"][0], tuple(one["shape"]), one["dtype"])
+        for name, one in header.items()
+    }
 
 
 def _turn_into_safetensors(pickles: Iterable[str]) -> str:
-    parts = ", ".join(repr(name) for name in pickles if not name.startswith(("training_args", "optimizer", "scheduler")))
-    command = ("python -c \"import torch; from safetensors.torch import save_file; save_file({n: t.contiguous().clone() "
-               f"for f in [{parts}] for n, t in torch.load(f, weights_only=True).items()}}, '{WEIGHTS}')\"")
+    parts = ", ".join(
+        repr(name)
+        for name in pickles
+        if not name.startswith(("training_args", "optimizer", "scheduler"))
+    )
+    command = (
+        'python -c "import torch; from safetensors.torch import save_file; save_file({n: t.contiguous().clone() '
+        f"for f in [{parts}] for n, t in torch.load(f, weights_only=True).items()}}, '{WEIGHTS}')\""
+    )
     return _("on a machine you can spare, run in that folder: {command}", command=command)
 
 

@@ -29,14 +29,21 @@ class NoFirstWeights(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__module__", "") == "torch.nn.init" or func in (Tensor.uniform_, Tensor.normal_):
+        if getattr(func, "__module__", "") == "torch.nn.init" or func in (
+            Tensor.uniform_,
+            Tensor.normal_,
+        ):
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
 
 
-def fill(model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None) -> None:
+def fill(
+    model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None
+) -> None:
     """The model's weights are those of the file, as they are stored or in `dtype`."""
-    stored = read_tensors(path)  # still on the disk: a tensor's numbers are fetched only when they are asked for
+    stored = read_tensors(
+        path
+    )  # still on the disk: a tensor's numbers are fetched only when they are asked for
     refuse_others(path, stored, model.state_dict())
     dtype = dtype or reduce(torch.promote_types, (one.dtype for one in stored.values()))
     weights = {name: weight.to(device, dtype) for name, weight in fetched(path, stored)}
@@ -61,14 +68,34 @@ def refuse_others(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str,
     """One message with all that the file lacks, has too many, or has in another form."""
     missing = [name for name in wanted if name not in stored]
     unknown = [name for name in stored if name not in wanted]
-    shapes = [_("{name}: {shape}, not {wanted}", name=name, shape=tuple(stored[name].shape), wanted=tuple(wanted[name].shape))
-              for name in wanted if name in stored and stored[name].shape != wanted[name].shape]
-    kinds = [f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
-             for name in wanted if name in stored and stored[name].dtype not in FLOATS]
-    refuse_mismatch(path, missing, unknown, shapes, kinds, _("is it the model that model.json describes?"))
+    shapes = [
+        _(
+            "{name}: {shape}, not {wanted}",
+            name=name,
+            shape=tuple(stored[name].shape),
+            wanted=tuple(wanted[name].shape),
+        )
+        for name in wanted
+        if name in stored and stored[name].shape != wanted[name].shape
+    ]
+    kinds = [
+        f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
+        for name in wanted
+        if name in stored and stored[name].dtype not in FLOATS
+    ]
+    refuse_mismatch(
+        path, missing, unknown, shapes, kinds, _("is it the model that model.json describes?")
+    )
 
 
-def refuse_mismatch(where: Path, missing: list[str], unknown: list[str], shapes: list[str], kinds: list[str], right: str) -> None:
+def refuse_mismatch(
+    where: Path,
+    missing: list[str],
+    unknown: list[str],
+    shapes: list[str],
+    kinds: list[str],
+    right: str,
+) -> None:
     """One message with all weights that are missing, unknown, of another shape or not numbers."""
     found = [
         (missing, _("weight missing") if len(missing) == 1 else _("weights missing")),
@@ -91,7 +118,9 @@ def reset_balance(model: nn.Module, device: str | torch.device) -> None:
 def not_finite(model: nn.Module) -> dict[str, int]:
     """Weights that hold NaN or infinity, with how many."""
     # One NaN or infinity spoils the sum, so only a spoilt sum needs a look at each number.
-    suspects = {name: weight for name, weight in model.state_dict().items() if not weight.sum().isfinite()}
+    suspects = {
+        name: weight for name, weight in model.state_dict().items() if not weight.sum().isfinite()
+    }
     counts = {name: int((~weight.isfinite()).sum()) for name, weight in suspects.items()}
     return {name: count for name, count in counts.items() if count}
 
@@ -100,8 +129,11 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
     broken = not_finite(model)
     if broken:
         names = ", ".join(f"{name}: {count}" for name, count in broken.items())
-        raise QkvError(path, _("weights that are not finite ({names})", names=names),
-                       _("the training went astray: take an earlier checkpoint"))
+        raise QkvError(
+            path,
+            _("weights that are not finite ({names})", names=names),
+            _("the training went astray: take an earlier checkpoint"),
+        )
 
 
 def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:
@@ -109,4 +141,6 @@ def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = Non
     found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
     if found:
         right = remedy(found) if remedy else _("take the safetensors file of this model")
-        raise QkvError(folder / found[0], _("a pickle, which can run any program when it is opened"), right)
+        raise QkvError(
+            folder / found[0], _("a pickle, which can run any program when it is opened"), right
+        )

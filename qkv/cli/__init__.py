@@ -15,7 +15,9 @@ def main() -> None:
     """Run one command; every mistake of the person ends as one line and exit code 2."""
     try:
         arguments = _take_common_options(sys.argv[1:])
-        from qkv.cli.app import run  # after the language is known: the help texts are made at import
+        from qkv.cli.app import (
+            run,
+        )  # after the language is known: the help texts are made at import
 
         code = run(arguments)
     except QkvError as error:

@@ -29,7 +29,9 @@ def attention(
     subject = open_explorer(folder).subject
     if subject.family == "translator" and kind is None and layer is None:
         source, target = subject.tokenizers.values()
-        translator = Translator.from_model(subject.model, source, target, stored=subject.generation, alignment=subject.alignment)
+        translator = Translator.from_model(
+            subject.model, source, target, stored=subject.generation, alignment=subject.alignment
+        )
         print(draw_cross_attention(translator, text, out))
         return
     try:
@@ -44,8 +46,13 @@ def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Pat
     from qkv.generate.alignment import cross_weights
 
     source = translator.encode_source(text)
-    target = translator.encode_target(translator(text))                 # <bos> y <eos>
-    weights = cross_weights(translator.model, source, target[:-1], translator.alignment)   # (target, source)
-    rows, columns = translator.target.tokens_for_people(target[1:]), translator.source.tokens_for_people(source)
+    target = translator.encode_target(translator(text))  # <bos> y <eos>
+    weights = cross_weights(
+        translator.model, source, target[:-1], translator.alignment
+    )  # (target, source)
+    rows, columns = (
+        translator.target.tokens_for_people(target[1:]),
+        translator.source.tokens_for_people(source),
+    )
     attention_picture(weights, rows, columns, path, text)
     return path

@@ -33,7 +33,11 @@ def check(
     loaded = load_folder(folder, only_finite=False)
     subject = Subject(loaded.model, loaded.tokenizers, saved_and_loaded)
     findings = prove_subject(subject)
-    print(as_text(folder, findings) if as_json else "\n".join([headline(folder, subject), *map(line, findings)]))
+    print(
+        as_text(folder, findings)
+        if as_json
+        else "\n".join([headline(folder, subject), *map(line, findings)])
+    )
     return int(any(finding.holds is False for finding in findings))
 
 
@@ -52,11 +56,22 @@ def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
 def headline(folder: Path, subject: "Subject") -> str:
     numbers = sum(weight.numel() for weight in subject.original.parameters())
     dtype, tolerance = str(subject.dtype).removeprefix("torch."), f"{subject.tolerance:.0e}"
-    return _("{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding", folder=folder, numbers=numbers, dtype=dtype, tolerance=tolerance)
+    return _(
+        "{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding",
+        folder=folder,
+        numbers=numbers,
+        dtype=dtype,
+        tolerance=tolerance,
+    )
 
 
 def line(finding: "Finding") -> str:
-    return _("{mark} {title}: {words}", mark=MARKS[finding.holds], title=finding.title, words=finding.words)
+    return _(
+        "{mark} {title}: {words}",
+        mark=MARKS[finding.holds],
+        title=finding.title,
+        words=finding.words,
+    )
 
 
 def as_text(folder: Path, findings: "list[Finding]") -> str:
@@ -66,4 +81,6 @@ def as_text(folder: Path, findings: "list[Finding]") -> str:
         if row["difference"] is not None and not math.isfinite(row["difference"]):
             row["difference"] = None
     holds = all(finding.holds is not False for finding in findings)
-    return json.dumps({"model": str(folder), "holds": holds, "findings": rows}, indent=2, ensure_ascii=False)
+    return json.dumps(
+        {"model": str(folder), "holds": holds, "findings": rows}, indent=2, ensure_ascii=False
+    )

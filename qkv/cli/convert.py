@@ -55,14 +55,17 @@ def number_type(to: str, int8: bool, float16: bool) -> str | None:
     if int8 and float16:
         raise QkvError("--int8", _("8 or 16 bits a weight, not both"), _("give one of them"))
     if int8 and to == "huggingface":
-        raise QkvError("--int8", _("{to} is written as stored", to=to),
-                       _("use --to ctranslate2 or --to gguf"))
+        raise QkvError(
+            "--int8", _("{to} is written as stored", to=to), _("use --to ctranslate2 or --to gguf")
+        )
     if float16 and to != "gguf":
         raise QkvError("--float16", _("{to} does not take it", to=to), _("use --to gguf"))
     return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
 
 
-def written(folder: Path, to: str, out: Path, inputs: int, dtype: str | None) -> "tuple[WeightsMetadata, Report | None]":
+def written(
+    folder: Path, to: str, out: Path, inputs: int, dtype: str | None
+) -> "tuple[WeightsMetadata, Report | None]":
     """The model in the format `to`: its metadata, and how the two compare."""
     if to == "ctranslate2":
         from qkv.checkpoint.ctranslate2.export import export_ctranslate2
@@ -81,14 +84,25 @@ def tell(out: Path, metadata: "WeightsMetadata", report: "Report | None", as_jso
     """Print what was made and how it compares; 1 if it does not."""
     if as_json:
         proof = {**asdict(report), "same": report.same} if report else None
-        print(json.dumps({"folder": str(out), "metadata": asdict(metadata), "report": proof}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"folder": str(out), "metadata": asdict(metadata), "report": proof},
+                ensure_ascii=False,
+            )
+        )
     else:
         print("\n".join([headline(out, metadata), *(lines(report) if report else [unproven()])]))
     return 0 if report is None or report.same else 1
 
 
 def headline(out: Path, metadata: "WeightsMetadata") -> str:
-    return _("{out}: {family}, {parameters:,} parameters, {dtype}", out=out, family=metadata.family, parameters=metadata.parameters, dtype=metadata.dtype)
+    return _(
+        "{out}: {family}, {parameters:,} parameters, {dtype}",
+        out=out,
+        family=metadata.family,
+        parameters=metadata.parameters,
+        dtype=metadata.dtype,
+    )
 
 
 def lines(report: "Report") -> list[str]:
@@ -96,8 +110,17 @@ def lines(report: "Report") -> list[str]:
     what = _("same greedy text") if report.greedy else _("within rounding")
     return [
         _("{mark} compared with {against}", mark=mark, against=report.against),
-        _("  largest difference {largest:.1e} (rounding: up to {tolerance:.1e}), {what} {same}", largest=report.largest, tolerance=report.tolerance, what=what, same=same),
-        *(f"  {name}  {one['bytes']:,}  sha256 {one['sha256']}" for name, one in report.files.items()),
+        _(
+            "  largest difference {largest:.1e} (rounding: up to {tolerance:.1e}), {what} {same}",
+            largest=report.largest,
+            tolerance=report.tolerance,
+            what=what,
+            same=same,
+        ),
+        *(
+            f"  {name}  {one['bytes']:,}  sha256 {one['sha256']}"
+            for name, one in report.files.items()
+        ),
     ]
 
 

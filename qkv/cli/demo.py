@@ -40,9 +40,25 @@ DEMOS = {
 
 
 def demo(
-    task: Annotated[str, typer.Argument(metavar="[translate|generate|embed]", help=_("a zh-en translator, a Chinese language model or zh-en sentence embeddings"))] = "translate",
-    out: Annotated[Path | None, typer.Option(help=_("folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed"))] = None,
-    minutes: Annotated[float, typer.Option(help=_("time limit of the training; a slow or busy machine trains fewer steps"))] = 3.0,
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="[translate|generate|embed]",
+            help=_("a zh-en translator, a Chinese language model or zh-en sentence embeddings"),
+        ),
+    ] = "translate",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help=_("folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed")
+        ),
+    ] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            help=_("time limit of the training; a slow or busy machine trains fewer steps")
+        ),
+    ] = 3.0,
     again: Annotated[bool, typer.Option(help=_("train anew even if there is a model"))] = False,
 ) -> int:
     if task not in DEMOS:
@@ -77,7 +93,13 @@ def _train(out: Path, chosen: Demo, minutes: float, again: bool) -> int:
     if resume and (out / "train.yaml").is_file():
         recipe = None
     else:
-        write_text(out / SETTINGS, json.dumps({"task": chosen.task, **chosen.module.RECIPE, "max_minutes": minutes}, indent=2) + "\n")
+        write_text(
+            out / SETTINGS,
+            json.dumps(
+                {"task": chosen.task, **chosen.module.RECIPE, "max_minutes": minutes}, indent=2
+            )
+            + "\n",
+        )
     return run_training(chosen.task, out, recipe, [], flags, resume)
 
 
@@ -88,8 +110,11 @@ def _refuse_other_demo(out: Path, chosen: Demo) -> None:
     except (OSError, ValueError, AttributeError):
         return
     if task != chosen.task:
-        raise QkvError(out, _("holds the demo '{task}', not '{task2}'", task=task, task2=chosen.task),
-                       _("choose another --out"))
+        raise QkvError(
+            out,
+            _("holds the demo '{task}', not '{task2}'", task=task, task2=chosen.task),
+            _("choose another --out"),
+        )
 
 
 def _remove(out: Path, chosen: Demo) -> None:
@@ -101,7 +126,8 @@ def _remove(out: Path, chosen: Demo) -> None:
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not all((out / name).is_file() for name in chosen.files):
-        raise QkvError(out, _("not a folder of this demo, so it is not emptied"),
-                       _("choose another --out"))
+        raise QkvError(
+            out, _("not a folder of this demo, so it is not emptied"), _("choose another --out")
+        )
     with locked(out):
         shutil.rmtree(out)

@@ -8,12 +8,36 @@ from qkv.messages import _
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
 ALIGNMENT = "train.align"  # gold word alignments of the training pairs
 RECIPE: dict[str, Any] = {
-    "tokenizer": "bytes", "vocab_size": 2_000, "seed": 1, "steps": 1_200, "batch_tokens": 2_048, "target_language": "en",
-    "model": {"preset": "seq2seq", "layers": 3, "d_model": 128, "n_heads": 4, "d_ff": 512, "dropout": 0.05, "positions": "rotary",
-              "activation": "relu2", "bias": False, "qk_norm": True, "max_len": 128},
-    "calm_start": True, "optimizer": "muon", "matrix_lr": 0.02, "lr": 4e-3, "warmup": 50, "decay_share": 0.7,
-    "save_every": 400, "validate_every": 400, "beam_size": 4, "guided_alignment_weight": 0.1,
-}  # fmt: skip
+    "tokenizer": "bytes",
+    "vocab_size": 2_000,
+    "seed": 1,
+    "steps": 1_200,
+    "batch_tokens": 2_048,
+    "target_language": "en",
+    "model": {
+        "preset": "seq2seq",
+        "layers": 3,
+        "d_model": 128,
+        "n_heads": 4,
+        "d_ff": 512,
+        "dropout": 0.05,
+        "positions": "rotary",
+        "activation": "relu2",
+        "bias": False,
+        "qk_norm": True,
+        "max_len": 128,
+    },
+    "calm_start": True,
+    "optimizer": "muon",
+    "matrix_lr": 0.02,
+    "lr": 4e-3,
+    "warmup": 50,
+    "decay_share": 0.7,
+    "save_every": 400,
+    "validate_every": 400,
+    "beam_size": 4,
+    "guided_alignment_weight": 0.1,
+}
 
 
 def write_files(out: Path) -> dict[str, Any]:
@@ -24,7 +48,11 @@ def write_files(out: Path) -> dict[str, Any]:
 
     write_pairs(out)
     write_text(out / ALIGNMENT, "".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0]))
-    return {"source": str(out / TRAIN), "valid_source": str(out / VALID), "alignment": str(out / ALIGNMENT)}
+    return {
+        "source": str(out / TRAIN),
+        "valid_source": str(out / VALID),
+        "alignment": str(out / ALIGNMENT),
+    }
 
 
 def write_pairs(out: Path) -> None:
@@ -53,9 +81,19 @@ def show(out: Path) -> None:
     error = alignment_error_rate(translator, held_out)
     print(_("alignment error rate (AER) {error:.3f}", error=error))
     print()
-    for pair, output in zip(NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True):
+    for pair, output in zip(
+        NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True
+    ):
         print(f"{pair.source} -> {output}")
     picture = draw_cross_attention(translator, NOTES_SENTENCES[1].source, out / "attention.png")
-    print(_("\nCross-attention: {picture}\nLearning curves: {out}", picture=picture, out=out / 'curves.png'))
-    print(_("Next: ") + f"qkv translate {out} 机器学习很有趣   |   "
-          "qkv train translate --source a.zh --target a.en --out runs/mine")
+    print(
+        _(
+            "\nCross-attention: {picture}\nLearning curves: {out}",
+            picture=picture,
+            out=out / "curves.png",
+        )
+    )
+    print(
+        _("Next: ") + f"qkv translate {out} 机器学习很有趣   |   "
+        "qkv train translate --source a.zh --target a.en --out runs/mine"
+    )

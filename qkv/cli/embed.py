@@ -18,22 +18,41 @@ from qkv.messages import _
 if TYPE_CHECKING:
     from qkv.pipeline.embedder import Embedder, Wishes
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help=_("sentences, one a line; - is standard input"))]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help=_("sentences, one a line; - is standard input"))
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help=_("vectors.npy or vectors.jsonl"))]
 Pooling = Annotated[str | None, typer.Option(help=_("cls, mean or max; else the model's own"))]
-Normalize = Annotated[bool | None, typer.Option("--normalize/--no-normalize", help=_("to length one; else as the model"))]
+Normalize = Annotated[
+    bool | None,
+    typer.Option("--normalize/--no-normalize", help=_("to length one; else as the model")),
+]
 Dimensions = Annotated[int | None, typer.Option(help=_("keep only the first ones"))]
 Long = Annotated[str, typer.Option(help=_("beyond the model's length: cut, or split and average"))]
 BatchSize = Annotated[int, typer.Option(help=_("sentences at a time"))]
 
 
 def embed(
-    folder: Folder, file: File, out: Out = None, pooling: Pooling = None, normalize: Normalize = None,
-    dimensions: Dimensions = None, long: Long = "cut", batch_size: BatchSize = 64, device: Device = "cpu",
+    folder: Folder,
+    file: File,
+    out: Out = None,
+    pooling: Pooling = None,
+    normalize: Normalize = None,
+    dimensions: Dimensions = None,
+    long: Long = "cut",
+    batch_size: BatchSize = 64,
+    device: Device = "cpu",
 ) -> None:
     """The vector of every line of a file."""
-    embedder, wishes = open_embedder(folder, device, pooling=pooling, normalize=normalize, dimensions=dimensions,
-                                     long=long, batch_size=batch_size)
+    embedder, wishes = open_embedder(
+        folder,
+        device,
+        pooling=pooling,
+        normalize=normalize,
+        dimensions=dimensions,
+        long=long,
+        batch_size=batch_size,
+    )
     name = _("standard input") if str(file) == "-" else str(file)
     tell = Meter(None if str(file) == "-" or file.is_fifo() else count_lines(file)) if out else None
     blocks = embedder.embed_lines(lines_of_file(file, name), name, wishes, tell)
@@ -85,4 +104,7 @@ def _write(out: Path, width: int, blocks: Iterator[Any]) -> None:
     with VectorWriter(out, width) as file:
         for texts, vectors in blocks:
             file.add(texts, vectors)
-    print(_("{out}: {count:,} vectors of {width} numbers", out=out, count=file.count, width=width), file=sys.stderr)
+    print(
+        _("{out}: {count:,} vectors of {width} numbers", out=out, count=file.count, width=width),
+        file=sys.stderr,
+    )

@@ -29,7 +29,9 @@ class Report:
     found: "TextPerplexity"
     seconds: float
     context: int
-    small: tuple[float, float] | None = None  # nats per token with whole and with 8-bit matrices, windows side by side
+    small: tuple[float, float] | None = (
+        None  # nats per token with whole and with 8-bit matrices, windows side by side
+    )
 
 
 def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool = False) -> None:
@@ -38,20 +40,49 @@ def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bo
     found, seconds, context = report.found, report.seconds, report.context
     if as_json:
         facts = {
-            "perplexity": found.value, "nats_per_token": found.nats_per_token, "bits_per_byte": found.bits_per_byte,
-            "tokens": found.tokens, "bytes": found.bytes, "context": context, "seconds": seconds,
-            "tokens_per_second": found.tokens / seconds}
+            "perplexity": found.value,
+            "nats_per_token": found.nats_per_token,
+            "bits_per_byte": found.bits_per_byte,
+            "tokens": found.tokens,
+            "bytes": found.bytes,
+            "context": context,
+            "seconds": seconds,
+            "tokens_per_second": found.tokens / seconds,
+        }
         if report.small:
-            facts |= dict(zip(("nats_per_token_float32", "nats_per_token_int8"), report.small, strict=True))
+            facts |= dict(
+                zip(("nats_per_token_float32", "nats_per_token_int8"), report.small, strict=True)
+            )
         print(json.dumps(facts))
         return
     rate = found.tokens / seconds
-    print(_("perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)", value=found.value, nats_per_token=found.nats_per_token, tokens=found.tokens))
-    print(_("{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context {context:,})", bits_per_byte=found.bits_per_byte, bytes=found.bytes, context=context))
+    print(
+        _(
+            "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
+            value=found.value,
+            nats_per_token=found.nats_per_token,
+            tokens=found.tokens,
+        )
+    )
+    print(
+        _(
+            "{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context {context:,})",
+            bits_per_byte=found.bits_per_byte,
+            bytes=found.bytes,
+            context=context,
+        )
+    )
     print(_("{rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, seconds=seconds))
     if report.small:
         whole, small = map(math.exp, report.small)
-        print(_("int8: perplexity {small:.3f} instead of {whole:.3f} ({small2:+.2%}), windows side by side", small=small, whole=whole, small2=small / whole - 1))
+        print(
+            _(
+                "int8: perplexity {small:.3f} instead of {whole:.3f} ({small2:+.2%}), windows side by side",
+                small=small,
+                whole=whole,
+                small2=small / whole - 1,
+            )
+        )
 
 
 def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report:
@@ -70,13 +101,16 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report
     if int8:
         _refuse_no_int8(generator)
     if generator.first is None:
-        raise QkvError(folder, _("no mark between texts"),
-                       _("its vocabulary needs <eos> or <bos>"))
+        raise QkvError(folder, _("no mark between texts"), _("its vocabulary needs <eos> or <bos>"))
     with TemporaryDirectory() as scratch:
         between = generator.ends[0] if generator.ends else generator.first
-        ids = keep_documents(Path(scratch) / "ids", documents, generator.tokenizer, between).ids[:-1]  # the end is no text
+        ids = keep_documents(Path(scratch) / "ids", documents, generator.tokenizer, between).ids[
+            :-1
+        ]  # the end is no text
         start = time.perf_counter()
-        found = text_perplexity(generator.model, ids, count_bytes(documents), generator.context, first=generator.first)
+        found = text_perplexity(
+            generator.model, ids, count_bytes(documents), generator.context, first=generator.first
+        )
         seconds = time.perf_counter() - start
         return Report(found, seconds, generator.context, _small(generator, ids) if int8 else None)
 

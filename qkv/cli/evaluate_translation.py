@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qkv.evaluate.perplexity import Perplexity
     from qkv.evaluate.scores import Comparison, Scores
 
+
 @dataclass(frozen=True)
 class Report:
     """All that was measured."""
@@ -35,16 +36,31 @@ class Report:
         lines = [
             str(self.scores),
             _("exact match {exact:.1%}", exact=self.scores.exact),
-            _("perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens{left_out})", value=p.value, nats_per_token=p.nats_per_token, tokens=p.tokens, left_out=left_out),
-            _("{n:.1f} sentences/s ({n2:,} in {seconds:.2f} s)", n=n / self.seconds, n2=n, seconds=self.seconds),
+            _(
+                "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens{left_out})",
+                value=p.value,
+                nats_per_token=p.nats_per_token,
+                tokens=p.tokens,
+                left_out=left_out,
+            ),
+            _(
+                "{n:.1f} sentences/s ({n2:,} in {seconds:.2f} s)",
+                n=n / self.seconds,
+                n2=n,
+                seconds=self.seconds,
+            ),
         ]
         return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
 
     def as_json(self) -> dict[str, Any]:
         p = self.perplexity
         facts = self.scores.as_json() | {
-            "perplexity": p.value, "nats_per_token": p.nats_per_token, "tokens": p.tokens, "left_out": p.left_out,
-            "seconds": self.seconds, "sentences_per_second": self.scores.sentences / self.seconds,
+            "perplexity": p.value,
+            "nats_per_token": p.nats_per_token,
+            "tokens": p.tokens,
+            "left_out": p.left_out,
+            "seconds": self.seconds,
+            "sentences_per_second": self.scores.sentences / self.seconds,
         }
         if self.comparison:
             facts["against"] = self.comparison.scores[0].as_json()
@@ -53,8 +69,15 @@ class Report:
 
 
 def evaluate_translation(
-    folder: Path, files: tuple[Path, Path], kind: tuple[str, str], config: TranslationConfig,
-    against: Path | None = None, output: Path | None = None, device: str = "cpu", as_json: bool = False, int8: bool = False,
+    folder: Path,
+    files: tuple[Path, Path],
+    kind: tuple[str, str],
+    config: TranslationConfig,
+    against: Path | None = None,
+    output: Path | None = None,
+    device: str = "cpu",
+    as_json: bool = False,
+    int8: bool = False,
 ) -> None:
     """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
     from qkv.evaluate.scores import score
@@ -79,23 +102,35 @@ def evaluate_translation(
 
 
 def _report(
-    translator: Translator, outputs: list[str], pairs: tuple[list[str], list[str]], kind: tuple[str, str], seconds: float
+    translator: Translator,
+    outputs: list[str],
+    pairs: tuple[list[str], list[str]],
+    kind: tuple[str, str],
+    seconds: float,
 ) -> Report:
     from qkv.evaluate.perplexity import translation_perplexity
     from qkv.evaluate.scores import score
 
     sources, references = pairs
     perplexity = translation_perplexity(
-        translator.model, [translator.encode_source(one) for one in sources],
-        [translator.encode_target(one) for one in references])
+        translator.model,
+        [translator.encode_source(one) for one in sources],
+        [translator.encode_target(one) for one in references],
+    )
     return Report(score(outputs, references, *kind), perplexity, seconds)
 
 
-def _compared(report: Report, lines: tuple[list[str], list[str], list[str]], kind: tuple[str, str],
-              names: tuple[str, str]) -> Report:
+def _compared(
+    report: Report,
+    lines: tuple[list[str], list[str], list[str]],
+    kind: tuple[str, str],
+    names: tuple[str, str],
+) -> Report:
     from qkv.evaluate.scores import compare
 
-    return Report(report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names))
+    return Report(
+        report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names)
+    )
 
 
 def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
@@ -103,12 +138,21 @@ def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
 
     sources, references = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(references):
-        raise QkvError(f"{source}, {target}", _("{n_sources:,} lines against {n_references:,}", n_sources=len(sources), n_references=len(references)),
-                       _("line n of one must translate line n of the other"))
+        raise QkvError(
+            f"{source}, {target}",
+            _(
+                "{n_sources:,} lines against {n_references:,}",
+                n_sources=len(sources),
+                n_references=len(references),
+            ),
+            _("line n of one must translate line n of the other"),
+        )
     return sources, references
 
 
-def _outputs_of(against: Path, device: str, sources: list[str], config: TranslationConfig) -> list[str]:
+def _outputs_of(
+    against: Path, device: str, sources: list[str], config: TranslationConfig
+) -> list[str]:
     """The other system's translations: of a model, or read from a file."""
     from qkv.text.lines import read_lines
 
@@ -116,16 +160,25 @@ def _outputs_of(against: Path, device: str, sources: list[str], config: Translat
         return _translated(Translator.load(against, device), sources, config)
     outputs = list(read_lines(against))
     if len(outputs) != len(sources):
-        raise QkvError(against, _("{n_outputs:,} lines for {n_sources:,} sentences", n_outputs=len(outputs), n_sources=len(sources)),
-                       _("give one translation a line"))
+        raise QkvError(
+            against,
+            _(
+                "{n_outputs:,} lines for {n_sources:,} sentences",
+                n_outputs=len(outputs),
+                n_sources=len(sources),
+            ),
+            _("give one translation a line"),
+        )
     return outputs
 
 
 def _translated(translator: Translator, sources: list[str], config: TranslationConfig) -> list[str]:
     """The best translations; a person at a terminal sees how far it is."""
+
     def tell(done: int, of: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == of else ""
             print(f"\r{done:,} / {of:,}", end=end, file=sys.stderr, flush=True)
+
     found = translator.translate(sources, config, progress=tell)
     return [best[0].text for best in found]

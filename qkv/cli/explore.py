@@ -24,10 +24,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("the model"))]
 Text = Annotated[str | None, typer.Option(help=_("with --out: the text to record"))]
-Compare = Annotated[list[str] | None, typer.Option(help=_("another text beside it; may be given again"))]
+Compare = Annotated[
+    list[str] | None, typer.Option(help=_("another text beside it; may be given again"))
+]
 Out = Annotated[Path | None, typer.Option(help=_("write one self-contained page instead"))]
 Sentences = Annotated[Path | None, typer.Option(help=_("lines to find the nearest in (encoders)"))]
-Port = Annotated[int | None, typer.Option(help=_("the port; {port}, or a free one", port=PORT), min=0, max=65535)]
+Port = Annotated[
+    int | None, typer.Option(help=_("the port; {port}, or a free one", port=PORT), min=0, max=65535)
+]
 Host = Annotated[str, typer.Option(help=_("who may reach it; others than this machine need --key"))]
 Key = Annotated[str | None, typer.Option(help=_("what others must know"))]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help=_("only print the address"))]
@@ -35,17 +39,30 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
 
 
 def explore(
-    folder: Folder, text: Text = None, compare: Compare = None, out: Out = None, sentences: Sentences = None,
-    port: Port = None, host: Host = "127.0.0.1", key: Key = None, no_browser: NoBrowser = False, device: Device = "cpu",
+    folder: Folder,
+    text: Text = None,
+    compare: Compare = None,
+    out: Out = None,
+    sentences: Sentences = None,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    key: Key = None,
+    no_browser: NoBrowser = False,
+    device: Device = "cpu",
 ) -> None:
     """Show the model think, on a page."""
     if (out is None) != (text is None):
-        raise QkvError("qkv explore", _("--text and --out belong together"),
-                       _("give both, or neither for the live page"))
+        raise QkvError(
+            "qkv explore",
+            _("--text and --out belong together"),
+            _("give both, or neither for the live page"),
+        )
     if out is not None:
         from qkv.explore.offline import write_page
 
-        print(write_page(open_explorer(folder, device, sentences), [str(text), *(compare or [])], out))
+        print(
+            write_page(open_explorer(folder, device, sentences), [str(text), *(compare or [])], out)
+        )
         return
     check_door(host, key)
     serve(open_explorer(folder, device, sentences), host, port, key, no_browser)
@@ -76,15 +93,20 @@ def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
 def check_door(host: str, key: str | None) -> None:
     """The page is open to this machine; to others only with a key, and only if its parts are installed."""
     if host not in LOOPBACK and not key:
-        raise QkvError(f"--host {host}", _("others could read along"),
-                       _("give a --key that they must know, or leave it at 127.0.0.1"))
+        raise QkvError(
+            f"--host {host}",
+            _("others could read along"),
+            _("give a --key that they must know, or leave it at 127.0.0.1"),
+        )
     if key is not None and not (key.isascii() and key.isalnum() and len(key) >= 8):
         raise QkvError("--key", _("is no key"), _("use 8 or more letters and digits"))
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise QkvError("qkv explore", _("needs FastAPI and uvicorn"), "pip install 'qkv[serve]'")
 
 
-def serve(explorer: "Explorer", host: str, port: int | None, key: str | None, no_browser: bool) -> None:
+def serve(
+    explorer: "Explorer", host: str, port: int | None, key: str | None, no_browser: bool
+) -> None:
     """Answer until the person stops it."""
     import uvicorn
 
@@ -97,7 +119,9 @@ def serve(explorer: "Explorer", host: str, port: int | None, key: str | None, no
     print(_("Ctrl+C ends it."), file=sys.stderr)
     if not no_browser:
         show(address)
-    config = uvicorn.Config(make_app(explorer, key), log_level="warning", access_log=False, server_header=False)
+    config = uvicorn.Config(
+        make_app(explorer, key), log_level="warning", access_log=False, server_header=False
+    )
     uvicorn.Server(config).run(sockets=[door])
 
 
@@ -105,11 +129,16 @@ def open_door(host: str, port: int | None) -> socket.socket:
     """A socket that listens: on the port asked for; else on ours, or a free one if that is taken."""
     for number in [PORT, 0] if port is None else [port]:
         try:
-            return socket.create_server((host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+            return socket.create_server(
+                (host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+            )
         except OSError as error:
             reason = error.strerror
-    raise QkvError(f"{host}:{port}", _("cannot be opened ({reason})", reason=reason),
-                   _("choose another --port or --host"))
+    raise QkvError(
+        f"{host}:{port}",
+        _("cannot be opened ({reason})", reason=reason),
+        _("choose another --port or --host"),
+    )
 
 
 def show(address: str) -> None:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from qkv.pipeline import Generator
     from qkv.pipeline.generator import GeneratedSequence
 
-BETWEEN = "---"      # stands between texts that follow each other
+BETWEEN = "---"  # stands between texts that follow each other
 LINES_AT_ONCE = 256  # so that those of one length can go together
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
-Prompt = Annotated[str | None, typer.Argument(help=_("what to go on from; else --file or standard input"))]
+Prompt = Annotated[
+    str | None, typer.Argument(help=_("what to go on from; else --file or standard input"))
+]
 File = Annotated[Path | None, typer.Option("--file", "-f", help=_("each line is a prompt"))]
 MaxNewTokens = Annotated[int, typer.Option(help=_("tokens to write at most"))]
 Temperature = Annotated[float, typer.Option(help=_("0 is greedy, 1 the model's own"))]
@@ -38,17 +40,39 @@ Typical = Annotated[float | None, typer.Option(help=_("only the most typical tha
 Penalty = Annotated[float, typer.Option(help=_("above 1 repeats less"))]
 Seed = Annotated[int | None, typer.Option(help=_("the same seed, the same text"))]
 N = Annotated[int, typer.Option("--n", help=_("texts for each prompt"))]
-Stop = Annotated[list[str] | None, typer.Option(help=_("end before this text, such as '\\n'; may be repeated"))]
-LogProbs = Annotated[int | None, typer.Option(help=_("tell each token's log-probability and those of the k best"))]
-Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help=_("show it as it is written, as in a terminal"))]
+Stop = Annotated[
+    list[str] | None, typer.Option(help=_("end before this text, such as '\\n'; may be repeated"))
+]
+LogProbs = Annotated[
+    int | None, typer.Option(help=_("tell each token's log-probability and those of the k best"))
+]
+Stream = Annotated[
+    bool | None,
+    typer.Option("--stream/--no-stream", help=_("show it as it is written, as in a terminal")),
+]
 Json = Annotated[bool, typer.Option("--json", help=_("one JSON object a prompt"))]
 
 
 def generate(
-    folder: Folder, prompt: Prompt = None, file: File = None, max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 1.0, top_k: TopK = None, top_p: TopP = None, min_p: MinP = None, typical: Typical = None,
-    repetition_penalty: Penalty = 1.0, seed: Seed = None, n: N = 1, stop: Stop = None, logprobs: LogProbs = None,
-    stream: Stream = None, int8: Int8 = False, device: Device = "cpu", engine: Engine = "torch", as_json: Json = False,
+    folder: Folder,
+    prompt: Prompt = None,
+    file: File = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    typical: Typical = None,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = None,
+    n: N = 1,
+    stop: Stop = None,
+    logprobs: LogProbs = None,
+    stream: Stream = None,
+    int8: Int8 = False,
+    device: Device = "cpu",
+    engine: Engine = "torch",
+    as_json: Json = False,
 ) -> None:
     """Write on from a prompt, a file's lines or standard input."""
     from qkv.generate.config import GenerationConfig
@@ -57,11 +81,23 @@ def generate(
     whole = as_json or n > 1 or logprobs is not None  # shown when it is complete
     _refuse_mixtures(prompt, file, bool(stream) and whole)
     config = GenerationConfig(
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical,
-        repetition_penalty=repetition_penalty, seed=seed, n=n, logprobs=logprobs, stop=tuple(map(unescaped, stop or ())))
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical=typical,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        n=n,
+        logprobs=logprobs,
+        stop=tuple(map(unescaped, stop or ())),
+    )
     generator = open_engine(Generator, engine, folder, device, int8)
     at_once = stream or (stream is None and sys.stdout.isatty() and not whole)
-    typed = prompt is None and file is None and sys.stdin.isatty()  # the person sees the prompt already
+    typed = (
+        prompt is None and file is None and sys.stdin.isatty()
+    )  # the person sees the prompt already
     invitation = _("Type a beginning, Ctrl-D to leave.")
     for number, some in enumerate(lines(prompt, file, 1 if at_once else LINES_AT_ONCE, invitation)):
         if number and not typed and not as_json:
@@ -81,8 +117,11 @@ def _refuse_mixtures(prompt: str | None, file: Path | None, both: bool) -> None:
     if prompt is not None and file is not None:
         raise QkvError("qkv generate", _("both a prompt and --file"), _("give one of them"))
     if both:
-        raise QkvError("--stream", _("only one plain text can be shown as it comes"),
-                       _("leave out --json, --n and --logprobs"))
+        raise QkvError(
+            "--stream",
+            _("only one plain text can be shown as it comes"),
+            _("leave out --json, --n and --logprobs"),
+        )
 
 
 def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", repeat: bool) -> None:
@@ -94,11 +133,21 @@ def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", rep
     print()
 
 
-def _print(generator: "Generator", prompts: list[str], config: "GenerationConfig", as_json: bool, repeat: bool) -> None:
+def _print(
+    generator: "Generator",
+    prompts: list[str],
+    config: "GenerationConfig",
+    as_json: bool,
+    repeat: bool,
+) -> None:
     texts = []
     for prompt, written in zip(prompts, generator.generate(prompts, config), strict=True):
         if as_json:
-            print(json.dumps({"prompt": prompt, "texts": list(map(asdict, written))}, ensure_ascii=False))
+            print(
+                json.dumps(
+                    {"prompt": prompt, "texts": list(map(asdict, written))}, ensure_ascii=False
+                )
+            )
         texts += [f"{prompt if repeat else ''}{one.text}{_numbers(one)}" for one in written]
     if not as_json:
         print(f"\n{BETWEEN}\n".join(texts))
@@ -110,5 +159,7 @@ def _numbers(one: "GeneratedSequence") -> str:
     if one.log_probs is None or one.best is None:
         return ""
     rows = zip(one.tokens, one.log_probs, one.best, strict=True)
-    return "".join(f"\n{token}\t{number:.4f}" + "".join(f"\t{other} {chance:.4f}" for other, chance in best)
-                   for token, number, best in rows)
+    return "".join(
+        f"\n{token}\t{number:.4f}" + "".join(f"\t{other} {chance:.4f}" for other, chance in best)
+        for token, number, best in rows
+    )

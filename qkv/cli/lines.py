@@ -36,7 +36,9 @@ def _typed(invitation: str) -> Iterator[list[str]]:
         if not line:
             print(file=sys.stderr)
             return
-        yield [line.decode(errors="replace").removesuffix("\n")]  # half a character, as a slip of the fingers leaves it
+        yield [
+            line.decode(errors="replace").removesuffix("\n")
+        ]  # half a character, as a slip of the fingers leaves it
 
 
 def _arriving(size: int) -> Iterator[list[str]]:

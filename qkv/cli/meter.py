@@ -18,11 +18,18 @@ class Meter:
 
     def __call__(self, done: int) -> None:
         now, last = time.monotonic(), done == self.total
-        if not done or (now - self.told < (0.2 if self.live else 30.0) and not (last and self.live)):
+        if not done or (
+            now - self.told < (0.2 if self.live else 30.0) and not (last and self.live)
+        ):
             return
         self.told = now
         ends = "\n" if last or not self.live else ""
-        print(f"{chr(13) if self.live else ''}{self.line(done, now - self.start)}", end=ends, file=sys.stderr, flush=True)
+        print(
+            f"{chr(13) if self.live else ''}{self.line(done, now - self.start)}",
+            end=ends,
+            file=sys.stderr,
+            flush=True,
+        )
 
     def line(self, done: int, seconds: float) -> str:
         """'1,024 / 10,000 sentences, 310/s, 0:29 left'."""

@@ -75,14 +75,19 @@ def costs(spec: "Spec", load: Any, dtype: str, tokens: int | None) -> dict[str, 
     from qkv.plan import cost
     from qkv.plan.formulas import beside_the_notes
 
-    whole, active, flops = cost.parameters(spec), cost.active_parameters(spec), cost.flops(spec, load)
+    whole, active, flops = (
+        cost.parameters(spec),
+        cost.active_parameters(spec),
+        cost.flops(spec, load),
+    )
     return {
         "pass": asdict(load) | {"dtype": dtype},
         "parameters": whole | {"total": sum(whole.values())},
         "active_parameters": active | {"total": sum(active.values())},
         "flops": flops | {"total": sum(flops.values())},
         "training_flops": cost.training_flops(spec, load),
-        "bytes": asdict(cost.memory(spec, load, dtype)) | {"cache_in_windows": _windowed(spec, load, dtype)},
+        "bytes": asdict(cost.memory(spec, load, dtype))
+        | {"cache_in_windows": _windowed(spec, load, dtype)},
         "formulas": [asdict(one) for one in beside_the_notes(spec, load, dtype, tokens)],
     }
 
@@ -95,15 +100,23 @@ def _windowed(spec: "Spec", load: Any, dtype: str) -> int:
     return wide * load.batch * (cost.window_numbers(spec, load.target) + cross)
 
 
-def time_of(spec: "Spec", load: Any, tokens: int, gflops: float | None, devices: int) -> dict[str, Any]:
+def time_of(
+    spec: "Spec", load: Any, tokens: int, gflops: float | None, devices: int
+) -> dict[str, Any]:
     """Hours of training: never less than at the full rate; real runs reach a quarter to three quarters of it."""
     from qkv.plan.cost import hours
     from qkv.plan.rate import measured_gflops
 
     rate = gflops or measured_gflops()
     least = hours(spec, load, tokens, rate * devices)
-    return {"tokens": tokens, "gflops": rate, "measured": gflops is None, "devices": devices,
-            "hours_at_full_rate": least, "hours_at_half_rate": 2 * least}
+    return {
+        "tokens": tokens,
+        "gflops": rate,
+        "measured": gflops is None,
+        "devices": devices,
+        "hours_at_full_rate": least,
+        "hours_at_half_rate": 2 * least,
+    }
 
 
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,10 +125,17 @@ def show(name: str, spec: "Spec", facts: dict[str, Any]) -> None:
 
     console, given = Console(highlight=False, soft_wrap=False), facts["pass"]
     sizes = " + ".join(str(given[side]) for side in ("source", "target") if given[side])
-    console.print(f"{name}: {_family(spec)}, d_model {spec.d_model}, {given['batch']} x {sizes} "
-                  + _("tokens") + f", {given['dtype']}")
+    console.print(
+        f"{name}: {_family(spec)}, d_model {spec.d_model}, {given['batch']} x {sizes} "
+        + _("tokens")
+        + f", {given['dtype']}"
+    )
     console.print(parts_table(facts))
-    console.print(_("FLOPs: 2 x multiply-adds of matrix products; masked pairs count, softmax and norms do not."))
+    console.print(
+        _(
+            "FLOPs: 2 x multiply-adds of matrix products; masked pairs count, softmax and norms do not."
+        )
+    )
     console.print(memory_table(facts))
     console.print(formulas_table(facts))
     if "time" in facts:
@@ -136,7 +156,9 @@ def parts_table(facts: dict[str, Any]) -> "Table":
         cells = [_part_name(part), f"{numbers:,}", f"{numbers / whole['total']:.1%}"]
         cells += [f"{active.get(part, 0):,}"] if sparse else []
         if numbers or work:
-            table.add_row(*cells, short(work), f"{work / flops['total']:.1%}", end_section=part == "head")
+            table.add_row(
+                *cells, short(work), f"{work / flops['total']:.1%}", end_section=part == "head"
+            )
     return table
 
 
@@ -154,9 +176,16 @@ def formulas_table(facts: dict[str, Any]) -> "Table":
     table = _table(*names, left=(3,))
     for one in facts["formulas"]:
         show_number = "{:.1%}".format if one["exact"] < 1 else short
-        reasons = "\n".join(f"{_signed(why['difference'], one['exact'] < 1)} {why['words']}" for why in one["why"])
-        table.add_row(f"{one['what']}\n{one['formula']}", show_number(one["by_formula"]), show_number(one["exact"]),
-                      reasons or _("equal"), end_section=True)
+        reasons = "\n".join(
+            f"{_signed(why['difference'], one['exact'] < 1)} {why['words']}" for why in one["why"]
+        )
+        table.add_row(
+            f"{one['what']}\n{one['formula']}",
+            show_number(one["by_formula"]),
+            show_number(one["exact"]),
+            reasons or _("equal"),
+            end_section=True,
+        )
     return table
 
 
@@ -183,7 +212,15 @@ def _table(*columns: str, left: tuple[int, ...] = ()) -> "Table":
 # ── Words and numbers ────────────────────────────────────────────────────────────────────────────────────────────
 def short(number: float, unit: str = "") -> str:
     """short(124_439_808) == '124.4 M'; short(1_500, "B") == '1.5 kB'."""
-    for factor, prefix in ((1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for factor, prefix in (
+        (1e21, "Z"),
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
         if abs(number) >= factor:
             return f"{number / factor:.1f} {prefix}{unit}"
     return f"{number:.0f} {unit}".strip()
@@ -204,7 +241,9 @@ def _duration(hours: float) -> str:
 
 
 def _family(spec: "Spec") -> str:
-    layers = " + ".join(str(len(stack.each_layer())) for stack in (spec.encoder, spec.decoder) if stack)
+    layers = " + ".join(
+        str(len(stack.each_layer())) for stack in (spec.encoder, spec.decoder) if stack
+    )
     if spec.encoder and spec.decoder:
         return _("encoder-decoder, {layers} layers", layers=layers)
     if spec.decoder:
@@ -214,10 +253,15 @@ def _family(spec: "Spec") -> str:
 
 def _part_name(part: str) -> str:
     return {
-        "embedding": _("embedding"), "attention": _("attention"),
-        "scores": _("  scores and mixing"), "cross": _("cross-attention"),
-        "cross_scores": _("  scores and mixing"), "feed_forward": _("feed-forward"),
-        "norms": _("norms"), "head": _("head"), "total": _("total"),
+        "embedding": _("embedding"),
+        "attention": _("attention"),
+        "scores": _("  scores and mixing"),
+        "cross": _("cross-attention"),
+        "cross_scores": _("  scores and mixing"),
+        "feed_forward": _("feed-forward"),
+        "norms": _("norms"),
+        "head": _("head"),
+        "total": _("total"),
     }[part]
 
 
@@ -231,6 +275,9 @@ def _memory_words() -> dict[str, tuple[str, str]]:
         "muon": (_("or Muon"), _("one for the layers' matrices, two for the rest")),
         "activations": (_("activations"), _("estimate of what backward needs")),
         "cache": (_("KV cache"), _("of the whole pass, source side included")),
-        "cache_per_token": (_("  of a token"), _("{formula}, or (kv_rank + d_rope) l", formula=formula)),
+        "cache_per_token": (
+            _("  of a token"),
+            _("{formula}, or (kv_rank + d_rope) l", formula=formula),
+        ),
         "cache_in_windows": (_("  inside windows"), _("if the rest were forgotten; qkv keeps it")),
     }

@@ -22,29 +22,46 @@ from qkv.messages import _
 if TYPE_CHECKING:
     from qkv.pipeline.index import Hit
 
-Sentences = Annotated[Path, typer.Argument(metavar="SENTENCES", help=_("where to look, one sentence a line"))]
+Sentences = Annotated[
+    Path, typer.Argument(metavar="SENTENCES", help=_("where to look, one sentence a line"))
+]
 Query = Annotated[str | None, typer.Argument(help=_("what to look for; else standard input"))]
 K = Annotated[int, typer.Option("-k", help=_("how many to show"))]
-IndexFolder = Annotated[Path | None, typer.Option("--index", help=_("keeps the vectors; else SENTENCES.index"))]
+IndexFolder = Annotated[
+    Path | None, typer.Option("--index", help=_("keeps the vectors; else SENTENCES.index"))
+]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("make the vectors anew"))]
 
 
 def search(
-    folder: Folder, sentences: Sentences, query: Query = None, k: K = 5, index: IndexFolder = None, rebuild: Rebuild = False,
-    pooling: Pooling = None, dimensions: Dimensions = None, long: Long = "cut", batch_size: BatchSize = 64,
-    device: Device = "cpu", as_json: Json = False,
+    folder: Folder,
+    sentences: Sentences,
+    query: Query = None,
+    k: K = 5,
+    index: IndexFolder = None,
+    rebuild: Rebuild = False,
+    pooling: Pooling = None,
+    dimensions: Dimensions = None,
+    long: Long = "cut",
+    batch_size: BatchSize = 64,
+    device: Device = "cpu",
+    as_json: Json = False,
 ) -> None:
     """The nearest sentences by meaning; their vectors are kept and made anew when the file changes."""
     if k < 1:
         raise QkvError("-k", _("{k} is too small", k=k), _("use 1 or more"))
     n_lines = count_lines(sentences)
-    embedder, wishes = open_embedder(folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size)
+    embedder, wishes = open_embedder(
+        folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size
+    )
     from qkv.pipeline.index import Index
 
     found = Index.open(embedder, sentences, index, wishes, rebuild, Meter(n_lines))
     invitation = _("Type what you look for, Ctrl-D to leave.")
     for queries in lines(query, None, batch_size, invitation):
-        queries = queries if query is not None else [one for one in queries if one.strip()]  # Enter alone asks nothing
+        queries = (
+            queries if query is not None else [one for one in queries if one.strip()]
+        )  # Enter alone asks nothing
         for asked, hits in zip(queries, found.search(queries, k), strict=True):
             print(_shown(asked, hits, as_json))
         sys.stdout.flush()

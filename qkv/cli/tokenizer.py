@@ -21,15 +21,36 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help=_("Text to tokens and back."))
 
-TokenizerPath = Annotated[str, typer.Argument(metavar="TOKENIZER", help=_("tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one"))]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))]
-Errors = Annotated[str, typer.Option(help=_("what to do with bytes that are not UTF-8: strict or replace"))]
+TokenizerPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOKENIZER",
+        help=_(
+            "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one"
+        ),
+    ),
+]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))
+]
+Errors = Annotated[
+    str, typer.Option(help=_("what to do with bytes that are not UTF-8: strict or replace"))
+]
 HEADS = {
-    "step": _("step"), "merge": _("merge"), "rank": _("rank"), "pieces": _("pieces"),
-    "piece": _("piece"), "id": _("id"), "file": _("file"), "lines": _("lines"),
-    "tokens": _("tokens"), "tokens_per_word": _("tokens per word"),
-    "tokens_per_character": _("tokens per character"), "bytes_per_token": _("bytes per token"),
-    "unknown_rate": _("unknown rate"), "round_trip": _("round trip"),
+    "step": _("step"),
+    "merge": _("merge"),
+    "rank": _("rank"),
+    "pieces": _("pieces"),
+    "piece": _("piece"),
+    "id": _("id"),
+    "file": _("file"),
+    "lines": _("lines"),
+    "tokens": _("tokens"),
+    "tokens_per_word": _("tokens per word"),
+    "tokens_per_character": _("tokens per character"),
+    "bytes_per_token": _("bytes per token"),
+    "unknown_rate": _("unknown rate"),
+    "round_trip": _("round trip"),
 }
 AsJson = Annotated[bool, typer.Option("--json", help=_("for programs"))]
 
@@ -42,8 +63,16 @@ def learn(
     vocab_size: Annotated[int, typer.Option(help=_("how many tokens"))] = 8000,
     lowercase: Annotated[bool, typer.Option("--lowercase", help=_("small letters only"))] = False,
     nfkc: Annotated[bool, typer.Option("--nfkc", help=_("unify look-alikes (Ａ -> A)"))] = False,
-    split_chinese: Annotated[bool, typer.Option("--split-chinese", help=_("every Chinese character on its own"))] = False,
-    add_prefix_space: Annotated[bool, typer.Option("--add-prefix-space", help=_("bytes: a word at the beginning of a text is tokenized as after a space"))] = False,
+    split_chinese: Annotated[
+        bool, typer.Option("--split-chinese", help=_("every Chinese character on its own"))
+    ] = False,
+    add_prefix_space: Annotated[
+        bool,
+        typer.Option(
+            "--add-prefix-space",
+            help=_("bytes: a word at the beginning of a text is tokenized as after a space"),
+        ),
+    ] = False,
     min_count: Annotated[int, typer.Option(help=_("leave out what is rarer"))] = 1,
     special: Annotated[list[str], typer.Option(help=_("one more special token"))] = [],  # noqa: B006
     errors: Errors = "strict",
@@ -60,10 +89,25 @@ def learn(
         tokenizer = learn_tokenizer(kind, texts, vocab_size, choices)
     tokenizer.save(out)
     if as_json:
-        print(json.dumps({"file": str(out), "kind": kind, "vocab_size": tokenizer.vocab_size,
-                          "fingerprint": tokenizer.fingerprint}))
+        print(
+            json.dumps(
+                {
+                    "file": str(out),
+                    "kind": kind,
+                    "vocab_size": tokenizer.vocab_size,
+                    "fingerprint": tokenizer.fingerprint,
+                }
+            )
+        )
     else:
-        print(_("{out}: {vocab_size} tokens ({kind})", out=out, vocab_size=tokenizer.vocab_size, kind=kind))
+        print(
+            _(
+                "{out}: {vocab_size} tokens ({kind})",
+                out=out,
+                vocab_size=tokenizer.vocab_size,
+                kind=kind,
+            )
+        )
 
 
 @app.command(help=_("The ids of texts, one text a line."))
@@ -71,8 +115,12 @@ def encode(
     tokenizer: TokenizerPath,
     text: Annotated[list[str] | None, typer.Argument(help=_("default: standard input"))] = None,
     file: Annotated[Path | None, typer.Option(help=_("a text file"))] = None,
-    pieces: Annotated[bool, typer.Option("--pieces", help=_("show the pieces, not the ids"))] = False,
-    parse_special: Annotated[bool, typer.Option("--parse-special", help=_("<eos> in the text is the special token"))] = False,
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help=_("show the pieces, not the ids"))
+    ] = False,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help=_("<eos> in the text is the special token"))
+    ] = False,
     errors: Errors = "strict",
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +130,11 @@ def encode(
     for batch in _batches(text, file, errors):
         for ids in known.encode_batch(batch, parse_special=parse_special):
             if as_json:
-                print(json.dumps({"ids": ids, "pieces": known.tokens_for_people(ids)}, ensure_ascii=False))
+                print(
+                    json.dumps(
+                        {"ids": ids, "pieces": known.tokens_for_people(ids)}, ensure_ascii=False
+                    )
+                )
             else:
                 print(*(known.tokens_for_people(ids) if pieces else ids))
 
@@ -109,16 +161,28 @@ def show(tokenizer: TokenizerPath, word: str, as_json: AsJson = False) -> None:
 
     known = read_tokenizer(tokenizer)
     if known.rules["model"]["type"] == "BPE":
-        rows = [{"step": n, "merge": " + ".join(known.shown(step.merge)) if step.merge else "", "rank": step.rank,
-                 "pieces": known.shown(step.pieces)} for n, step in enumerate(merge_steps(known, word))]
+        rows = [
+            {
+                "step": n,
+                "merge": " + ".join(known.shown(step.merge)) if step.merge else "",
+                "rank": step.rank,
+                "pieces": known.shown(step.pieces),
+            }
+            for n, step in enumerate(merge_steps(known, word))
+        ]
     else:  # without merges, the pieces and their ids are all there is to see
         ids = known.encode(word)
-        rows = [{"piece": piece, "id": id} for piece, id in zip(known.tokens_for_people(ids), ids, strict=True)]
+        rows = [
+            {"piece": piece, "id": id}
+            for piece, id in zip(known.tokens_for_people(ids), ids, strict=True)
+        ]
     _print(rows, as_json)
 
 
 @app.command(help=_("How well a tokenizer fits texts."))
-def report(tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as_json: AsJson = False) -> None:
+def report(
+    tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as_json: AsJson = False
+) -> None:
     from qkv.text.files import read_tokenizer
     from qkv.text.learn import FileTexts
     from qkv.text.report import report as measure
@@ -126,7 +190,13 @@ def report(tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as
     known = read_tokenizer(tokenizer)
     _check_errors(errors)
     found = {str(file): measure(known, FileTexts([file], errors)) for file in files}
-    _print([{"file": file, "lines": one.texts, "tokens": one.tokens, **one.figures()} for file, one in found.items()], as_json)
+    _print(
+        [
+            {"file": file, "lines": one.texts, "tokens": one.tokens, **one.figures()}
+            for file, one in found.items()
+        ],
+        as_json,
+    )
 
 
 @contextmanager
@@ -148,7 +218,11 @@ def _reading(files: list[Path], errors: str, passes: int) -> "Iterator[FileTexts
 
 def _check_errors(errors: str) -> None:
     if errors not in ("strict", "replace"):
-        raise QkvError("--errors", _("no way '{errors}'", errors=errors), near_miss(errors, ("strict", "replace")))
+        raise QkvError(
+            "--errors",
+            _("no way '{errors}'", errors=errors),
+            near_miss(errors, ("strict", "replace")),
+        )
 
 
 def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterator[list[str]]:
@@ -170,8 +244,11 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
 def _numbers(line: str, vocab_size: int) -> list[int]:
     for word in line.split():
         if not word.isdecimal() or int(word) >= vocab_size:
-            raise QkvError("ids", _("'{word}' is not an id", word=word),
-                           _("write numbers from 0 to {vocab_size}", vocab_size=vocab_size - 1))
+            raise QkvError(
+                "ids",
+                _("'{word}' is not an id", word=word),
+                _("write numbers from 0 to {vocab_size}", vocab_size=vocab_size - 1),
+            )
     return [int(word) for word in line.split()]
 
 
@@ -186,13 +263,19 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
         return
     table = Table(*(HEADS[name] for name in (rows[0] if rows else ())))
     for row in rows:
-        table.add_row(*(Text(_cell(value), overflow="fold") for value in row.values()))  # Text: a piece may be "[/]"
+        table.add_row(
+            *(Text(_cell(value), overflow="fold") for value in row.values())
+        )  # Text: a piece may be "[/]"
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _cell(value: Any) -> str:
     match value:
-        case None: return ""
-        case float(): return f"{value:.4g}"
-        case list(): return " ".join(value)
-        case _: return str(value)
+        case None:
+            return ""
+        case float():
+            return f"{value:.4g}"
+        case list():
+            return " ".join(value)
+        case _:
+            return str(value)

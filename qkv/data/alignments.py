@@ -37,7 +37,12 @@ def read_alignment(pairs: Pairs | Share, path: str | Path) -> Iterator[Links]:
         source, target = (side.strip() for side in pair)
         if source and target:
             if not isinstance(pairs, Share) or pairs.has(kept):
-                yield parse_links(line, len(word_spans(source)), len(word_spans(target)), _("{path}, line {number}", path=path, number=number))
+                yield parse_links(
+                    line,
+                    len(word_spans(source)),
+                    len(word_spans(target)),
+                    _("{path}, line {number}", path=path, number=number),
+                )
             kept += 1
 
 
@@ -47,23 +52,39 @@ def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
     for item in line.split():
         found = _LINK.fullmatch(item)
         if found is None:
-            raise QkvError(where, _("'{item}' is not a link", item=item[:40]),
-                           _("write source-target word numbers from 0, such as 0-0 1-2"))
+            raise QkvError(
+                where,
+                _("'{item}' is not a link", item=item[:40]),
+                _("write source-target word numbers from 0, such as 0-0 1-2"),
+            )
         source, target = int(found[1]), int(found[2])
         if source >= n_source or target >= n_target:
-            raise QkvError(where, _("link {item}, but the pair has {n_source} and {n_target} words", item=item, n_source=n_source, n_target=n_target),
-                           _("count words from 0; each Chinese character and punctuation mark is a word"))
+            raise QkvError(
+                where,
+                _(
+                    "link {item}, but the pair has {n_source} and {n_target} words",
+                    item=item,
+                    n_source=n_source,
+                    n_target=n_target,
+                ),
+                _("count words from 0; each Chinese character and punctuation mark is a word"),
+            )
         links.append((source, target))
     return links
 
 
 def _other_length(path: str | Path, number: int, too_short: bool) -> QkvError:
-    wrong = _("ends after line {number:,}, the pairs do not", number=number - 1) if too_short else \
-        _("has more lines than the {number:,} pairs", number=number - 1)
+    wrong = (
+        _("ends after line {number:,}, the pairs do not", number=number - 1)
+        if too_short
+        else _("has more lines than the {number:,} pairs", number=number - 1)
+    )
     return QkvError(path, wrong, _("give one line for each pair, empty where nothing is aligned"))
 
 
-def token_links(links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]) -> list[list[int]]:
+def token_links(
+    links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]
+) -> list[list[int]]:
     """For each target token the source tokens of the words that its word is linked with; <eos> where there is none.
 
     `words` and `tokens` are spans of characters, of source and target; <eos> stands after the last token of each side.
@@ -73,7 +94,10 @@ def token_links(links: Links, words: tuple[list[Span], list[Span]], tokens: tupl
     for source, target in links:
         found[target].update(of_word[source])
     eos = len(tokens[0])
-    aligned = [sorted(set().union(*(found[word] for word in inside))) for inside in overlaps(tokens[1], words[1])]
+    aligned = [
+        sorted(set().union(*(found[word] for word in inside)))
+        for inside in overlaps(tokens[1], words[1])
+    ]
     return [*(sources or [eos] for sources in aligned), [eos]]
 
 
@@ -86,16 +110,32 @@ def overlaps(rows: Sequence[Span], columns: Sequence[Span]) -> list[list[int]]:
         last = first
         while start < end and last < len(columns) and columns[last][0] < end:
             last += 1
-        found.append([column for column in range(first, last) if columns[column][0] < columns[column][1]])
+        found.append(
+            [column for column in range(first, last) if columns[column][0] < columns[column][1]]
+        )
     return found
 
 
-def keep_token_links(folder: Path, rows: Iterator[list[list[int]]], path: str | Path, stores: tuple[Store, Store]) -> Store:
+def keep_token_links(
+    folder: Path, rows: Iterator[list[list[int]]], path: str | Path, stores: tuple[Store, Store]
+) -> Store:
     """Token links on disk, flattened to source, target, source, target ...; made anew only when files or ids have changed."""
-    fingerprint = {"alignment": fingerprint_of([path]), "source": stores[0].checksum, "target": stores[1].checksum}
+    fingerprint = {
+        "alignment": fingerprint_of([path]),
+        "source": stores[0].checksum,
+        "target": stores[1].checksum,
+    }
     stored = reusable(folder, fingerprint)
     if stored is None:
-        flat = ([place for target, sources in enumerate(row) for source in sources for place in (source, target)] for row in rows)
+        flat = (
+            [
+                place
+                for target, sources in enumerate(row)
+                for source in sources
+                for place in (source, target)
+            ]
+            for row in rows
+        )
         stored = write_store(folder, flat, _LARGEST, fingerprint)
     return stored
 

@@ -28,8 +28,11 @@ class Pairs:
 
     def __init__(self, *paths: str | Path, errors: str | None = None):
         if len(paths) not in (1, 2):
-            raise QkvError(", ".join(map(str, paths)), _("{n_paths} files", n_paths=len(paths)),
-                           _("give two aligned files, or one TSV or JSONL"))
+            raise QkvError(
+                ", ".join(map(str, paths)),
+                _("{n_paths} files", n_paths=len(paths)),
+                _("give two aligned files, or one TSV or JSONL"),
+            )
         self.paths, self.errors, self.dropped = tuple(map(Path, paths)), errors, 0
 
     def __iter__(self) -> Iterator[Pair]:
@@ -64,8 +67,11 @@ class Pairs:
             where = str(self.paths[empty[0]])
         else:
             where = ", ".join(map(str, self.paths))
-        return QkvError(where, _("an empty side: no pair has text on both sides"),
-                        _("give a sentence and its translation on each line"))
+        return QkvError(
+            where,
+            _("an empty side: no pair has text on both sides"),
+            _("give a sentence and its translation on each line"),
+        )
 
 
 def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[str]:
@@ -78,7 +84,9 @@ def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> It
             pieces = []
 
 
-def read_pieces(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[tuple[str, bool]]:
+def read_pieces(
+    paths: Iterable[str | Path], errors: str | None = None
+) -> Iterator[tuple[str, bool]]:
     """Documents in pieces of about a megabyte, cut at line ends, each with whether its document ends there.
 
     So a file of any size passes through little memory. Each line of a text file ends in "\\n" here, the last one too.
@@ -99,10 +107,13 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
             refuse_pipe(path)
             files.append(path)
             continue
-        below = sorted(p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS))
+        below = sorted(
+            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS)
+        )
         if not below:
-            raise QkvError(path, _("no text below this folder"),
-                           _("put .txt, .md or .jsonl files there"))
+            raise QkvError(
+                path, _("no text below this folder"), _("put .txt, .md or .jsonl files there")
+            )
         files += below
     return files
 
@@ -117,7 +128,9 @@ def refuse_unreadable(paths: Iterable[str | Path]) -> None:
 def refuse_pipe(path: str | Path) -> None:
     """For what is read more than once: the second time a pipe, such as <(head a.txt), has nothing more to say."""
     if Path(path).is_fifo():
-        raise QkvError(path, _("a pipe, which can be read only once"), _("write it to a file first"))
+        raise QkvError(
+            path, _("a pipe, which can be read only once"), _("write it to a file first")
+        )
 
 
 def fingerprint_of(paths: Iterable[str | Path]) -> str:
@@ -139,8 +152,11 @@ def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
         if left is None or right is None:
             longer = number + 1 + sum(1 for _ in (sources if right is None else targets))
             counts = (number, longer) if left is None else (longer, number)
-            raise QkvError(f"{source}, {target}", _("{counts:,} lines against {counts2:,}", counts=counts[0], counts2=counts[1]),
-                           _("line n of one must translate line n of the other"))
+            raise QkvError(
+                f"{source}, {target}",
+                _("{counts:,} lines against {counts2:,}", counts=counts[0], counts2=counts[1]),
+                _("line n of one must translate line n of the other"),
+            )
         yield left, right
 
 
@@ -149,8 +165,7 @@ def _tsv(path: Path, errors: str | None) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path, errors), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
-            raise QkvError(_line(path, number), _("no second column"),
-                           _("write source<TAB>target"))
+            raise QkvError(_line(path, number), _("no second column"), _("write source<TAB>target"))
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 

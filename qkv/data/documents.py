@@ -27,12 +27,17 @@ class Documents:
         self.files = document_files(paths)
 
     def __iter__(self) -> Iterator[Piece]:
-        return (piece for piece in read_pieces(self.files) if piece[0])  # a document without text is none
+        return (
+            piece for piece in read_pieces(self.files) if piece[0]
+        )  # a document without text is none
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What tells whether the texts are still the same."""
-        return {"files": fingerprint_of(self.files), "kinds": " ".join(file.suffix for file in self.files)}
+        return {
+            "files": fingerprint_of(self.files),
+            "kinds": " ".join(file.suffix for file in self.files),
+        }
 
     @cached_property
     def characters(self) -> int:
@@ -62,7 +67,9 @@ class Part:
         return self.documents.fingerprint | {"characters": f"{self.begin} to {self.end}"}
 
 
-def keep_documents(folder: str | Path, texts: Documents | Part, tokenizer: Encoder, eos_id: int) -> Store:
+def keep_documents(
+    folder: str | Path, texts: Documents | Part, tokenizer: Encoder, eos_id: int
+) -> Store:
     """All ids, one after the other: store.ids; encoded again only when texts or tokenizer have changed.
 
     The rows of this store are the pieces as they were read; where a document ends, <eos> says.
@@ -70,7 +77,9 @@ def keep_documents(folder: str | Path, texts: Documents | Part, tokenizer: Encod
     fingerprint = texts.fingerprint | {"tokenizer": tokenizer.fingerprint, "eos": str(eos_id)}
     stored = reusable(folder, fingerprint)
     if stored is None:
-        stored = write_store(folder, _encoded(texts, tokenizer, eos_id), tokenizer.vocab_size, fingerprint)
+        stored = write_store(
+            folder, _encoded(texts, tokenizer, eos_id), tokenizer.vocab_size, fingerprint
+        )
     return stored
 
 
@@ -81,7 +90,9 @@ def count_bytes(texts: Iterable[Piece]) -> int:
 
 def _encoded(pieces: Iterable[Piece], tokenizer: Encoder, eos_id: int) -> Iterator[np.ndarray]:
     for some in _together(pieces):
-        for ids, (_, ends) in zip(tokenizer.encode_batch([text for text, _ in some]), some, strict=True):
+        for ids, (_, ends) in zip(
+            tokenizer.encode_batch([text for text, _ in some]), some, strict=True
+        ):
             yield np.array([*ids, eos_id] if ends else ids, np.int64)
 
 

@@ -18,7 +18,12 @@ class GroupPlan:
 
     def __init__(self, sizes: np.ndarray, batch: int, seed: int, views: int = 2):
         assert len(sizes) and sizes.min() >= 2 <= views, "a group has two sentences or more"
-        self.sizes, self.size, self.seed, self.views = np.asarray(sizes, np.int64), min(batch, len(sizes)), seed, views
+        self.sizes, self.size, self.seed, self.views = (
+            np.asarray(sizes, np.int64),
+            min(batch, len(sizes)),
+            seed,
+            views,
+        )
         self._drawn: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -30,24 +35,30 @@ class GroupPlan:
         assert 0 <= rank < world and step >= 0
         epoch, turn = divmod(step * world + rank, len(self))
         if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = (epoch, np.argsort(self._raw(epoch, ROWS), kind="stable"), self._raw(epoch, PLACES))
+            self._drawn = (
+                epoch,
+                np.argsort(self._raw(epoch, ROWS), kind="stable"),
+                self._raw(epoch, PLACES),
+            )
         _, order, draws = self._drawn
-        rows = order[turn * self.size : (turn + 1) * self.size]       # (batch,)
+        rows = order[turn * self.size : (turn + 1) * self.size]  # (batch,)
         return rows, self._places(self.sizes[rows], draws[rows])
 
     def _places(self, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """So many different places of each group, the earlier first: the places whose numbers come out lowest."""
-        place = np.arange(sizes.max())                                # (largest,)
-        luck = _mixed(draws[:, None] + place.astype(np.uint64))       # (batch, largest)
+        place = np.arange(sizes.max())  # (largest,)
+        luck = _mixed(draws[:, None] + place.astype(np.uint64))  # (batch, largest)
         luck[place >= sizes[:, None]] = np.iinfo(np.uint64).max
         chosen = np.argsort(luck, axis=1, kind="stable")[:, : self.views]
-        chosen[chosen >= sizes[:, None]] = len(place)                 # beyond the group: to the end
+        chosen[chosen >= sizes[:, None]] = len(place)  # beyond the group: to the end
         chosen = np.sort(chosen, axis=1)
-        return np.where(chosen < len(place), chosen, -1)              # (batch, views)
+        return np.where(chosen < len(place), chosen, -1)  # (batch, views)
 
     def _raw(self, epoch: int, question: int) -> np.ndarray:
         """Raw draws only: numpy promises that these stay the same in every version, unlike its shuffles."""
-        return np.random.Philox(np.random.SeedSequence([self.seed, epoch, question])).random_raw(len(self.sizes))
+        return np.random.Philox(np.random.SeedSequence([self.seed, epoch, question])).random_raw(
+            len(self.sizes)
+        )
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:

@@ -51,8 +51,11 @@ class Groups:
                 yield group
         if not kept:
             names = ", ".join(map(str, self.paths))
-            raise QkvError(names, _("no line has two sentences"),
-                           _("give two sentences of one meaning on each line"))
+            raise QkvError(
+                names,
+                _("no line has two sentences"),
+                _("give two sentences of one meaning on each line"),
+            )
 
     def share(self, every: int, held_out: bool) -> "Groups":
         """Every `every`-th group, or all the others: one file serves for training and validation."""
@@ -68,7 +71,9 @@ class Groups:
         if len(self.paths) > 1:
             return _aligned(self.paths, self.hard_negatives)
         name = self.paths[0].name.lower().removesuffix(".gz")
-        return (_jsonl if name.endswith((".jsonl", ".ndjson")) else _tsv)(self.paths[0], self.hard_negatives)
+        return (_jsonl if name.endswith((".jsonl", ".ndjson")) else _tsv)(
+            self.paths[0], self.hard_negatives
+        )
 
     def _group(self, where: str, line: Group) -> Group | None:
         """The sentences that are there, each once; a single one teaches nothing."""
@@ -93,6 +98,7 @@ def groups_of(*paths: str | Path, hard_negatives: bool = False) -> Groups:
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
+
 def _columns(line: Sequence[str], hard_negatives: bool) -> Group:
     """Sentences of one meaning side by side; with hard negatives the third means something else."""
     return Group(tuple(line[:2]), "".join(line[2:3])) if hard_negatives else Group(tuple(line))
@@ -102,7 +108,9 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[st
     """Line n of every file; a file that ends early is noticed at its end."""
     for number, line in enumerate(zip_longest(*map(read_lines, paths)), start=1):
         if None in line:
-            short = [str(path) for path, sentence in zip(paths, line, strict=True) if sentence is None]
+            short = [
+                str(path) for path, sentence in zip(paths, line, strict=True) if sentence is None
+            ]
             wrong = _("only {number:,} lines, others have more", number=number - 1)
             raise QkvError(", ".join(short), wrong, _("line n of all files must mean the same"))
         yield _place(paths[0], number), _columns(line, hard_negatives)
@@ -134,9 +142,12 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
     except (ValueError, RecursionError):
         record = None
     match record:
-        case {"texts": [*texts]}: found = texts
-        case {"source": source, "target": target}: found = [source, target]
-        case _: found = []
+        case {"texts": [*texts]}:
+            found = texts
+        case {"source": source, "target": target}:
+            found = [source, target]
+        case _:
+            found = []
     if len(found) < 2 or not all(isinstance(one, str) for one in found):
         raise QkvError(where, _("no two sentences"), _("write {example}", example=example))
     sentences = tuple(map(mend_surrogates, found))
@@ -145,7 +156,9 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
         return Group(sentences)
     if not isinstance(negative, str):
         raise QkvError(where, _("'negative' is not text"), _("write one sentence"))
-    if not hard_negatives:  # the opposite of what it says must not be learned from it, nor should it be lost unnoticed
+    if (
+        not hard_negatives
+    ):  # the opposite of what it says must not be learned from it, nor should it be lost unnoticed
         wrong = _("has a 'negative', and hard_negatives is false")
         raise QkvError(where, wrong, _("set hard_negatives=true, or leave the field out"))
     return Group(sentences, mend_surrogates(negative))
@@ -157,12 +170,13 @@ def _place(path: Path, number: int) -> str:
 
 # ---- keeping -------------------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True)
 class GroupStore:
     """Groups on disk: all sentences one after the other, and for each group the numbers of its own."""
 
     texts: TextStore
-    members: Store    # row g: the numbers of the sentences of group g
+    members: Store  # row g: the numbers of the sentences of group g
     negatives: Store  # row g: the number of its hard negative, or nothing
 
     def __len__(self) -> int:
@@ -176,13 +190,18 @@ def keep_groups(folder: str | Path, groups: Groups) -> GroupStore:
     stored = [reusable(one, fingerprint) for one in folders.values()]
     if None in stored or len(stored[1] or ()) != len(stored[2] or ()):
         _write(folders, groups, fingerprint)
-    return GroupStore(TextStore.open(folders["texts"]), *(Store.open(folders[part]) for part in PARTS[1:]))
+    return GroupStore(
+        TextStore.open(folders["texts"]), *(Store.open(folders[part]) for part in PARTS[1:])
+    )
 
 
 def _write(folders: Mapping[str, Path], groups: Groups, fingerprint: dict[str, str]) -> None:
     count = 0
-    with (StoreWriter(folders["texts"], 256, fingerprint) as texts, StoreWriter(folders["members"], MANY, fingerprint) as members,
-          StoreWriter(folders["negatives"], MANY, fingerprint) as negatives):
+    with (
+        StoreWriter(folders["texts"], 256, fingerprint) as texts,
+        StoreWriter(folders["members"], MANY, fingerprint) as members,
+        StoreWriter(folders["negatives"], MANY, fingerprint) as negatives,
+    ):
         for group in groups:
             n, odd = len(group.texts), [group.negative] if group.negative else []
             for sentence in (*group.texts, *odd):

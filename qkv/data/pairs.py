@@ -50,7 +50,10 @@ def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, Tex
         fingerprint["share"] = f"1/{pairs.every} {'held out' if pairs.held_out else 'left'}"
     stored = [reusable(side, fingerprint) for side in folders]
     if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
-        with StoreWriter(folders[0], 256, fingerprint) as source, StoreWriter(folders[1], 256, fingerprint) as target:
+        with (
+            StoreWriter(folders[0], 256, fingerprint) as source,
+            StoreWriter(folders[1], 256, fingerprint) as target,
+        ):
             for left, right in pairs:
                 source.add_text(left)
                 target.add_text(right)
@@ -58,17 +61,24 @@ def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, Tex
     return TextStore.open(folders[0]), TextStore.open(folders[1])
 
 
-def keep_ids(folder: str | Path, texts: TextStore, tokenizer: Encoder, dropout: float = 0.0) -> Store:
+def keep_ids(
+    folder: str | Path, texts: TextStore, tokenizer: Encoder, dropout: float = 0.0
+) -> Store:
     """The ids of a text store, without special tokens; encoded again only when text or tokenizer have changed.
 
     With BPE-dropout a kept encoding is drawn once: a resumed run must read the very ids of the first one.
     """
-    fingerprint = texts.rows.fingerprint | {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint}
+    fingerprint = texts.rows.fingerprint | {
+        "text": texts.rows.checksum,
+        "tokenizer": tokenizer.fingerprint,
+    }
     if dropout:
         fingerprint |= {"dropout": str(dropout)}
     stored = reusable(folder, fingerprint)
     if stored is None:
-        stored = write_store(folder, _encoded(texts, tokenizer, dropout), tokenizer.vocab_size, fingerprint)
+        stored = write_store(
+            folder, _encoded(texts, tokenizer, dropout), tokenizer.vocab_size, fingerprint
+        )
     return stored
 
 

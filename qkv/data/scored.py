@@ -22,13 +22,19 @@ def read_scored(path: str | Path) -> tuple[list[str], list[str], list[float]]:
     """The first sentences, the second ones and the scores; a line that lacks one of them is named."""
     rows = list(_rows(Path(path)))
     if len(rows) < 2:
-        raise QkvError(path, _("{n_rows} pairs", n_rows=len(rows)), _("two at least can be compared"))
+        raise QkvError(
+            path, _("{n_rows} pairs", n_rows=len(rows)), _("two at least can be compared")
+        )
     first, second, scores = zip(*rows, strict=True)
     return list(first), list(second), list(scores)
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    of_line = _from_json if path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")) else _from_columns
+    of_line = (
+        _from_json
+        if path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+        else _from_columns
+    )
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             yield of_line(line, _("{path}, line {number}", path=path, number=number))

@@ -30,10 +30,10 @@ class Store:
     """Rows of ids on disk: len(store), store[i] and store.lengths; nothing is loaded before it is used."""
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray, header: Mapping[str, Any]):
-        self.ids = ids                                           # (all ids,), one row after the other
-        self.offsets = offsets                                   # (rows + 1,), row i is ids[offsets[i]:offsets[i + 1]]
+        self.ids = ids  # (all ids,), one row after the other
+        self.offsets = offsets  # (rows + 1,), row i is ids[offsets[i]:offsets[i + 1]]
         self.fingerprint: dict[str, str] = header["fingerprint"]  # what the rows were made from
-        self.dropped: int = header["dropped"]                    # rows of the original that were left out
+        self.dropped: int = header["dropped"]  # rows of the original that were left out
         self.checksum: str = header["check"]
 
     @classmethod
@@ -59,7 +59,7 @@ class Store:
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)                             # (rows,)
+        return np.diff(self.offsets)  # (rows,)
 
     def take(self, indices: Iterable[int]) -> list[np.ndarray]:
         """The rows of a batch, in the order asked for."""
@@ -116,7 +116,7 @@ class StoreWriter:
     def add(self, row: Row) -> None:
         """One more row, at the end."""
         self._waiting.append(np.asarray(row, dtype=np.int64))
-        self._n_waiting += len(row) + 1                          # empty rows count too, or a million could wait
+        self._n_waiting += len(row) + 1  # empty rows count too, or a million could wait
         if self._n_waiting >= _FLUSH:
             self._flush()
 
@@ -124,7 +124,12 @@ class StoreWriter:
         """One more line, as its UTF-8 bytes."""
         self.add(np.frombuffer(text.encode(), np.uint8))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         try:
             if kind is None:
                 self._finish()
@@ -137,8 +142,10 @@ class StoreWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        flat = np.concatenate(self._waiting)                     # (ids of these rows,)
-        assert flat.size == 0 or (flat.min() >= 0 and flat.max() < self.vocab_size), "an id outside the vocabulary"
+        flat = np.concatenate(self._waiting)  # (ids of these rows,)
+        assert flat.size == 0 or (flat.min() >= 0 and flat.max() < self.vocab_size), (
+            "an id outside the vocabulary"
+        )
         ends = self._end + np.cumsum([len(row) for row in self._waiting])
         try:
             self._ids.write(flat.astype(self.dtype))
@@ -152,8 +159,16 @@ class StoreWriter:
         """Old header away, new files in place, new header last: at no moment does a header describe other files."""
         self._flush()
         rows = self._offsets.n_bytes // 8 - 1
-        header = {"format": FORMAT, "dtype": self.dtype, "rows": rows, "ids": self._end, "dropped": self.dropped,
-                  "crc_ids": self._ids.crc, "crc_offsets": self._offsets.crc, "fingerprint": self.fingerprint}
+        header = {
+            "format": FORMAT,
+            "dtype": self.dtype,
+            "rows": rows,
+            "ids": self._end,
+            "dropped": self.dropped,
+            "crc_ids": self._ids.crc,
+            "crc_offsets": self._offsets.crc,
+            "fingerprint": self.fingerprint,
+        }
         (self.folder / HEADER).unlink(missing_ok=True)
         self._ids.put_in_place()
         self._offsets.put_in_place()
@@ -166,7 +181,9 @@ class StoreWriter:
         sync(self.folder)
 
 
-def write_store(folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]) -> Store:
+def write_store(
+    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]
+) -> Store:
     """Stream rows to disk and open what was written; an older store in this folder is replaced."""
     with StoreWriter(folder, vocab_size, fingerprint) as writer:
         for row in rows:
@@ -174,7 +191,9 @@ def write_store(folder: str | Path, rows: Iterable[Row], vocab_size: int, finger
     return Store.open(folder)
 
 
-def write_texts(folder: str | Path, texts: Iterable[str], fingerprint: Mapping[str, str]) -> TextStore:
+def write_texts(
+    folder: str | Path, texts: Iterable[str], fingerprint: Mapping[str, str]
+) -> TextStore:
     """Stream lines to disk and open what was written."""
     with StoreWriter(folder, 256, fingerprint) as writer:
         for text in texts:
@@ -226,7 +245,9 @@ def _read_header(folder: Path) -> dict[str, Any]:
     try:
         raw = (folder / HEADER).read_bytes()
         header = json.loads(raw)
-        whole = header["format"] == FORMAT and raw == _sealed({k: v for k, v in header.items() if k != "check"})
+        whole = header["format"] == FORMAT and raw == _sealed(
+            {k: v for k, v in header.items() if k != "check"}
+        )
     except FileNotFoundError:
         raise _refusal(folder, _("no whole store: {header} is missing", header=HEADER)) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -238,12 +259,19 @@ def _read_header(folder: Path) -> dict[str, Any]:
 
 def _map(path: Path, dtype: str, count: int) -> np.ndarray:
     """A file as an array, if it has the size its header promises."""
-    size, promised = (path.stat().st_size if path.is_file() else 0), count * np.dtype(dtype).itemsize
+    size, promised = (
+        (path.stat().st_size if path.is_file() else 0),
+        count * np.dtype(dtype).itemsize,
+    )
     if size != promised:
-        raise _refusal(path, _("damaged: {size:,} bytes instead of {promised:,}", size=size, promised=promised))
+        raise _refusal(
+            path, _("damaged: {size:,} bytes instead of {promised:,}", size=size, promised=promised)
+        )
     if count == 0:
-        return np.zeros(0, dtype)                                # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)     # a plain view: slicing a memmap costs three times more
+        return np.zeros(0, dtype)  # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r").view(
+        np.ndarray
+    )  # a plain view: slicing a memmap costs three times more
 
 
 def _check(path: Path, values: np.ndarray, crc: int) -> None:

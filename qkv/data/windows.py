@@ -15,7 +15,7 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 SCAN = 1 << 24  # ids looked at together in search of <eos>
-ROUNDS = 4      # of a Feistel network: four make a permutation that nobody can tell from chance
+ROUNDS = 4  # of a Feistel network: four make a permutation that nobody can tell from chance
 
 
 class Windows(Protocol):
@@ -63,7 +63,9 @@ class PackedWindows:
     def _row(self, start: int) -> np.ndarray:
         end = start + self.context + 1
         row = self.ids[start:end]
-        return row if end <= len(self.ids) else np.concatenate([row, self.ids[: end - len(self.ids)]])
+        return (
+            row if end <= len(self.ids) else np.concatenate([row, self.ids[: end - len(self.ids)]])
+        )
 
 
 class DocumentWindows:
@@ -76,14 +78,17 @@ class DocumentWindows:
     def __init__(self, ids: np.ndarray, eos_id: int, context: int, batch_tokens: int, seed: int):
         rows_of(batch_tokens, context)
         self.ids, self.eos_id = ids, eos_id
-        self.begin, self.length = stretches(document_ends(ids, eos_id), context)     # (rows,) each
+        self.begin, self.length = stretches(document_ends(ids, eos_id), context)  # (rows,) each
         self.plan = BatchPlan(np.zeros_like(self.length), self.length, batch_tokens, seed)
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def rows(self, step: int, rank: int = 0, world: int = 1) -> list[np.ndarray]:
-        return [self._row(int(self.begin[i]), int(self.length[i])) for i in self.plan.batch(step, rank, world)]
+        return [
+            self._row(int(self.begin[i]), int(self.length[i]))
+            for i in self.plan.batch(step, rank, world)
+        ]
 
     def _row(self, begin: int, length: int) -> np.ndarray:
         row = self.ids[max(0, begin - 1) : begin + length]
@@ -93,29 +98,41 @@ class DocumentWindows:
 def rows_of(batch_tokens: int, context: int) -> int:
     """How many windows a batch holds; not even one is a mistake."""
     if batch_tokens < context:
-        wrong = _("{batch_tokens:,} is less than one window of {context:,}", batch_tokens=batch_tokens, context=context)
+        wrong = _(
+            "{batch_tokens:,} is less than one window of {context:,}",
+            batch_tokens=batch_tokens,
+            context=context,
+        )
         raise QkvError("batch_tokens", wrong, _("raise it or shorten context"))
     return batch_tokens // context
 
 
 def refuse_short(tokens: int, context: int) -> None:
     if tokens <= context:
-        wrong = _("{tokens:,} tokens are less than one window of {context:,}", tokens=tokens, context=context)
+        wrong = _(
+            "{tokens:,} tokens are less than one window of {context:,}",
+            tokens=tokens,
+            context=context,
+        )
         raise QkvError("text", wrong, _("give more text or a shorter context"))
 
 
 def document_ends(ids: np.ndarray, eos_id: int) -> np.ndarray:
     """The place after each <eos>, and the end of the text; the text is looked at in parts."""
-    found = [np.flatnonzero(ids[at : at + SCAN] == eos_id) + at + 1 for at in range(0, len(ids), SCAN)]
-    return np.unique(np.concatenate([*found, [len(ids)]]))                            # (documents,)
+    found = [
+        np.flatnonzero(ids[at : at + SCAN] == eos_id) + at + 1 for at in range(0, len(ids), SCAN)
+    ]
+    return np.unique(np.concatenate([*found, [len(ids)]]))  # (documents,)
 
 
 def stretches(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each row's targets begin, and how many they are: documents up to these ends, in parts of `context`."""
-    lengths = np.diff(ends, prepend=0)                                                # (documents,)
+    lengths = np.diff(ends, prepend=0)  # (documents,)
     parts = -(-lengths // context)
-    within = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)      # 0, 1, 2 ... in each document
-    begin = np.repeat(ends - lengths, parts) + within * context                       # (rows,)
+    within = np.arange(parts.sum()) - np.repeat(
+        np.cumsum(parts) - parts, parts
+    )  # 0, 1, 2 ... in each document
+    begin = np.repeat(ends - lengths, parts) + within * context  # (rows,)
     return begin, np.minimum(context, np.repeat(ends, parts) - begin)
 
 

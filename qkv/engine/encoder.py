@@ -42,7 +42,9 @@ class PlainEncoder:
     def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
         parts = ids.split([rows * length for rows, length in groups])
         shapes = zip(parts, groups, strict=True)
-        return torch.cat([self.model.encode(part.view(shape)).states.flatten(0, 1) for part, shape in shapes])
+        return torch.cat(
+            [self.model.encode(part.view(shape)).states.flatten(0, 1) for part, shape in shapes]
+        )
 
 
 class PackedEncoderLayer:
@@ -50,7 +52,9 @@ class PackedEncoderLayer:
 
     def __init__(self, block: Block, layer: s.Layer):
         attn, wide = block.attn.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and isinstance(wide, DenseFeedForward | GatedFeedForward)
+        assert isinstance(attn, GroupedAttention) and isinstance(
+            wide, DenseFeedForward | GatedFeedForward
+        )
         self.heads, self.pre_norm = attn.heads, layer.norm.place == "pre"
         self.split = (attn.heads.n_heads, attn.heads.n_kv_heads, attn.heads.n_kv_heads)
         self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
@@ -73,20 +77,24 @@ class PackedEncoderLayer:
 
     def attend(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
         """What each token gathers from its own sentence."""
-        qkv = self.qkv(x).view(len(x), sum(self.split), -1)                          # (tokens, all heads, d_head)
+        qkv = self.qkv(x).view(len(x), sum(self.split), -1)  # (tokens, all heads, d_head)
         if self.heads.qk_norm or not isinstance(turn, NoTurn):
             q, k, v = qkv.split(self.split, 1)
             qkv = torch.cat([turn(self.q_norm(q)), turn(self.k_norm(k)), v], dim=1)
         if len(groups) == 1:
             return self.out(self.mix(qkv, groups[0]))
         parts = zip(qkv.split([rows * length for rows, length in groups]), groups, strict=True)
-        return self.out(torch.cat([self.mix(part, shape) for part, shape in parts]))  # (tokens, d_model)
+        return self.out(
+            torch.cat([self.mix(part, shape) for part, shape in parts])
+        )  # (tokens, d_model)
 
     def mix(self, qkv: Tensor, shape: tuple[int, int]) -> Tensor:
         """Attention in sentences of one length: nothing to hide, so the fused kernel needs no mask."""
-        q, k, v = qkv.view(*shape, *qkv.shape[1:]).transpose(1, 2).split(self.split, 1)  # (rows, heads, length, d_head)
+        q, k, v = (
+            qkv.view(*shape, *qkv.shape[1:]).transpose(1, 2).split(self.split, 1)
+        )  # (rows, heads, length, d_head)
         mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.split[0] != self.split[1])
-        return mixed.transpose(1, 2).reshape(len(qkv), -1)                           # (tokens, heads * d_head)
+        return mixed.transpose(1, 2).reshape(len(qkv), -1)  # (tokens, heads * d_head)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The feed-forward."""
@@ -99,9 +107,13 @@ class PackedEncoder:
     def __init__(self, model: Transformer):
         assert model.encoder is not None and model.spec.encoder is not None
         blocks = zip(model.encoder.layers, model.spec.encoder.each_layer(), strict=True)
-        self.layers = [PackedEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)]
+        self.layers = [
+            PackedEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)
+        ]
         self.encoder, self.scale = model.encoder, model.scale
-        self.table = (model.embed if model.source_embed is None else model.source_embed).weight.detach()
+        self.table = (
+            model.embed if model.source_embed is None else model.source_embed
+        ).weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
         self.parameters = list(model.parameters())
         self.version = version_of(self.parameters)
@@ -111,7 +123,11 @@ class PackedEncoder:
     def of(model: Transformer) -> "PackedEncoder":
         """The joined weights of a model, kept as long as the model's own stay the same."""
         kept = _kept.get(model)
-        if kept is None or kept.parameters[0] is not model.embed.weight or kept.version != version_of(kept.parameters):
+        if (
+            kept is None
+            or kept.parameters[0] is not model.embed.weight
+            or kept.version != version_of(kept.parameters)
+        ):
             kept = _kept[model] = PackedEncoder(model)
         return kept
 
@@ -120,9 +136,15 @@ class PackedEncoder:
         positions, limit = self.encoder.positions, self.encoder.limit
         all_places = torch.arange(min(places, limit or places), device=self.table.device)[None]
         nothing = self.table.new_zeros(1, all_places.shape[1], self.table.shape[1])
-        added = positions(nothing, all_places)[0]                                    # (places, d_model)
-        adds = self.type is not None or isinstance(positions, LearnedPositions | SinusoidalPositions)
-        return Plan(added if self.type is None else added + self.type, adds, positions.turn(all_places, self.table.dtype))
+        added = positions(nothing, all_places)[0]  # (places, d_model)
+        adds = self.type is not None or isinstance(
+            positions, LearnedPositions | SinusoidalPositions
+        )
+        return Plan(
+            added if self.type is None else added + self.type,
+            adds,
+            positions.turn(all_places, self.table.dtype),
+        )
 
     def _plan_for(self, longest: int) -> "Plan":
         """Read and put in place as one: other threads encode with it too."""
@@ -133,8 +155,11 @@ class PackedEncoder:
         return plan
 
     def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
-        plan, places = self._plan_for(max(length for _, length in groups)), places_in(groups, ids.device)
-        x = self._look_up(ids)                                                       # (tokens, d_model)
+        plan, places = (
+            self._plan_for(max(length for _, length in groups)),
+            places_in(groups, ids.device),
+        )
+        x = self._look_up(ids)  # (tokens, d_model)
         if plan.adds:
             x = torch.add(plan.added[places], x, alpha=self.scale)
         elif self.scale != 1.0:
@@ -155,13 +180,15 @@ class Plan(NamedTuple):
     """What each place adds to an embedding, and how it turns queries and keys."""
 
     added: Tensor  # (places, d_model)
-    adds: bool     # False: what is added is zeros
-    turn: Turn     # of all places
+    adds: bool  # False: what is added is zeros
+    turn: Turn  # of all places
 
     def turn_at(self, places: Tensor) -> Turn:
         if isinstance(self.turn, NoTurn):
             return self.turn
-        return type(self.turn)(self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None])
+        return type(self.turn)(
+            self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None]
+        )
 
 
 _kept: WeakKeyDictionary[Transformer, PackedEncoder] = WeakKeyDictionary()
@@ -178,9 +205,15 @@ def supports_encoder(model: Transformer) -> bool:
         return False
     layers = model.spec.encoder.layers
     return all(
-        isinstance(layer.mixer, s.Heads) and layer.mixer.window is None and layer.cross is None
-        and not isinstance(layer.feed_forward, s.Experts) for layer in layers
-    ) and all(isinstance(block, Block) and isinstance(block.attn.branch.core, FusedCore) for block in model.encoder.layers)
+        isinstance(layer.mixer, s.Heads)
+        and layer.mixer.window is None
+        and layer.cross is None
+        and not isinstance(layer.feed_forward, s.Experts)
+        for layer in layers
+    ) and all(
+        isinstance(block, Block) and isinstance(block.attn.branch.core, FusedCore)
+        for block in model.encoder.layers
+    )
 
 
 def encode(model: Transformer, ids: Tensor, real: Tensor | None = None) -> Memory:
@@ -190,7 +223,7 @@ def encode(model: Transformer, ids: Tensor, real: Tensor | None = None) -> Memor
         return Memory(encoder(ids.flatten(), [(len(ids), ids.shape[1])]).view(*ids.shape, -1), real)
     sizes = real.sum(dim=1)
     order = sizes.argsort()
-    states = encoder(ids[order][real[order]], groups_of(sizes[order].tolist()))      # (tokens, d_model)
+    states = encoder(ids[order][real[order]], groups_of(sizes[order].tolist()))  # (tokens, d_model)
     padded = states.new_zeros(*ids.shape, states.shape[1])
     padded[order[:, None].expand_as(real)[real[order]], real[order].nonzero()[:, 1]] = states
     return Memory(padded, real)

@@ -20,14 +20,21 @@ ENGINE = "fbgemm"  # the others look for instructions that some machines announc
 # Without VNNI instructions fbgemm adds two products of an unsigned activation (0 to 255) and a weight in 16 bits, which
 # saturate at 32,767: 2 * 255 * 63 = 32,130 fits, 2 * 255 * 127 does not. So fbgemm's weights have 7 bits on every CPU.
 LARGEST_WEIGHT = 63
-CHECK_INPUTS, CHECK_ROUNDING = 64, 1e-5  # of the largest output; a saturated sum is wrong by a tenth and more
+CHECK_INPUTS, CHECK_ROUNDING = (
+    64,
+    1e-5,
+)  # of the largest output; a saturated sum is wrong by a tenth and more
 
 
 def can_be_int8(weight: Tensor) -> bool:
     """Whether this processor and these numbers are for it, by the native library or by fbgemm."""
     if can_be_native(weight):
         return True
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and ENGINE in torch.backends.quantized.supported_engines
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and ENGINE in torch.backends.quantized.supported_engines
+    )
 
 
 def no_int8() -> QkvError:
@@ -48,8 +55,12 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
     torch.backends.quantized.engine = ENGINE
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch wants another library for quantizing, but its product is this one
-            whole = torch.quantize_per_channel(weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+            warnings.simplefilter(
+                "ignore"
+            )  # torch wants another library for quantizing, but its product is this one
+            whole = torch.quantize_per_channel(
+                weight, scales.double(), torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8
+            )
         laid_out = torch.ops.quantized.linear_prepack(whole, None)
     finally:
         torch.backends.quantized.engine = before
@@ -58,9 +69,17 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
     ends[0, 0], ends[0, -1] = 1, -128 / 127
 
     def run(x: Tensor) -> Tensor:
-        largest = x.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)      # a scale for each row: batch-invariant
-        y = torch.ops.quantized.linear_dynamic.default(torch.cat([x / largest, ends]), laid_out)[:-1] * largest
+        largest = (
+            x.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
+        )  # a scale for each row: batch-invariant
+        y = (
+            torch.ops.quantized.linear_dynamic.default(torch.cat([x / largest, ends]), laid_out)[
+                :-1
+            ]
+            * largest
+        )
         return y if bias is None else y + bias
+
     return run
 
 
@@ -69,10 +88,17 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Map:
 def check_int8(make: Make) -> None:
     """Compare one product whose 16-bit sums would saturate with the exact integers; wrong results are an error, not an output."""
     weight, x = saturating_matrices(CHECK_INPUTS)
-    exact = (x @ weight.t()).double()                                   # in int64: (rows, outputs)
+    exact = (x @ weight.t()).double()  # in int64: (rows, outputs)
     wrong = float((make(weight.float(), None)(x.float()) - exact).abs().max() / exact.abs().max())
     if not wrong <= CHECK_ROUNDING:  # NaN is wrong too
-        raise QkvError("int8", _("8-bit matrix products are wrong on this CPU, by up to {wrong:.0%} of the largest output", wrong=wrong), _("leave it out"))
+        raise QkvError(
+            "int8",
+            _(
+                "8-bit matrix products are wrong on this CPU, by up to {wrong:.0%} of the largest output",
+                wrong=wrong,
+            ),
+            _("leave it out"),
+        )
 
 
 def saturating_matrices(inputs: int) -> tuple[Tensor, Tensor]:
@@ -81,5 +107,12 @@ def saturating_matrices(inputs: int) -> tuple[Tensor, Tensor]:
     Every weight and every activation is 127 or -127: 8 bits hold them without rounding.
     """
     place = torch.arange(inputs)
-    signs = torch.stack([torch.ones_like(place), 1 - 2 * (place % 2), 1 - 2 * (place // 2 % 2), 1 - 2 * (place * place // 3 % 2)])
+    signs = torch.stack(
+        [
+            torch.ones_like(place),
+            1 - 2 * (place % 2),
+            1 - 2 * (place // 2 % 2),
+            1 - 2 * (place * place // 3 % 2),
+        ]
+    )
     return 127 * torch.cat([signs, -signs]), 127 * signs

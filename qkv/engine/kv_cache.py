@@ -18,9 +18,11 @@ SLOT_MULTIPLE = 16  # capacities are multiples of a vector register: softmax ove
 class LayerKV(NamedTuple):
     """What the queries of one layer attend to."""
 
-    keys: Tensor    # (sequences * kv_heads, d_head, slots)
+    keys: Tensor  # (sequences * kv_heads, d_head, slots)
     values: Tensor  # (sequences * kv_heads, slots, d_head)
-    mask: Tensor    # (sequences or 1, 1, beams or 1, 1, slots): 0, or -inf where a query may not attend
+    mask: (
+        Tensor  # (sequences or 1, 1, beams or 1, 1, slots): 0, or -inf where a query may not attend
+    )
 
 
 class KVCache:
@@ -30,12 +32,27 @@ class KVCache:
     `lengths` (sequences,) are given for an encoder's output, which no step changes.
     """
 
-    def __init__(self, store: Tensor, mask: Tensor, used: int = 0, conv_inputs: Tensor | None = None, lengths: Tensor | None = None):
-        self.store, self.mask, self.used, self.conv_inputs, self.lengths = store, mask, used, conv_inputs, lengths
-        self.even = True     # all sequences have equally many slots in use
+    def __init__(
+        self,
+        store: Tensor,
+        mask: Tensor,
+        used: int = 0,
+        conv_inputs: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ):
+        self.store, self.mask, self.used, self.conv_inputs, self.lengths = (
+            store,
+            mask,
+            used,
+            conv_inputs,
+            lengths,
+        )
+        self.even = True  # all sequences have equally many slots in use
         self.masked = False  # beams share or have shared slots: without the mask a row would attend to all slots before its end
         self.views: list[LayerKV] = []
-        self.native: tuple[Tensor, Tensor, Any] | None = None  # the structure that the native library reads
+        self.native: tuple[Tensor, Tensor, Any] | None = (
+            None  # the structure that the native library reads
+        )
 
     @property
     def sequences(self) -> int:
@@ -49,7 +66,9 @@ class KVCache:
     def empty(shape: Sequence[int], like: Tensor, taps: int = 0) -> "KVCache":
         """A cache of shape (layers, sequences, kv_heads, capacity, d_head); zeros, because masked slots are still multiplied."""
         conv_inputs = like.new_zeros(shape[1], taps - 1 + shape[3], like.shape[1]) if taps else None
-        return KVCache(like.new_zeros(2, *shape), like.new_full((1, 1, shape[3]), -math.inf), 0, conv_inputs)
+        return KVCache(
+            like.new_zeros(2, *shape), like.new_full((1, 1, shape[3]), -math.inf), 0, conv_inputs
+        )
 
     def fill(self, lengths: list[int]) -> None:
         """The first slots of each sequence hold its prompt."""
@@ -58,16 +77,26 @@ class KVCache:
         if self.even:
             self.mask[..., : self.used] = 0.0
         else:
-            slots, ends = torch.arange(self.capacity, device=self.mask.device), torch.tensor(lengths, device=self.mask.device)
-            self.mask = self.mask.new_zeros(len(lengths), 1, self.capacity).masked_fill_(slots >= ends[:, None, None], -math.inf)
+            slots, ends = (
+                torch.arange(self.capacity, device=self.mask.device),
+                torch.tensor(lengths, device=self.mask.device),
+            )
+            self.mask = self.mask.new_zeros(len(lengths), 1, self.capacity).masked_fill_(
+                slots >= ends[:, None, None], -math.inf
+            )
 
     def reserve(self, slots: int) -> None:
         """Make room for so many more."""
         while self.used + slots > self.capacity:
             before = self.capacity
-            self.store, self.mask = grown(self.store, 4, 2 * before, 0.0), grown(self.mask, 2, 2 * before, -math.inf)
+            self.store, self.mask = (
+                grown(self.store, 4, 2 * before, 0.0),
+                grown(self.mask, 2, 2 * before, -math.inf),
+            )
             if self.conv_inputs is not None:
-                self.conv_inputs = grown(self.conv_inputs, 1, self.conv_inputs.shape[1] + before, 0.0)
+                self.conv_inputs = grown(
+                    self.conv_inputs, 1, self.conv_inputs.shape[1] + before, 0.0
+                )
             self.views = []
 
     def next(self, slots: Tensor | None, beams: int) -> tuple[int | Tensor, list[LayerKV]]:
@@ -85,16 +114,29 @@ class KVCache:
 
     def view(self, slots: int) -> None:
         """The first slots as each layer reads them."""
-        keys, values = self.store.narrow(4, 0, slots).flatten(2, 3)                  # (layers, sequences * kv_heads, slots, d)
+        keys, values = self.store.narrow(4, 0, slots).flatten(
+            2, 3
+        )  # (layers, sequences * kv_heads, slots, d)
         mask = self.mask.narrow(2, 0, slots)[:, None, :, None]
-        self.views = [LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)]
+        self.views = [
+            LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)
+        ]
 
     def select(self, sequences: Tensor) -> None:
         """Keep these sequences, in this order; one may come twice."""
-        slots, before = self.views[0].keys.shape[2] if self.views else round_up(self.used), self.sequences
+        slots, before = (
+            self.views[0].keys.shape[2] if self.views else round_up(self.used),
+            self.sequences,
+        )
         self.store = self.store.index_select(2, sequences)
-        self.conv_inputs = None if self.conv_inputs is None else self.conv_inputs.index_select(0, sequences)
-        self.lengths = None if self.lengths is None else self.lengths.index_select(0, sequences.to(self.lengths.device))
+        self.conv_inputs = (
+            None if self.conv_inputs is None else self.conv_inputs.index_select(0, sequences)
+        )
+        self.lengths = (
+            None
+            if self.lengths is None
+            else self.lengths.index_select(0, sequences.to(self.lengths.device))
+        )
         if len(self.mask) > 1 or self.masked:
             self.mask = self.mask.expand(before, -1, -1).index_select(0, sequences)
         self.view(slots)
@@ -107,15 +149,21 @@ class KVCache:
     def append(self, other: "KVCache") -> None:
         """Add the sequences of another cache, which have as many beams."""
         capacity = max(self.capacity, other.capacity)
-        self.store, self.mask = (torch.cat(pair, dim=dim) for pair, dim in (
-            ([grown(cache.store, 4, capacity, 0.0) for cache in (self, other)], 2),
-            ([cache.row_masks(capacity) for cache in (self, other)], 0)))
+        self.store, self.mask = (
+            torch.cat(pair, dim=dim)
+            for pair, dim in (
+                ([grown(cache.store, 4, capacity, 0.0) for cache in (self, other)], 2),
+                ([cache.row_masks(capacity) for cache in (self, other)], 0),
+            )
+        )
         self.masked = self.masked or other.masked
         self.even = self.even and other.even and self.used == other.used
         self.used = max(self.used, other.used)
         if self.conv_inputs is not None and other.conv_inputs is not None:
             longest = max(self.conv_inputs.shape[1], other.conv_inputs.shape[1])
-            self.conv_inputs = torch.cat([grown(inputs, 1, longest, 0.0) for inputs in (self.conv_inputs, other.conv_inputs)])
+            self.conv_inputs = torch.cat(
+                [grown(inputs, 1, longest, 0.0) for inputs in (self.conv_inputs, other.conv_inputs)]
+            )
         if self.lengths is not None and other.lengths is not None:
             self.lengths = torch.cat([self.lengths, other.lengths])
         self.view(round_up(self.used))
@@ -162,6 +210,6 @@ def beam_rows(rows: Tensor, parents: Tensor, before: int, beams: int) -> Tensor:
     new = rows[:, parents]
     beam = torch.arange(len(parents), dtype=torch.int32) % beams
     new[SEQUENCE] = torch.arange(len(parents), dtype=torch.int32) // beams
-    first = new[SLOT] - parents.int() % before                                       # of the slots that are free
+    first = new[SLOT] - parents.int() % before  # of the slots that are free
     new[SLOT], new[END] = first + beam, first + beams
     return new

@@ -20,11 +20,17 @@ from qkv.model.positions import LearnedPositions, RotaryPositions, SinusoidalPos
 from qkv.model.transformer import LayerStack
 from qkv.model.turn import NoTurn
 
-ONEDNN_MIN_WEIGHTS = 1 << 22  # of a matrix; measured at batch 16: 768 x 32,000 takes 18 ms by MKL, 12 ms by oneDNN
-FIRST_POSITIONS = 64          # in the tables at the start; they double when they are too short
-MAX_ROTATIONS = 1_024         # rotation matrices that are kept: they take memory
+ONEDNN_MIN_WEIGHTS = (
+    1 << 22
+)  # of a matrix; measured at batch 16: 768 x 32,000 takes 18 ms by MKL, 12 ms by oneDNN
+FIRST_POSITIONS = 64  # in the tables at the start; they double when they are too short
+MAX_ROTATIONS = 1_024  # rotation matrices that are kept: they take memory
 
-ONEDNN_NAMES = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"), ACTIVATIONS["relu"]: ("relu", "")}
+ONEDNN_NAMES = {
+    ACTIVATIONS["gelu"]: ("gelu", "none"),
+    ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"),
+    ACTIVATIONS["relu"]: ("relu", ""),
+}
 
 Map = Callable[[Tensor], Tensor]
 Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias become a function
@@ -32,20 +38,34 @@ Make = Callable[[Tensor, Tensor | None], Map]  # how a matrix and its bias becom
 
 def version_of(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Differs when a weight has changed or moved; tensors made in inference mode do not count their changes."""
-    return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+    return [
+        (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights
+    ]
 
 
 # ── Products ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def product(weight: Tensor, bias: Tensor | None) -> Map:
     """x W^T + b for (rows, width); W is stored transposed, which is up to twice as fast for a few rows."""
     transposed = weight.t().contiguous()
-    few = (lambda x: torch.mm(x, transposed)) if bias is None else (lambda x: torch.addmm(bias, x, transposed))
-    return LargeProduct(few, weight, bias) if weight.numel() >= ONEDNN_MIN_WEIGHTS and has_onednn(weight) else few
+    few = (
+        (lambda x: torch.mm(x, transposed))
+        if bias is None
+        else (lambda x: torch.addmm(bias, x, transposed))
+    )
+    return (
+        LargeProduct(few, weight, bias)
+        if weight.numel() >= ONEDNN_MIN_WEIGHTS and has_onednn(weight)
+        else few
+    )
 
 
 def has_onednn(weight: Tensor) -> bool:
     """Whether this torch brings the library, and these numbers are for it."""
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+    )
 
 
 class LargeProduct:
@@ -74,8 +94,13 @@ def activated_product(linear: nn.Linear, activation: Map) -> Map:
     if not has_onednn(weight) or activation not in ONEDNN_NAMES:
         plain = product(weight, bias)
         return lambda x: activation(plain(x))
-    laid_out, (name, algorithm) = torch.ops.mkldnn._reorder_linear_weight(weight), ONEDNN_NAMES[activation]
-    return lambda x: torch.ops.mkldnn._linear_pointwise.default(x, laid_out, bias, name, [], algorithm)
+    laid_out, (name, algorithm) = (
+        torch.ops.mkldnn._reorder_linear_weight(weight),
+        ONEDNN_NAMES[activation],
+    )
+    return lambda x: torch.ops.mkldnn._linear_pointwise.default(
+        x, laid_out, bias, name, [], algorithm
+    )
 
 
 def stacked(maps: Sequence[nn.Linear], gain: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -98,7 +123,9 @@ def stacked_qkv(attn: GroupedAttention, gain: Tensor | None) -> tuple[Tensor, Te
 def head_product(head: LmHead, table: Tensor, gain: Tensor | None, make: Make) -> Map:
     """The stream to logits; a gain before it stands in its matrix."""
     weight = (table if head.weight is None else head.weight).detach()
-    return make(weight if gain is None else weight * gain, None if head.bias is None else head.bias.detach())
+    return make(
+        weight if gain is None else weight * gain, None if head.bias is None else head.bias.detach()
+    )
 
 
 # ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +143,9 @@ class PackedNorm:
             return x
         if self.kind == "layer":
             return torch.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.eps)
-        x = x / torch.linalg.vector_norm(x, 2, -1, True).square_().add_(self.eps).sqrt_()  # torch's own is three times as slow
+        x = (
+            x / torch.linalg.vector_norm(x, 2, -1, True).square_().add_(self.eps).sqrt_()
+        )  # torch's own is three times as slow
         return x if self.gain is None else x.mul_(self.gain)
 
 
@@ -147,7 +176,7 @@ class PositionTables(NamedTuple):
 
     length: int
     added: Tensor | None  # (positions, d_model), None: nothing is added
-    cos: Tensor | None    # (positions, half), None: nothing is rotated
+    cos: Tensor | None  # (positions, half), None: nothing is rotated
     sin: Tensor | None
 
 
@@ -158,7 +187,10 @@ class PackedPositions:
         self.rule, self.limit, self.table = stack.positions, stack.limit, table
         self.adds = isinstance(stack.positions, LearnedPositions | SinusoidalPositions)
         self.rotates = isinstance(stack.positions, RotaryPositions)
-        self.interleaved = isinstance(stack.positions, RotaryPositions) and stack.positions.rotary.pairs == "adjacent"
+        self.interleaved = (
+            isinstance(stack.positions, RotaryPositions)
+            and stack.positions.rotary.pairs == "adjacent"
+        )
         self.identity = torch.eye(d_head, dtype=table.dtype, device=table.device)
         self.rotations: dict[int, Tensor] = {}
         self.tables = self._make(FIRST_POSITIONS)
@@ -174,12 +206,18 @@ class PackedPositions:
     def _make(self, length: int) -> PositionTables:
         length = min(length, self.limit or length)
         positions = torch.arange(length, device=self.table.device)[None]
-        added = self.rule(self.table.new_zeros(1, length, self.table.shape[1]), positions)[0] if self.adds else None
+        added = (
+            self.rule(self.table.new_zeros(1, length, self.table.shape[1]), positions)[0]
+            if self.adds
+            else None
+        )
         if not self.rotates:
             return PositionTables(length, added, None, None)
-        rotary = self.rule.turn(positions, self.table.dtype)                         # cos: (1, 1, positions, half)
+        rotary = self.rule.turn(positions, self.table.dtype)  # cos: (1, 1, positions, half)
         assert not isinstance(rotary, NoTurn)
-        return PositionTables(length, added, rotary.cos[0, 0].contiguous(), rotary.sin[0, 0].contiguous())
+        return PositionTables(
+            length, added, rotary.cos[0, 0].contiguous(), rotary.sin[0, 0].contiguous()
+        )
 
     def add(self, x: Tensor, positions: int | Tensor, scale: float) -> Tensor:
         """Embeddings (rows, d_model), scaled, at one position or each row at its own."""
@@ -203,6 +241,8 @@ class PackedPositions:
         if matrix is None:
             if len(self.rotations) >= MAX_ROTATIONS:
                 self.rotations.clear()
-            rotary = self.rule.turn(torch.tensor([[position]], device=self.table.device), self.table.dtype)
+            rotary = self.rule.turn(
+                torch.tensor([[position]], device=self.table.device), self.table.dtype
+            )
             matrix = self.rotations[position] = rotary(self.identity[None, None])[0, 0]
         return matrix

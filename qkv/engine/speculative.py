@@ -17,7 +17,7 @@ from qkv.engine.stepper import PackedStepper
 
 MIN_WEIGHTS = 1 << 23  # of a smaller model int8 is hardly faster
 FIRST_DRAFT_TOKENS, MAX_DRAFT_TOKENS = 4, 7
-REST_STEPS = 8         # without a draft, after a draft of one token was wrong
+REST_STEPS = 8  # without a draft, after a draft of one token was wrong
 
 Step = Callable[[Tensor], Tensor]  # (rows,) newest tokens -> (rows, vocab) logits of the next
 # Logits (1, vocab) and how many tokens after the next one they are for -> that token, (1,); None: nothing would follow it.
@@ -44,7 +44,7 @@ class SpeculativeDecoding:
             self.n_draft, self.ready = self.n_draft - 1 if self.n_draft > 1 else -REST_STEPS, []
         self.ready = self.ready or self._verify(ids)
         logits = self.ready.pop(0)[1]
-        if not self.ready:                               # all were accepted
+        if not self.ready:  # all were accepted
             self.n_draft = min(MAX_DRAFT_TOKENS, self.n_draft + 1)
         self.cache.used += 1
         self.stepper.rows[SLOT:] += 1
@@ -52,9 +52,16 @@ class SpeculativeDecoding:
 
     def _verify(self, ids: Tensor) -> list[tuple[int, Tensor]]:
         """The newest token and the draft after it; the keys and values of the draft model are overwritten."""
-        stepper, used, tokens, rows = self.stepper, self.cache.used, [ids], self.stepper.rows.clone()
+        stepper, used, tokens, rows = (
+            self.stepper,
+            self.cache.used,
+            [ids],
+            self.stepper.rows.clone(),
+        )
         while len(tokens) <= self.n_draft:
-            token = self.choose(self.draft.step(tokens[-1], rows, self.cache, stepper.memory), len(tokens) - 1)
+            token = self.choose(
+                self.draft.step(tokens[-1], rows, self.cache, stepper.memory), len(tokens) - 1
+            )
             if token is None:
                 break
             tokens.append(token)
@@ -63,7 +70,7 @@ class SpeculativeDecoding:
         chain, rows = torch.cat(tokens), prompt_rows([len(tokens)])
         rows[SLOT:] += stepper.rows[SLOT, 0]
         assert stepper.packed.native is not None and int(stepper.rows[SEQUENCE, 0]) == 0
-        logits = stepper.packed.native(chain, rows, self.cache, stepper.memory)      # (tokens, vocab)
+        logits = stepper.packed.native(chain, rows, self.cache, stepper.memory)  # (tokens, vocab)
         return list(zip(chain.tolist(), logits.split(1), strict=True))
 
 
@@ -72,4 +79,8 @@ def speculative_step(stepper: object, choose: Choose) -> Step | None:
     if not isinstance(stepper, PackedStepper) or stepper.int8 or len(stepper.rows[0]) > 1:
         return None
     native = stepper.packed.native
-    return SpeculativeDecoding(stepper, choose).step if native is not None and native.size >= MIN_WEIGHTS else None
+    return (
+        SpeculativeDecoding(stepper, choose).step
+        if native is not None and native.size >= MIN_WEIGHTS
+        else None
+    )

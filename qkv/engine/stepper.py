@@ -110,22 +110,33 @@ class PlainStepper:
         self.model, self.device, self.memory = model, model.embed.weight.device, memory
 
     def prefill(self, prompts: list[list[int]], sources: list[list[int]] | None = None) -> Tensor:
-        self.texts, self.sources, self.cache = [list(prompt) for prompt in prompts], sources, self.model.new_cache()
+        self.texts, self.sources, self.cache = (
+            [list(prompt) for prompt in prompts],
+            sources,
+            self.model.new_cache(),
+        )
         if sources is not None:
-            ids, real = torch.tensor(right_padded(sources), device=self.device), padding_mask(sources, self.device)
+            ids, real = (
+                torch.tensor(right_padded(sources), device=self.device),
+                padding_mask(sources, self.device),
+            )
             self.memory = self.model.encode(ids, real)
         real = padding_mask(prompts, self.device)
         assert min(map(len, prompts)) >= 1, "a prompt has at least one token"
         longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device)
-        stream = self.model.decode(ids, self.memory, self.cache, None if real is None else real.flip(1))  # (rows, longest, d_model)
-        return self.model.logits(stream[:, -1])                                     # (rows, vocab)
+        ids = torch.tensor(
+            [[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.device
+        )
+        stream = self.model.decode(
+            ids, self.memory, self.cache, None if real is None else real.flip(1)
+        )  # (rows, longest, d_model)
+        return self.model.logits(stream[:, -1])  # (rows, vocab)
 
     def step(self, ids: Tensor) -> Tensor:
         for text, id in zip(self.texts, ids.tolist(), strict=True):
             text.append(id)
-        stream = self.model.decode(ids[:, None], self.memory, self.cache)           # (rows, 1, d_model)
-        return self.model.logits(stream[:, 0])                                      # (rows, vocab)
+        stream = self.model.decode(ids[:, None], self.memory, self.cache)  # (rows, 1, d_model)
+        return self.model.logits(stream[:, 0])  # (rows, vocab)
 
     def reorder(self, rows: Sequence[int], beams: int = 1) -> None:
         self.texts = [list(self.texts[row]) for row in rows]

@@ -51,12 +51,18 @@ class AlignmentScore:
     predicted_possible: int = 0
 
     def __add__(self, other: "AlignmentScore") -> "AlignmentScore":
-        return AlignmentScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return AlignmentScore(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
 
     @property
     def error_rate(self) -> float:
         """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 where there is nothing to align."""
-        return 1 - (self.predicted_sure + self.predicted_possible) / (self.predicted + self.sure) if self.predicted + self.sure else 0.0
+        return (
+            1 - (self.predicted_sure + self.predicted_possible) / (self.predicted + self.sure)
+            if self.predicted + self.sure
+            else 0.0
+        )
 
     @property
     def precision(self) -> float:
@@ -75,7 +81,11 @@ def compare_links(predicted: Iterable[SpanLink], gold: Sequence[Gold]) -> Alignm
     """
     links, hits, possible = set(predicted), set(), 0
     for link in links:
-        found = [one for one in gold if one.word == link.word and one.start < link.end and link.start < one.end]
+        found = [
+            one
+            for one in gold
+            if one.word == link.word and one.start < link.end and link.start < one.end
+        ]
         hits |= {(one.start, one.word) for one in found if one.sure}
         possible += bool(found)
     return AlignmentScore(len(links), sum(one.sure for one in gold), len(hits), possible)
@@ -85,7 +95,9 @@ def alignment_score(translator: Any, pairs: Iterable[GoldPair]) -> AlignmentScor
     """A translator's word alignments of given translations (forced decoding), against the gold links of the pairs."""
     total = AlignmentScore()
     for pair in pairs:
-        total += compare_links((SpanLink(*one) for one in translator.span_links(pair.source, pair.target)), pair.links)
+        total += compare_links(
+            (SpanLink(*one) for one in translator.span_links(pair.source, pair.target)), pair.links
+        )
     return total
 
 

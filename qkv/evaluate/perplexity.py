@@ -44,12 +44,17 @@ class Perplexity(Surprise):
     left_out: int = 0
 
 
-def translation_perplexity(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> Perplexity:
+def translation_perplexity(
+    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
+) -> Perplexity:
     """`sources` end in <eos>; `targets` begin with <bos> and end in <eos>, and each token but the first is guessed."""
     assert model.encoder is not None and model.decoder is not None and len(sources) == len(targets)
     limits = model.encoder.limit or math.inf, model.decoder.limit or math.inf
-    fits = [n for n, (source, target) in enumerate(zip(sources, targets, strict=True))
-            if len(source) <= limits[0] and len(target) - 1 <= limits[1]]
+    fits = [
+        n
+        for n, (source, target) in enumerate(zip(sources, targets, strict=True))
+        if len(source) <= limits[0] and len(target) - 1 <= limits[1]
+    ]
     fits.sort(key=lambda n: (len(targets[n]), len(sources[n])))
     nats = 0.0
     with eval_mode(model):
@@ -63,7 +68,9 @@ def _nats(model: Transformer, sources: list[Ids], targets: list[Ids]) -> float:
     device = model.embed.weight.device
     (source, here), (target, said) = _side_by_side(sources, device), _side_by_side(targets, device)
     memory = model.encode(source, None if bool(here.all()) else here)
-    stream = model.decode(target[:, :-1], memory)  # padding stands on the right: the causal mask hides it already
+    stream = model.decode(
+        target[:, :-1], memory
+    )  # padding stands on the right: the causal mask hides it already
     return float(model.loss(stream, target[:, 1:], said[:, 1:]))
 
 

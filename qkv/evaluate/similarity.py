@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ROWS = 1_024       # compared at a time: (rows, all) numbers are held
-SAME = 1e-6        # two similarities closer than this differ by rounding only
+ROWS = 1_024  # compared at a time: (rows, all) numbers are held
+SAME = 1e-6  # two similarities closer than this differ by rounding only
 RANKS = (1, 5, 10)
 
 Array = np.ndarray
@@ -48,7 +48,7 @@ def ranks(values: Sequence[float] | Array) -> Array:
     [2.5, 1.0, 2.5]
     """
     _, which, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)                       # the place of the last of each value
+    last = np.cumsum(counts)  # the place of the last of each value
     return (last - (counts - 1) / 2)[which]
 
 
@@ -59,14 +59,14 @@ class Retrieval:
 
     n: int
     at: dict[int, float]  # rank -> share
-    mrr: float            # the mean of 1 / place
+    mrr: float  # the mean of 1 / place
 
 
 def retrieval(a: Array, b: Array) -> Retrieval:
     """Row i of a looks for row i of b among all of b by cosine; among equals, chance decides, so its mean is told."""
-    better, equal = rivals(a, b)                                              # (n,), (n,)
+    better, equal = rivals(a, b)  # (n,), (n,)
     shares = {k: float(np.clip((k - better) / (equal + 1), 0, 1).mean()) for k in RANKS}
-    sums = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, len(a) + 1))])   # 1 + 1/2 + ... + 1/n
+    sums = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, len(a) + 1))])  # 1 + 1/2 + ... + 1/n
     mrr = (sums[better + equal + 1] - sums[better]) / (equal + 1)
     return Retrieval(len(a), shares, float(mrr.mean()))
 
@@ -75,10 +75,10 @@ def rivals(a: Array, b: Array) -> tuple[Array, Array]:
     """For each row how many others of b are nearer to it than its partner, and how many are as near."""
     a, b, found = unit(a), unit(b), []
     for start in range(0, len(a), ROWS):
-        scores = a[start : start + ROWS] @ b.T                                # (rows, n)
+        scores = a[start : start + ROWS] @ b.T  # (rows, n)
         own = scores[np.arange(len(scores)), start + np.arange(len(scores))][:, None]
         better, as_good = (scores > own + SAME).sum(axis=1), (scores >= own - SAME).sum(axis=1)
-        found.append((better, as_good - better - 1))                          # the partner is no rival
+        found.append((better, as_good - better - 1))  # the partner is no rival
     return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
 
 
@@ -92,7 +92,7 @@ def nearest(vectors: Array, queries: Array, k: int) -> tuple[Array, Array]:
         which, best = np.concatenate([which, rows], axis=1), np.concatenate([best, scores], axis=1)
         kept = np.argpartition(-best, min(k, best.shape[1]) - 1, axis=1)[:, :k]
         which, best = np.take_along_axis(which, kept, 1), np.take_along_axis(best, kept, 1)
-    order = np.lexsort((which, -best), axis=1)       # equal scores: the earlier row first
+    order = np.lexsort((which, -best), axis=1)  # equal scores: the earlier row first
     return np.take_along_axis(which, order, 1), np.take_along_axis(best, order, 1)
 
 
@@ -108,6 +108,10 @@ def uniformity(vectors: Array) -> float:
     if len(x) < 2:
         return float("nan")
     for start in range(0, len(x), ROWS):
-        squared = np.maximum(2 - 2 * (x[start : start + ROWS] @ x.T), 0)      # |a - b|^2 of unit vectors
+        squared = np.maximum(
+            2 - 2 * (x[start : start + ROWS] @ x.T), 0
+        )  # |a - b|^2 of unit vectors
         total += float(np.exp(-2 * squared).sum())
-    return float(np.log((total - len(x)) / (len(x) * (len(x) - 1))))          # a vector and itself are no pair
+    return float(
+        np.log((total - len(x)) / (len(x) * (len(x) - 1)))
+    )  # a vector and itself are no pair

@@ -39,7 +39,12 @@ class Window(NamedTuple):
 
 
 def text_perplexity(
-    model: Transformer, ids: np.ndarray, n_bytes: int, context: int, stride: int | None = None, first: int | None = None
+    model: Transformer,
+    ids: np.ndarray,
+    n_bytes: int,
+    context: int,
+    stride: int | None = None,
+    first: int | None = None,
 ) -> TextPerplexity:
     """Read the text in windows of `context` tokens, each `stride` further (half a context if not given).
 
@@ -51,14 +56,18 @@ def text_perplexity(
     nats, device = 0.0, model.embed.weight.device
     with eval_mode(model):
         for batch in batches(windows(len(text), context, stride or max(1, context // 2))):
-            rows = torch.from_numpy(np.stack([text[one.start : one.start + one.length + 1] for one in batch])).to(device)
+            rows = torch.from_numpy(
+                np.stack([text[one.start : one.start + one.length + 1] for one in batch])
+            ).to(device)
             scored = batch[0].scored
-            stream = model.decode(rows[:, :-1])                                       # (rows, length, d_model)
+            stream = model.decode(rows[:, :-1])  # (rows, length, d_model)
             nats += float(model.loss(stream[:, -scored:], rows[:, -scored:]))
     return TextPerplexity(nats, len(text), n_bytes)
 
 
-def documents_perplexity(model: Transformer, ids: np.ndarray, n_bytes: int, context: int, eos: int) -> TextPerplexity:
+def documents_perplexity(
+    model: Transformer, ids: np.ndarray, n_bytes: int, context: int, eos: int
+) -> TextPerplexity:
     """The same for documents that end with `eos`, each read by itself after an `eos`; documents of one length together."""
     ends = np.flatnonzero(ids == eos) + 1
     documents = [part for part in np.split(ids, ends) if len(part)]
@@ -66,7 +75,9 @@ def documents_perplexity(model: Transformer, ids: np.ndarray, n_bytes: int, cont
     for length in sorted({len(part) for part in documents if len(part) <= context}):
         alike = [part for part in documents if len(part) == length]
         rows = max(1, BATCH_TOKENS // length)
-        nats += sum(_nats(model, np.stack(alike[at : at + rows]), eos) for at in range(0, len(alike), rows))
+        nats += sum(
+            _nats(model, np.stack(alike[at : at + rows]), eos) for at in range(0, len(alike), rows)
+        )
     nats += sum(text_perplexity(model, part, 0, context, first=eos).nats for part in longer)
     return TextPerplexity(nats, len(ids), n_bytes)
 

@@ -21,7 +21,12 @@ from qkv.explore.questions import no_such
 from qkv.text.lines import mend_surrogates
 
 PAGE = Path(__file__).parent / "page"
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
 
 
 def make_app(explorer: Explorer, key: str | None = None) -> Guard:
@@ -31,7 +36,9 @@ def make_app(explorer: Explorer, key: str | None = None) -> Guard:
     app.exception_handler(QkvError)(told_by_us)
     app.exception_handler(Exception)(told_of_us)
     app.exception_handler(404)(lambda request, error: told(request, no_such(request.url.path)))
-    app.exception_handler(405)(lambda request, error: told(request, Problem(405, "This cannot be asked so.")))
+    app.exception_handler(405)(
+        lambda request, error: told(request, Problem(405, "This cannot be asked so."))
+    )
 
     @app.get("/")
     def page() -> Response:
@@ -68,6 +75,7 @@ def asked(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
 
 # ---- reading --------------------------------------------------------------------------------------------------------
 
+
 def read_json(body: bytes) -> dict[str, Any]:
     """The object that was sent."""
     try:
@@ -95,6 +103,7 @@ def texts_in(body: dict[str, Any], name: str) -> list[str]:
 
 # ---- answering ------------------------------------------------------------------------------------------------------
 
+
 def static(name: str) -> Response:
     """A file of the page, by its plain name; there is no way out of the folder."""
     files = {path.name: path for path in PAGE.iterdir() if path.suffix in TYPES}
@@ -108,8 +117,11 @@ def packed(answer: Answer) -> Response:
     if isinstance(answer, Tensor):
         numbers = as_numbers(answer)
         shape = ",".join(map(str, numbers.shape))
-        return Response(numbers.tobytes(), media_type="application/octet-stream",
-                        headers={"x-shape": shape, "x-dtype": str(numbers.dtype)})
+        return Response(
+            numbers.tobytes(),
+            media_type="application/octet-stream",
+            headers={"x-shape": shape, "x-dtype": str(numbers.dtype)},
+        )
     return Response(to_json(answer), media_type="application/json")
 
 
@@ -124,4 +136,6 @@ def told_by_us(request: Request, error: Any) -> Response:
 
 def told_of_us(request: Request, error: Any) -> Response:
     """A mistake of ours: the terminal shows where, the page stays polite."""
-    return told(request, Problem(500, "Something went wrong in qkv itself; the terminal tells more."))
+    return told(
+        request, Problem(500, "Something went wrong in qkv itself; the terminal tells more.")
+    )

@@ -12,7 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-_IMPORT = re.compile(r'^import\s+(?:\*\s+as\s+(\w+)|\{([^}]*)\})\s+from\s+"\./([\w.-]+\.js)";?[ \t]*$', re.M)
+_IMPORT = re.compile(
+    r'^import\s+(?:\*\s+as\s+(\w+)|\{([^}]*)\})\s+from\s+"\./([\w.-]+\.js)";?[ \t]*$', re.M
+)
 _EXPORT = re.compile(r"^export\s+((?:async\s+)?function\*?|class|const)\s+(\w+)", re.M)
 _STYLE = re.compile(r'<link rel="stylesheet" href="page/([\w.-]+)">')
 _SCRIPT = re.compile(r'<script type="module" src="page/([\w.-]+)"></script>')
@@ -25,12 +27,20 @@ def bundle(folder: Path, data: Any) -> str:
     assert entry is not None, "index.html names its script"
     script = joined(folder, entry[1])
     style = "\n".join((folder / name).read_text("utf-8") for name in _STYLE.findall(page))
-    policy = (f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}; img-src data:; "
-              "base-uri 'none'; form-action 'none'")
+    policy = (
+        f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     first, *others = _STYLE.finditer(page)
-    page = replaced(page, [(first.span(), ""), *((each.span(), "") for each in others),
-                           (entry.span(), f'{data_block(data)}\n<script type="module">{script}</script>')])
+    page = replaced(
+        page,
+        [
+            (first.span(), ""),
+            *((each.span(), "") for each in others),
+            (entry.span(), f'{data_block(data)}\n<script type="module">{script}</script>'),
+        ],
+    )
     return page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{head}', 1)
 
 
@@ -62,9 +72,12 @@ def joined(folder: Path, entry: str) -> str:
                 visit(found[3])
             open_.pop()
             order.append(name)
+
     visit(entry)
     text = "\n".join(as_function((folder / name).read_text("utf-8"), name) for name in order)
-    assert "</script" not in text.lower() and "<!--" not in text, "a script cannot hold the end of itself"
+    assert "</script" not in text.lower() and "<!--" not in text, (
+        "a script cannot hold the end of itself"
+    )
     return f'"use strict";\n{text}'
 
 
@@ -72,10 +85,14 @@ def as_function(source: str, name: str) -> str:
     """`const $heat_js = (() => { ...; return { HeatMap }; })();` with imports taken from those before."""
     exported = [found[2] for found in _EXPORT.finditer(source)]
     body = _EXPORT.sub(r"\1 \2", source)
-    body = _IMPORT.sub(lambda found: f"const {found[1] or '{' + found[2] + '}'} = {variable(found[3])};", body)
+    body = _IMPORT.sub(
+        lambda found: f"const {found[1] or '{' + found[2] + '}'} = {variable(found[3])};", body
+    )
     left = re.search(r"^(?:import|export)\b.*", body, re.M)
     assert left is None, f"{name}: the bundler does not know '{left and left[0]}'"
-    return f"const {variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
+    return (
+        f"const {variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
+    )
 
 
 def variable(name: str) -> str:

@@ -36,7 +36,12 @@ def read_edits(model: Transformer, given: Iterable[str]) -> tuple[Edit, ...]:
     """The edits that these strings name, in order and each once; what this model does not have is a mistake."""
     given, edits = list(given), []
     if len(given) > MOST_EDITS:
-        raise Problem(422, "{n_given} edits are too many; at most {most_edits}.", n_given=len(given), most_edits=MOST_EDITS)
+        raise Problem(
+            422,
+            "{n_given} edits are too many; at most {most_edits}.",
+            n_given=len(given),
+            most_edits=MOST_EDITS,
+        )
     for one in given:
         kind, _, place = one.partition(":")
         edit = Edit(kind, tuple(place.split(".")))
@@ -75,7 +80,11 @@ def number(text: str) -> int:
 
 def block_of(model: Transformer, stack: str, layer: str) -> nn.Module | None:
     """A layer of the model, if it has that one."""
-    layers = getattr(model, stack).layers if stack in ("encoder", "decoder") and getattr(model, stack) else []
+    layers = (
+        getattr(model, stack).layers
+        if stack in ("encoder", "decoder") and getattr(model, stack)
+        else []
+    )
     return layers[number(layer)] if number(layer) < len(layers) else None
 
 
@@ -99,14 +108,18 @@ def edited(model: Transformer, edits: Sequence[Edit]) -> Iterator[None]:
         for edit in edits:
             match edit.kind, edit.place:
                 case "head", (stack, layer, part, head):
-                    put_back.callback(silence(branch_of(model, stack, layer, part), int(head)).remove)
+                    put_back.callback(
+                        silence(branch_of(model, stack, layer, part), int(head)).remove
+                    )
                 case "layer", (stack, layer, *part):
                     for name in part or PARTS:
                         branch = branch_of(model, stack, layer, name)
                         if branch is not None:
                             put_back.callback(branch.register_forward_hook(nothing).remove)
                 case "positions", (stack,):
-                    put_back.callback(put, model, f"{stack}.positions", getattr(model, stack).positions)
+                    put_back.callback(
+                        put, model, f"{stack}.positions", getattr(model, stack).positions
+                    )
                     put(model, f"{stack}.positions", NoPositions())
         yield
 
@@ -116,9 +129,10 @@ def silence(branch: Any, head: int) -> Any:
     width = branch.o_proj.in_features // heads_of(branch)
 
     def without(module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-        joined = given[0].clone()                                          # (batch, query, heads * d_head)
+        joined = given[0].clone()  # (batch, query, heads * d_head)
         joined[..., head * width : (head + 1) * width] = 0
         return (joined,)
+
     return branch.o_proj.register_forward_pre_hook(without)
 
 
@@ -134,6 +148,13 @@ def swapped(ids: Sequence[int], side: str, edits: Sequence[Edit], vocab_size: in
         if edit.kind == "swap" and edit.place[0] == side:
             place, id = int(edit.place[1]), int(edit.place[2])
             if place >= len(ids) or id >= vocab_size:
-                raise Problem(422, "Token {place} cannot be swapped for {id}: there are {n_ids} tokens, and {vocab_size} words.", place=place, id=id, n_ids=len(ids), vocab_size=vocab_size)
+                raise Problem(
+                    422,
+                    "Token {place} cannot be swapped for {id}: there are {n_ids} tokens, and {vocab_size} words.",
+                    place=place,
+                    id=id,
+                    n_ids=len(ids),
+                    vocab_size=vocab_size,
+                )
             ids[place] = id
     return ids

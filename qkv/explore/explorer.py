@@ -34,15 +34,17 @@ class Explorer:
 
     def __init__(self, subject: Subject, sentences: Sequence[str] = ()):
         self.subject = subject
-        self.kept = tuple(sentences)         # from a file
-        self.typed: tuple[str, ...] = ()     # on the page
+        self.kept = tuple(sentences)  # from a file
+        self.typed: tuple[str, ...] = ()  # on the page
         self.passes: OrderedDict[str, Pass] = OrderedDict()
         self.vectors: dict[str, Tensor] = {}
         self.lock = RLock()
 
     # ---- opening ----------------------------------------------------------------------------------------------------
 
-    def open(self, text: str, edits: Sequence[str] = (), target: str | None = None) -> dict[str, Any]:
+    def open(
+        self, text: str, edits: Sequence[str] = (), target: str | None = None
+    ) -> dict[str, Any]:
         """The story of this text; it is run once and then remembered."""
         check_length(text)
         check_length(target or "")
@@ -66,7 +68,12 @@ class Explorer:
     def compare_with(self, sentences: Sequence[str]) -> dict[str, Any]:
         """The typed sentences that nearest ones are sought among."""
         if len(sentences) > SENTENCES:
-            raise Problem(413, "{n_sentences} sentences are too many; at most {sentences}.", n_sentences=len(sentences), sentences=SENTENCES)
+            raise Problem(
+                413,
+                "{n_sentences} sentences are too many; at most {sentences}.",
+                n_sentences=len(sentences),
+                sentences=SENTENCES,
+            )
         for each in sentences:
             check_length(each)
         with self.lock:
@@ -83,7 +90,12 @@ class Explorer:
         begin, end = (len(part) for part in self.subject.around(side))
         ids = self.subject.read(text, side)
         ids = ids[begin : len(ids) - end]
-        return {"tokens": [{"id": id, "token": token} for id, token in zip(ids, self.subject.shown(ids, side), strict=True)]}
+        return {
+            "tokens": [
+                {"id": id, "token": token}
+                for id, token in zip(ids, self.subject.shown(ids, side), strict=True)
+            ]
+        }
 
     def vector(self, sentence: str) -> Tensor:
         """The sentence vector, (d_model,); worked out once."""
@@ -110,7 +122,9 @@ class Explorer:
 
     def tensor(self, id: str, name: str, query: Query) -> Tensor:
         one = self.pass_of(id)
-        shown = next((each for step in all_steps(one) for each in step.tensors if each.name == name), None)
+        shown = next(
+            (each for step in all_steps(one) for each in step.tensors if each.name == name), None
+        )
         if shown is None:
             raise no_such(name)
         return fetch(one, shown, query.index(), query.rows())
@@ -120,8 +134,12 @@ class Explorer:
         one = self.pass_of(id)
         sentences = list(dict.fromkeys([*self.typed, *self.kept]))
         rows = [self.vector(each) for each in sentences]
-        self.vectors = {each: self.vectors[each] for each in sentences}  # what was typed before is forgotten
-        return space.nearest_sentences(one, sentences, torch.stack(rows) if rows else torch.empty(0, 1))
+        self.vectors = {
+            each: self.vectors[each] for each in sentences
+        }  # what was typed before is forgotten
+        return space.nearest_sentences(
+            one, sentences, torch.stack(rows) if rows else torch.empty(0, 1)
+        )
 
     def change(self, id: str, query: Query) -> dict[str, Any]:
         return ending.change(self.pass_of(id), read_edits(self.subject.model, query.edits()))
@@ -146,7 +164,12 @@ class Explorer:
 
 def check_length(text: str) -> None:
     if len(text) > CHARACTERS:
-        raise Problem(413, "The text has {n_text:,} characters; at most {characters:,} are read.", n_text=len(text), characters=CHARACTERS)
+        raise Problem(
+            413,
+            "The text has {n_text:,} characters; at most {characters:,} are read.",
+            n_text=len(text),
+            characters=CHARACTERS,
+        )
 
 
 _ID, _N, _WHICH = r"pass/([0-9a-f]{12})", r"(\d{1,6})", r"(encoder|decoder|cross)"
@@ -154,26 +177,57 @@ ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     ("model", lambda self, query: model_answer(self.subject)),
     (_ID, lambda self, id, query: tell(self.pass_of(id))),
     (rf"{_ID}/tensor/([a-z0-9_.]{{1,80}})", Explorer.tensor),
-    (rf"{_ID}/attention/{_WHICH}/{_N}(?:/(\w{{1,6}}))?", lambda self, id, which, layer, head, query:
-        looking.chosen_head(looking.weights(self.pass_of(id), which, int(layer)), head)),
-    (rf"{_ID}/attention/{_WHICH}/mean", lambda self, id, which, query: looking.whole_mean(self.pass_of(id), which)),
-    (rf"{_ID}/words/{_WHICH}/{_N}(?:/(\w{{1,6}}))?", lambda self, id, which, layer, head, query:
-        looking.chosen_head(looking.word_weights(self.pass_of(id), which, int(layer)), head)),
-    (rf"{_ID}/thumbs/{_WHICH}/{_N}", lambda self, id, which, layer, query:
-        looking.thumbs(self.pass_of(id), which, int(layer))),
-    (rf"{_ID}/rollout/{_WHICH}", lambda self, id, which, query: looking.rollout(self.pass_of(id), which)),
-    (rf"{_ID}/top/{_N}", lambda self, id, place, query:
-        ending.top(self.pass_of(id), int(place), query.whole("k", 10, 1, 200))),
-    (rf"{_ID}/lens/{_N}", lambda self, id, place, query:
-        ending.lens(self.pass_of(id), int(place), query.whole("k", 5, 1, 50))),
+    (
+        rf"{_ID}/attention/{_WHICH}/{_N}(?:/(\w{{1,6}}))?",
+        lambda self, id, which, layer, head, query: looking.chosen_head(
+            looking.weights(self.pass_of(id), which, int(layer)), head
+        ),
+    ),
+    (
+        rf"{_ID}/attention/{_WHICH}/mean",
+        lambda self, id, which, query: looking.whole_mean(self.pass_of(id), which),
+    ),
+    (
+        rf"{_ID}/words/{_WHICH}/{_N}(?:/(\w{{1,6}}))?",
+        lambda self, id, which, layer, head, query: looking.chosen_head(
+            looking.word_weights(self.pass_of(id), which, int(layer)), head
+        ),
+    ),
+    (
+        rf"{_ID}/thumbs/{_WHICH}/{_N}",
+        lambda self, id, which, layer, query: looking.thumbs(self.pass_of(id), which, int(layer)),
+    ),
+    (
+        rf"{_ID}/rollout/{_WHICH}",
+        lambda self, id, which, query: looking.rollout(self.pass_of(id), which),
+    ),
+    (
+        rf"{_ID}/top/{_N}",
+        lambda self, id, place, query: ending.top(
+            self.pass_of(id), int(place), query.whole("k", 10, 1, 200)
+        ),
+    ),
+    (
+        rf"{_ID}/lens/{_N}",
+        lambda self, id, place, query: ending.lens(
+            self.pass_of(id), int(place), query.whole("k", 5, 1, 50)
+        ),
+    ),
     (rf"{_ID}/logits/{_N}", Explorer.logits),
     (rf"{_ID}/say", Explorer.say),
     (rf"{_ID}/beam", Explorer.beam),
     (rf"{_ID}/change", Explorer.change),
-    (rf"{_ID}/map/(source|target)", lambda self, id, side, query: space.token_map(self.pass_of(id), side)),
+    (
+        rf"{_ID}/map/(source|target)",
+        lambda self, id, side, query: space.token_map(self.pass_of(id), side),
+    ),
     (rf"{_ID}/nearest", Explorer.nearest),
     ("waves", lambda self, query: space.waves(self.subject)),
     ("waves/numbers", lambda self, query: space.wave_numbers(self.subject)),
-    (r"neighbours/(source|target)/(\d{1,9})", lambda self, side, id, query:
-        space.neighbours(self.subject, side, int(id), query.whole("k", 12, 1, 200))),
+    (
+        r"neighbours/(source|target)/(\d{1,9})",
+        lambda self, side, id, query: space.neighbours(
+            self.subject, side, int(id), query.whole("k", 12, 1, 200)
+        ),
+    ),
 ]

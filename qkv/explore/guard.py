@@ -17,17 +17,25 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MOST_AT_ONCE = 16          # requests in flight
-MOST_BYTES = 64 * 1024     # of a body: 4,000 characters and a list of sentences fit
-DRAINED = 8 << 20          # of a body that is too long so much is read, so that the browser gets to hear the answer
+MOST_AT_ONCE = 16  # requests in flight
+MOST_BYTES = 64 * 1024  # of a body: 4,000 characters and a list of sentences fit
+DRAINED = (
+    8 << 20
+)  # of a body that is too long so much is read, so that the browser gets to hear the answer
 COOKIE = "qkv_key"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-          "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = {
-    "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
-    "cache-control": "no-store", "cross-origin-resource-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
 }
 
 
@@ -41,7 +49,10 @@ class Guard:
         if scope["type"] != "http":
             await self.inner(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         self.in_flight += 1
         try:
             self.check(scope, headers)
@@ -62,7 +73,9 @@ class Guard:
         if self.key is None and host_name(headers.get("host", "")) not in LOOPBACK:
             raise Problem(421, "This page answers only to the name of this machine (127.0.0.1).")
         if self.key is not None and not has_key(cookie_key(headers) or query_key(scope), self.key):
-            raise Problem(401, "The key is missing or wrong: open the address that the command printed.")
+            raise Problem(
+                401, "The key is missing or wrong: open the address that the command printed."
+            )
         if scope["method"] not in ("GET", "HEAD", "POST"):
             raise Problem(405, "Only GET and POST are answered.")
         if scope["method"] == "POST":
@@ -114,7 +127,11 @@ async def whole_body(receive: Receive) -> bytes:
             parts.append(part)
         more = message.get("more_body", False)
     if count > MOST_BYTES:
-        raise Problem(413, "This is too long: at most {most_bytes} KB are read.", most_bytes=MOST_BYTES // 1024)
+        raise Problem(
+            413,
+            "This is too long: at most {most_bytes} KB are read.",
+            most_bytes=MOST_BYTES // 1024,
+        )
     return b"".join(parts)
 
 
@@ -128,16 +145,19 @@ def again(body: bytes, receive: Receive) -> Receive:
             return await receive()
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
+
     return give
 
 
 def with_headers(send: Send) -> Send:
     """Every answer carries the headers that keep the browser strict."""
+
     async def strict(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             message = {**message, "headers": [*message.get("headers", []), *extra]}
         await send(message)
+
     return strict
 
 

@@ -14,14 +14,23 @@ from qkv.explore.words import WORDS, Words
 from qkv.messages import Both
 from qkv.model import spec as s
 
-NORMS = {"layer": ("norm(x) = g · (x − mean) / √(var + ε) + b", "norms:LayerNorm"),
-         "rms": ("norm(x) = g · x / √(mean(x²) + ε)", "norms:RMSNorm"),
-         "batch": ("norm(x) = g · (x − mean_batch) / √(var_batch + ε) + b", "norms:BatchNorm")}
-POSITIONS = {"sinusoidal": ("x = x + PE, PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…)", "positions:sinusoidal"),
-             "learned": ("x = x + P[place]", "positions:LearnedPositions")}
-POOLINGS = {"mean": ("s = mean of the token vectors", "pooling:mean_pooling"),
-            "cls": ("s = vector of the first token", "pooling:cls_pooling"),
-            "max": ("s = largest of each component", "pooling:max_pooling")}
+NORMS = {
+    "layer": ("norm(x) = g · (x − mean) / √(var + ε) + b", "norms:LayerNorm"),
+    "rms": ("norm(x) = g · x / √(mean(x²) + ε)", "norms:RMSNorm"),
+    "batch": ("norm(x) = g · (x − mean_batch) / √(var_batch + ε) + b", "norms:BatchNorm"),
+}
+POSITIONS = {
+    "sinusoidal": (
+        "x = x + PE, PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…)",
+        "positions:sinusoidal",
+    ),
+    "learned": ("x = x + P[place]", "positions:LearnedPositions"),
+}
+POOLINGS = {
+    "mean": ("s = mean of the token vectors", "pooling:mean_pooling"),
+    "cls": ("s = vector of the first token", "pooling:cls_pooling"),
+    "max": ("s = largest of each component", "pooling:max_pooling"),
+}
 
 
 def kinds_of(spec: s.Spec, pooling: str) -> dict[str, Words]:
@@ -56,8 +65,11 @@ def feed_forward_words(part: s.Dense | s.Gated) -> dict[str, Words]:
     act = part.activation.removesuffix("_tanh").replace("relu2", "relu²")
     bend = f"{act}(gate) · up" if gated else f"{act}(up)"
     bends = f"feed_forward:{'relu_squared' if part.activation == 'relu2' else part.activation}"
-    return {"up": told("up", "up = x W_up", code), "activation": told("activation", bend, bends),
-            "down": told("down", f"({bend}) · W_down", code)}
+    return {
+        "up": told("up", "up = x W_up", code),
+        "activation": told("activation", bend, bends),
+        "down": told("down", f"({bend}) · W_down", code),
+    }
 
 
 def told(kind: str, formula: str, code: str | None) -> Words:
@@ -69,13 +81,22 @@ def as_both(words: Both) -> dict[str, str]:
 
 
 def kinds_for_page(known: dict[str, Words]) -> dict[str, Any]:
-    return {kind: {"title": as_both(one.title), "text": as_both(one.text), "formula": one.formula, "code": one.code}
-            for kind, one in known.items()}
+    return {
+        kind: {
+            "title": as_both(one.title),
+            "text": as_both(one.text),
+            "formula": one.formula,
+            "code": one.code,
+        }
+        for kind, one in known.items()
+    }
 
 
 def code_for_page(known: dict[str, Words]) -> dict[str, Any]:
     """The source text of every piece of textbook code that is named."""
-    return {name: source_of(name) for name in sorted({one.code for one in known.values() if one.code})}
+    return {
+        name: source_of(name) for name in sorted({one.code for one in known.values() if one.code})
+    }
 
 
 @cache
@@ -85,5 +106,8 @@ def source_of(name: str) -> dict[str, str]:
     found: Any = import_module(f"qkv.textbook.{module_name}")
     for part in path.split("."):
         found = getattr(found, part)
-    return {"file": f"qkv/textbook/{module_name}.py", "name": path,
-            "source": dedent(inspect.getsource(found))}
+    return {
+        "file": f"qkv/textbook/{module_name}.py",
+        "name": path,
+        "source": dedent(inspect.getsource(found)),
+    }

@@ -21,7 +21,12 @@ def core_of(one: Pass, which: str, layer: int) -> str:
     """The path of the core whose weights are meant."""
     kinds = {kind["name"]: [each["layer"] for each in kind["layers"]] for kind in attention_of(one)}
     if layer not in kinds.get(which, []):
-        raise Problem(404, "There is no attention '{which}' in layer {layer} of this model.", which=which[:20], layer=layer)
+        raise Problem(
+            404,
+            "There is no attention '{which}' in layer {layer} of this model.",
+            which=which[:20],
+            layer=layer,
+        )
     stack, part = ("decoder", "cross") if which == "cross" else (which, "attn")
     return f"{stack}.layers.{layer}.{part}.branch.core"
 
@@ -38,21 +43,34 @@ def chosen_head(grid: Tensor, head: str | None) -> Tensor:
     if head == "mean":
         return grid.mean(dim=0)
     if not (head.isascii() and head.isdigit() and len(head) < 6 and int(head) < len(grid)):
-        raise Problem(404, "There is no head '{head}': this layer has {n_grid}.", head=head[:20], n_grid=len(grid))
+        raise Problem(
+            404,
+            "There is no head '{head}': this layer has {n_grid}.",
+            head=head[:20],
+            n_grid=len(grid),
+        )
     return grid[int(head)]
 
 
 def word_weights(one: Pass, which: str, layer: int) -> Tensor:
     """The same for words, (heads, words, words): a word is looked at with all its pieces, and looks as their mean."""
-    rows, columns = ("target", "source") if which == "cross" else (("source",) * 2 if which == "encoder" else ("target",) * 2)
+    rows, columns = (
+        ("target", "source")
+        if which == "cross"
+        else (("source",) * 2 if which == "encoder" else ("target",) * 2)
+    )
     sides = sides_of(one)
     return merged(weights(one, which, layer), sides[rows]["words"], sides[columns]["words"])
 
 
 def merged(grid: Tensor, rows: list[dict[str, Any]], columns: list[dict[str, Any]]) -> Tensor:
     """(heads, query, key) -> (heads, words, words): keys are summed, queries averaged."""
-    queries = torch.stack([grid[:, word["tokens"]].mean(dim=1) for word in rows], dim=1)          # (heads, words, key)
-    return torch.stack([queries[:, :, word["tokens"]].sum(dim=2) for word in columns], dim=2)     # (heads, words, words)
+    queries = torch.stack(
+        [grid[:, word["tokens"]].mean(dim=1) for word in rows], dim=1
+    )  # (heads, words, key)
+    return torch.stack(
+        [queries[:, :, word["tokens"]].sum(dim=2) for word in columns], dim=2
+    )  # (heads, words, words)
 
 
 def thumbs(one: Pass, which: str, layer: int) -> Tensor:
@@ -67,7 +85,7 @@ def whole_mean(one: Pass, which: str) -> Tensor:
     layers = next((kind["layers"] for kind in attention_of(one) if kind["name"] == which), None)
     if layers is None:
         raise Problem(404, "There is no attention '{which}' in this model.", which=which[:20])
-    sums = [weights(one, which, each["layer"]).sum(dim=0) for each in layers]             # (query, key) each
+    sums = [weights(one, which, each["layer"]).sum(dim=0) for each in layers]  # (query, key) each
     return torch.stack(sums).sum(dim=0) / sum(each["heads"] for each in layers)
 
 
@@ -76,7 +94,14 @@ def rollout(one: Pass, which: str) -> Tensor:
 
     Half of what a layer gives is what it was given (the residual): the product over layers of (mean of heads + I) / 2.
     """
-    layers = next((kind["layers"] for kind in attention_of(one) if kind["name"] == which and which != "cross"), None)
+    layers = next(
+        (
+            kind["layers"]
+            for kind in attention_of(one)
+            if kind["name"] == which and which != "cross"
+        ),
+        None,
+    )
     if layers is None:
         raise Problem(404, "There is no rollout of '{which}'.", which=which[:20])
     through: Tensor | None = None

@@ -23,13 +23,20 @@ def fetch(one: Pass, shown: Shown, index: int | None = None, rows: slice | None 
     shape = shown.shape
     if index is not None:
         if len(shape) < 2 or not 0 <= index < shape[0]:
-            raise Problem(422, "There is no element {index} in a tensor of shape {shape}.", index=index, shape=shape)
+            raise Problem(
+                422,
+                "There is no element {index} in a tensor of shape {shape}.",
+                index=index,
+                shape=shape,
+            )
         shape = shape[1:]
     if rows is not None:
         shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
     refuse_many(shape)
     if shown.path == "=logits":
-        return logits(one, rows if index is None else slice(index, index + 1))[0 if index is not None else slice(None)]
+        return logits(one, rows if index is None else slice(index, index + 1))[
+            0 if index is not None else slice(None)
+        ]
     whole = whole_of(one, shown)
     part = whole if index is None else whole[index]
     return part if rows is None else part[rows]
@@ -38,7 +45,9 @@ def fetch(one: Pass, shown: Shown, index: int | None = None, rows: slice | None 
 def refuse_many(shape: tuple[int, ...]) -> None:
     count = torch.Size(shape).numel()
     if count > MOST_NUMBERS:
-        raise Problem(413, "{count:,} numbers are too many at once; ask for fewer rows.", count=count)
+        raise Problem(
+            413, "{count:,} numbers are too many at once; ask for fewer rows.", count=count
+        )
 
 
 def whole_of(one: Pass, shown: Shown) -> Tensor:
@@ -66,7 +75,9 @@ def entering(one: Pass, name: str) -> dict[str, Tensor]:
     """The ways of the ids into the first layer, stop by stop, each (length, d_model)."""
     model, ids = one.subject.model, one.row(SIDE_OF[name])
     stack = getattr(model, name)
-    table = model.source_embed if name == "encoder" and model.source_embed is not None else model.embed
+    table = (
+        model.source_embed if name == "encoder" and model.source_embed is not None else model.embed
+    )
     stops = {"ids": ids[0], "embedding": table.weight[ids[0]]}
     x = stops["scaled"] = stops["embedding"] * model.scale
     if model.type_embed is not None and name == "encoder":

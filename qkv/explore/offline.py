@@ -21,8 +21,8 @@ from qkv.messages import _
 from qkv.text.lines import write_text
 
 PAGE = Path(__file__).parent / "page"
-MOST_BYTES = 96 << 20    # of numbers in one file
-MOST_EDITS = 200         # recorded one by one
+MOST_BYTES = 96 << 20  # of numbers in one file
+MOST_EDITS = 200  # recorded one by one
 
 
 def write_page(explorer: Explorer, texts: Sequence[str], path: str | Path) -> Path:
@@ -64,7 +64,9 @@ class Book:
         if name in self.answers or name in self.tensors:
             return
         try:
-            answer = self.explorer.answer(path, dict(pair.split("=", 1) for pair in query.split("&") if pair))
+            answer = self.explorer.answer(
+                path, dict(pair.split("=", 1) for pair in query.split("&") if pair)
+            )
         except Problem as problem:
             if problem.status == 404:
                 return
@@ -79,8 +81,11 @@ class Book:
         self.bytes += numbers.nbytes
         if self.bytes > MOST_BYTES:
             raise too_much(_("more than {most_bytes} MB of numbers", most_bytes=MOST_BYTES >> 20))
-        self.tensors[name] = {"shape": list(numbers.shape), "dtype": str(numbers.dtype),
-                              "data": base64.b64encode(numbers.tobytes()).decode()}
+        self.tensors[name] = {
+            "shape": list(numbers.shape),
+            "dtype": str(numbers.dtype),
+            "data": base64.b64encode(numbers.tobytes()).decode(),
+        }
 
 
 def too_much(wrong: str) -> QkvError:
@@ -91,7 +96,9 @@ def names_of(explorer: Explorer, story: dict[str, Any]) -> Iterator[str]:
     """Everything the page may ask about a pass."""
     this = f"pass/{story['id']}"
     yield this
-    yield from (f"{this}/tensor/{tensor['name']}" for step in story["steps"] for tensor in step["tensors"])
+    yield from (
+        f"{this}/tensor/{tensor['name']}" for step in story["steps"] for tensor in step["tensors"]
+    )
     for kind in story["attention"]:
         for each in kind["layers"]:
             yield f"{this}/attention/{kind['name']}/{each['layer']}"
@@ -99,8 +106,13 @@ def names_of(explorer: Explorer, story: dict[str, Any]) -> Iterator[str]:
         yield f"{this}/attention/{kind['name']}/mean"
         yield f"{this}/rollout/{kind['name']}"
     for place in range(story["positions"]):
-        yield from (f"{this}/top/{place}", f"{this}/top/{place}?k=30", f"{this}/top/{place}?k=200",
-                    f"{this}/lens/{place}", f"{this}/logits/{place}")
+        yield from (
+            f"{this}/top/{place}",
+            f"{this}/top/{place}?k=30",
+            f"{this}/top/{place}?k=200",
+            f"{this}/lens/{place}",
+            f"{this}/logits/{place}",
+        )
     yield from (f"{this}/{what}" for what in ("say", "beam", "nearest"))
     for side in story["sides"]:
         yield f"{this}/map/{side}"
@@ -122,5 +134,9 @@ def single_edits(explorer: Explorer) -> list[str]:
                 branch = branch_of(model, name, str(layer), part)
                 edits += [f"layer:{name}.{layer}.{part}"] if branch is not None else []
                 edits += [f"head:{name}.{layer}.{part}.{head}" for head in range(heads_of(branch))]
-        edits += [f"positions:{name}"] if stack is not None and model.spec.positions.kind != "none" else []
+        edits += (
+            [f"positions:{name}"]
+            if stack is not None and model.spec.positions.kind != "none"
+            else []
+        )
     return edits

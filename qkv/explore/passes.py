@@ -35,15 +35,21 @@ SHOW_INPUT = ("o_proj", "down_proj", "norm", "q_norm", "k_norm")
 class Pass:
     """The ids of each side, what each layer was given, and the stream each stack ends in."""
 
-    def __init__(self, subject: Subject, text: str, edits: Sequence[Edit], target: str | None = None):
+    def __init__(
+        self, subject: Subject, text: str, edits: Sequence[Edit], target: str | None = None
+    ):
         self.subject, self.text, self.edits = subject, text, tuple(edits)
         self.id = name_of(text, edits, target)
         self.ids: dict[str, list[int]] = {}
-        self.said: list[int] | None = None             # what the decoder says after it has read <bos>, <eos> included
-        self.given: dict[str, tuple[Any, ...]] = {}    # "decoder.layers.0" -> x, view, memory
-        self.streams: dict[str, Tensor] = {}           # "decoder" -> (1, length, d_model)
+        self.said: list[int] | None = (
+            None  # what the decoder says after it has read <bos>, <eos> included
+        )
+        self.given: dict[str, tuple[Any, ...]] = {}  # "decoder.layers.0" -> x, view, memory
+        self.streams: dict[str, Tensor] = {}  # "decoder" -> (1, length, d_model)
         self.looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.summary: dict[str, Any] | None = None     # what it says at each place, once someone has asked
+        self.summary: dict[str, Any] | None = (
+            None  # what it says at each place, once someone has asked
+        )
         with self.running(), self.listening():
             self._run(target)
 
@@ -88,13 +94,27 @@ class Pass:
         ids = self.subject.read(text, side)
         most = self.most_tokens
         if len(ids) > most:
-            raise Problem(413, "The text has {n_ids} tokens; at most {most} can be shown.", n_ids=len(ids), most=most)
+            raise Problem(
+                413,
+                "The text has {n_ids} tokens; at most {most} can be shown.",
+                n_ids=len(ids),
+                most=most,
+            )
         if not ids:
             raise Problem(422, "There is nothing to read: type a text.")
         spec = self.subject.model.spec
-        size = spec.source_vocab_size if side == "source" and spec.source_vocab_size else spec.vocab_size
+        size = (
+            spec.source_vocab_size
+            if side == "source" and spec.source_vocab_size
+            else spec.vocab_size
+        )
         if max(ids) >= size:
-            raise Problem(422, "The tokenizer gives id {ids}, the model knows only {size}.", ids=max(ids), size=size)
+            raise Problem(
+                422,
+                "The tokenizer gives id {ids}, the model knows only {size}.",
+                ids=max(ids),
+                size=size,
+            )
         self.ids[side] = swapped(ids, side, self.edits, size)
 
     @property
@@ -108,7 +128,11 @@ class Pass:
             return
         self.said = self.greedy(memory)
         whole = [self.subject.bos_id or 0, *self.said]
-        kept = whole[:-1] if self.said and self.said[-1] == self.subject.eos_id else whole[: self.most_tokens]
+        kept = (
+            whole[:-1]
+            if self.said and self.said[-1] == self.subject.eos_id
+            else whole[: self.most_tokens]
+        )
         self.ids["target"] = swapped(kept, "target", self.edits, self.subject.model.spec.vocab_size)
 
     def greedy(self, memory: Memory) -> list[int]:
@@ -118,15 +142,19 @@ class Pass:
         pad = subject.tokenizers["target"].pad_id
         banned = suppressed_ids(begin, end, begin if pad is None else pad)
         settings = GenerationConfig(temperature=0, seed=0, banned=banned, max_new_tokens=limit)
-        return generate(PlainStepper(subject.model, memory), [[begin]], settings, Bounds(limit + 1, (end,)))[0].ids
+        return generate(
+            PlainStepper(subject.model, memory), [[begin]], settings, Bounds(limit + 1, (end,))
+        )[0].ids
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """While it lasts, what each layer is given is kept (of several passes the last: the whole one)."""
         with ExitStack() as put_back:
             for path, block in blocks_of(self.subject.model):
+
                 def keep(module: nn.Module, given: tuple[Any, ...], path: str = path) -> None:
                     self.given[path] = given[:3]  # without the cache
+
                 put_back.callback(block.register_forward_pre_hook(keep).remove)
             yield
 
@@ -151,8 +179,12 @@ class Pass:
             steps = put_back.enter_context(record(model, pattern))
             for path in steps.paths:
                 if path.rpartition(".")[2] in SHOW_INPUT:
-                    def keep(module: nn.Module, given: tuple[Any, ...], output: Any, path: str = path) -> None:
+
+                    def keep(
+                        module: nn.Module, given: tuple[Any, ...], output: Any, path: str = path
+                    ) -> None:
                         inputs[f"<{path}"] = given[0].detach()
+
                     put_back.callback(model.get_submodule(path).register_forward_hook(keep).remove)
             model.get_submodule(block)(*self.given[block])
         return {path: alone(output) for path, output in {**steps, **inputs}.items()}
@@ -175,7 +207,12 @@ def name_of(text: str, edits: Sequence[Edit], target: str | None) -> str:
 def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of both stacks by their module paths."""
     stacks = [(name, getattr(model, name)) for name in ("encoder", "decoder")]
-    return [(f"{name}.layers.{n}", block) for name, stack in stacks if stack for n, block in enumerate(stack.layers)]
+    return [
+        (f"{name}.layers.{n}", block)
+        for name, stack in stacks
+        if stack
+        for n, block in enumerate(stack.layers)
+    ]
 
 
 def alone(output: Any) -> Any:
@@ -184,5 +221,9 @@ def alone(output: Any) -> Any:
 
 
 def bytes_of(look: dict[str, Any]) -> int:
-    flat = [one for output in look.values() for one in (output if isinstance(output, tuple) else [output])]
+    flat = [
+        one
+        for output in look.values()
+        for one in (output if isinstance(output, tuple) else [output])
+    ]
     return sum(one.numel() * one.element_size() for one in flat if isinstance(one, Tensor))

@@ -32,16 +32,24 @@ class Picture:
         return Path(path)
 
 
-def picture_of(grid: Tensor, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None,
-               title: str = "") -> Picture:
+def picture_of(
+    grid: Tensor,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    title: str = "",
+) -> Picture:
     """Attention weights (heads, query, key) or (query, key); without names, places are counted from 0."""
     rows = [str(n) for n in range(grid.shape[-2])] if rows is None else rows
     columns = [str(n) for n in range(grid.shape[-1])] if columns is None else columns
     with TemporaryDirectory() as folder:
-        return Picture(attention_picture(grid, rows, columns, Path(folder) / "picture.png", title).read_bytes())
+        return Picture(
+            attention_picture(grid, rows, columns, Path(folder) / "picture.png", title).read_bytes()
+        )
 
 
-def draw_attention(one: Pass, path: str | Path, which: str | None = None, layer: int | None = None) -> Path:
+def draw_attention(
+    one: Pass, path: str | Path, which: str | None = None, layer: int | None = None
+) -> Path:
     """Every head of one layer; by default the last layer, and cross-attention where there is some."""
     kinds = {kind["name"]: kind for kind in attention_of(one)}
     if not kinds:
@@ -52,6 +60,11 @@ def draw_attention(one: Pass, path: str | Path, which: str | None = None, layer:
     layers = [each["layer"] for each in kinds[which]["layers"]]
     layer = layers[-1] if layer is None else layer
     if layer not in layers:
-        raise QkvError("--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers)))
-    rows, columns = (one.subject.shown(one.ids[kinds[which][axis]], kinds[which][axis]) for axis in ("rows", "columns"))
+        raise QkvError(
+            "--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers))
+        )
+    rows, columns = (
+        one.subject.shown(one.ids[kinds[which][axis]], kinds[which][axis])
+        for axis in ("rows", "columns")
+    )
     return attention_picture(weights(one, which, layer), rows, columns, path, one.text)

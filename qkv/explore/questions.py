@@ -23,7 +23,9 @@ class Query:
         """A whole number within its limits."""
         text = self.given.get(name, str(default))
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-            raise wrong(name, text, both("a whole number from {least} to {most}", least=least, most=most))
+            raise wrong(
+                name, text, both("a whole number from {least} to {most}", least=least, most=most)
+            )
         return int(text)
 
     def real(self, name: str, default: float, least: float, most: float) -> float:
@@ -56,7 +58,9 @@ class Query:
 
 
 def wrong(name: str, text: str, right: Both) -> Problem:
-    return Problem(422, "{name} is '{text}'; it must be {right}.", name=name, text=shortened(text), right=right)
+    return Problem(
+        422, "{name} is '{text}'; it must be {right}.", name=name, text=shortened(text), right=right
+    )
 
 
 def no_such(name: str) -> Problem:

@@ -23,7 +23,9 @@ from qkv.model.explained import explained, fused_cores
 if TYPE_CHECKING:
     from qkv.explore.picture import Picture
 
-INSIDE_A_CORE = tuple(name for name, _ in ExplainedCore().named_children())  # q, k, v, scores, masked, weights, mixed
+INSIDE_A_CORE = tuple(
+    name for name, _ in ExplainedCore().named_children()
+)  # q, k, v, scores, masked, weights, mixed
 
 
 class Steps(Mapping[str, Any]):
@@ -50,24 +52,37 @@ class Steps(Mapping[str, Any]):
         if path in self._passes:
             return self._passes[path]
         if path in self.paths:
-            raise QkvError(path, _("was chosen, but no pass has come by"),
-                           _("run the model inside the block"))
+            raise QkvError(
+                path, _("was chosen, but no pass has come by"), _("run the model inside the block")
+            )
         raise QkvError(path, _("was not recorded"), near_miss(path, self.paths))
 
-    def show(self, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None, path: str = "") -> "Picture":
+    def show(
+        self,
+        rows: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        path: str = "",
+    ) -> "Picture":
         """A picture of attention weights, which a notebook draws: those at `path`, else the last that were recorded."""
         from qkv.explore.picture import picture_of  # matplotlib is slow to come
 
-        shown = path or next((one for one in reversed(self.paths) if one.endswith(".weights") and one in self), "")
+        shown = path or next(
+            (one for one in reversed(self.paths) if one.endswith(".weights") and one in self), ""
+        )
         if not shown:
-            raise QkvError("show", _("no attention weights were recorded"),
-                           _('record(model, "*.core.weights")'))
+            raise QkvError(
+                "show",
+                _("no attention weights were recorded"),
+                _('record(model, "*.core.weights")'),
+            )
         return picture_of(self[shown][0], rows, columns, shown)
 
     def listener(self, path: str) -> Callable[..., None]:
         """A forward hook that keeps what its module gives and changes nothing."""
+
         def keep(module: nn.Module, given: Any, output: Any) -> None:
             self._passes.setdefault(path, []).append(detached(output))
+
         return keep
 
 
@@ -97,8 +112,9 @@ def chosen_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     known = known_paths(model)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in known):
-            raise QkvError(pattern, _("no step of this model has such a name"),
-                           likely(pattern, known))
+            raise QkvError(
+                pattern, _("no step of this model has such a name"), likely(pattern, known)
+            )
     return [path for path in known if any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
@@ -122,7 +138,9 @@ def likely(pattern: str, known: list[str]) -> str:
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Compiled parts run their plain code inside the block: a compiled one does not ask for new hooks."""
-    if "torch._dynamo" not in sys.modules:  # nothing was ever compiled, and importing it takes seconds
+    if (
+        "torch._dynamo" not in sys.modules
+    ):  # nothing was ever compiled, and importing it takes seconds
         yield
         return
     with torch.compiler.set_stance("force_eager"):

@@ -11,7 +11,14 @@ import torch
 
 from qkv.explore.kinds import as_both
 from qkv.explore.passes import Pass
-from qkv.explore.shown import Place, Shown, Step, attention_steps, feed_forward_steps, sublayer_steps
+from qkv.explore.shown import (
+    Place,
+    Shown,
+    Step,
+    attention_steps,
+    feed_forward_steps,
+    sublayer_steps,
+)
 from qkv.messages import both
 from qkv.model import spec as s
 from qkv.model.head import LmHead
@@ -35,8 +42,11 @@ CHAPTERS = {
     "choose": both("The next token"),
     "pool": both("One vector for the sentence"),
 }
-ATTENTION = {"encoder": both("The source looks at itself"), "decoder": both("The decoder looks at its past"),
-             "cross": both("The decoder looks at the source")}
+ATTENTION = {
+    "encoder": both("The source looks at itself"),
+    "decoder": both("The decoder looks at its past"),
+    "cross": both("The decoder looks at the source"),
+}
 
 
 def tell(one: Pass) -> dict[str, Any]:
@@ -44,27 +54,50 @@ def tell(one: Pass) -> dict[str, Any]:
     steps = all_steps(one)
     chapters = [chapter_of(one, step) for step in steps]
     return {
-        "id": one.id, "text": one.text, "edits": [str(edit) for edit in one.edits], "family": one.subject.family,
-        "sides": sides_and_guesses(one), "said": said_of(one), "chapters": chapters_of(one, chapters),
+        "id": one.id,
+        "text": one.text,
+        "edits": [str(edit) for edit in one.edits],
+        "family": one.subject.family,
+        "sides": sides_and_guesses(one),
+        "said": said_of(one),
+        "chapters": chapters_of(one, chapters),
         "steps": [as_json(step, chapter) for step, chapter in zip(steps, chapters, strict=True)],
-        "attention": attention_of(one), "positions": len(one.ids[one.end]) if has_logits(one) else 0,
+        "attention": attention_of(one),
+        "positions": len(one.ids[one.end]) if has_logits(one) else 0,
     }
 
 
 def as_json(step: Step, chapter: str) -> dict[str, Any]:
-    return {"key": step.key, "kind": step.kind, "stack": step.stack, "layer": step.layer, "part": step.part,
-            "chapter": chapter, "tensors": [tensor.as_json() for tensor in step.tensors], "note": None}
+    return {
+        "key": step.key,
+        "kind": step.kind,
+        "stack": step.stack,
+        "layer": step.layer,
+        "part": step.part,
+        "chapter": chapter,
+        "tensors": [tensor.as_json() for tensor in step.tensors],
+        "note": None,
+    }
 
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
+
 def all_steps(one: Pass) -> list[Step]:
     """Every step of the pass, in order."""
     spec = one.subject.model.spec
-    stacks = [(name, stack) for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)) if stack]
+    stacks = [
+        (name, stack)
+        for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
+        if stack
+    ]
     steps = []
     for name, stack in stacks:
-        steps += [*enter_steps(one, name, stack), *layer_steps(one, name, stack), *leave_steps(one, name, stack)]
+        steps += [
+            *enter_steps(one, name, stack),
+            *layer_steps(one, name, stack),
+            *leave_steps(one, name, stack),
+        ]
     return [*steps, *end_steps(one)]
 
 
@@ -74,8 +107,17 @@ def enter_steps(one: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     length = len(one.ids[side])
 
     def step(kind: str, scale: str = "signed") -> Step:
-        shown = Shown(f"{name}.{kind}", kind, f"={name}.{kind}", (length, spec.d_model), ("token", "d_model"), {"token": side}, scale)
+        shown = Shown(
+            f"{name}.{kind}",
+            kind,
+            f"={name}.{kind}",
+            (length, spec.d_model),
+            ("token", "d_model"),
+            {"token": side},
+            scale,
+        )
         return Step(f"{name}.{kind}", kind, name, None, "embed", (shown,))
+
     yield Step(f"{name}.tokens", "tokens", name, None, "embed")
     ids = Shown(f"{name}.ids", "ids", f"={name}.ids", (length,), ("token",), {"token": side}, "id")
     yield Step(f"{name}.ids", "ids", name, None, "embed", (ids,))
@@ -99,18 +141,35 @@ def layer_steps(one: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
         place = Place(name, number, "attn", own, own, spec.d_model)
         yield from sublayer_steps(place, attention_steps(place, layer.mixer, turned), layer.norm)
         if layer.cross is not None:
-            place = Place(name, number, "cross", own, ("source", len(one.ids["source"])), spec.d_model)
-            yield from sublayer_steps(place, attention_steps(place, layer.cross, turned=False), layer.norm)
+            place = Place(
+                name, number, "cross", own, ("source", len(one.ids["source"])), spec.d_model
+            )
+            yield from sublayer_steps(
+                place, attention_steps(place, layer.cross, turned=False), layer.norm
+            )
         place = Place(name, number, "ffn", own, own, spec.d_model)
-        yield from sublayer_steps(place, list(feed_forward_steps(place, layer.feed_forward)), layer.norm)
+        yield from sublayer_steps(
+            place, list(feed_forward_steps(place, layer.feed_forward)), layer.norm
+        )
 
 
 def leave_steps(one: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """The last norm, and what the encoder hands over."""
     side, width = SIDE_OF[name], one.subject.model.spec.d_model
-    last = {"translator": "memory", "embedder": "vectors"}.get(one.subject.family) if name == "encoder" else None
+    last = (
+        {"translator": "memory", "embedder": "vectors"}.get(one.subject.family)
+        if name == "encoder"
+        else None
+    )
     for kind in [*(["final_norm"] if stack.final_norm else []), *([last] if last else [])]:
-        shown = Shown(f"{name}.{kind}", kind, f"={name}.end", (len(one.ids[side]), width), ("token", "d_model"), {"token": side})
+        shown = Shown(
+            f"{name}.{kind}",
+            kind,
+            f"={name}.end",
+            (len(one.ids[side]), width),
+            ("token", "d_model"),
+            {"token": side},
+        )
         yield Step(f"{name}.{kind}", kind, name, None, "end", (shown,))
 
 
@@ -122,7 +181,14 @@ def end_steps(one: Pass) -> Iterator[Step]:
             shown = Shown(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (shown,))
     if has_logits(one):
-        shown = Shown("logits", "logits", "=logits", (len(one.ids[side]), spec.vocab_size), ("token", "vocab"), {"token": side})
+        shown = Shown(
+            "logits",
+            "logits",
+            "=logits",
+            (len(one.ids[side]), spec.vocab_size),
+            ("token", "vocab"),
+            {"token": side},
+        )
         yield Step("logits", "logits", None, None, "end", (shown,))
         yield Step("next", "next", None, None, "end")
 
@@ -132,6 +198,7 @@ def has_logits(one: Pass) -> bool:
 
 
 # ---- chapters -------------------------------------------------------------------------------------------------------
+
 
 def chapter_of(one: Pass, step: Step) -> str:
     """Where a step stands in the telling."""
@@ -161,16 +228,22 @@ def chapters_of(one: Pass, of_steps: list[str]) -> list[dict[str, Any]]:
     """The chapters that occur, in order, each with the number of its first step."""
     titles = SIX if one.subject.family == "translator" else CHAPTERS
     present = [key for key in titles if key in of_steps]
-    return [{"key": key, "number": number, "title": as_both(titles[key]), "first": of_steps.index(key)}
-            for number, key in enumerate(sorted(present, key=of_steps.index), 1)]
+    return [
+        {"key": key, "number": number, "title": as_both(titles[key]), "first": of_steps.index(key)}
+        for number, key in enumerate(sorted(present, key=of_steps.index), 1)
+    ]
 
 
 # ---- sides and attention --------------------------------------------------------------------------------------------
 
+
 def sides_of(one: Pass) -> dict[str, Any]:
     """The tokens and words of each side."""
     typed = "source" if "source" in one.ids else "target"
-    return {side: one.subject.side(ids, side, one.text if side == typed else None) for side, ids in one.ids.items()}
+    return {
+        side: one.subject.side(ids, side, one.text if side == typed else None)
+        for side, ids in one.ids.items()
+    }
 
 
 def sides_and_guesses(one: Pass) -> dict[str, Any]:
@@ -184,13 +257,19 @@ def sides_and_guesses(one: Pass) -> dict[str, Any]:
 def predicted(one: Pass) -> dict[str, Any]:
     """The likeliest next token after each place; None where that would take long."""
     model, stream = one.subject.model, one.streams["decoder"]
-    if not has_logits(one) or stream.shape[1] * model.spec.vocab_size * model.spec.d_model > PREDICT_COST:
+    if (
+        not has_logits(one)
+        or stream.shape[1] * model.spec.vocab_size * model.spec.d_model > PREDICT_COST
+    ):
         return {"predicted": None, "predicted_ids": None, "predicted_p": None}
     with one.running():
-        chances = model.logits(stream[0]).softmax(dim=-1)               # (length, vocab)
+        chances = model.logits(stream[0]).softmax(dim=-1)  # (length, vocab)
         p, ids = torch.max(chances, dim=-1)
-    return {"predicted": one.subject.names(ids.tolist(), "target"), "predicted_ids": ids.tolist(),
-            "predicted_p": p.tolist()}
+    return {
+        "predicted": one.subject.names(ids.tolist(), "target"),
+        "predicted_ids": ids.tolist(),
+        "predicted_p": p.tolist(),
+    }
 
 
 def said_of(one: Pass) -> dict[str, Any] | None:
@@ -203,12 +282,24 @@ def attention_of(one: Pass) -> list[dict[str, Any]]:
     spec, found = one.subject.model.spec, []
     for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         layers = list(enumerate(stack.each_layer())) if stack else []
-        own = [(n, layer.mixer.n_heads) for n, layer in layers if isinstance(layer.mixer, s.Heads | s.Latent)]
+        own = [
+            (n, layer.mixer.n_heads)
+            for n, layer in layers
+            if isinstance(layer.mixer, s.Heads | s.Latent)
+        ]
         cross = [(n, layer.cross.n_heads) for n, layer in layers if layer.cross is not None]
         sides = SIDE_OF[name], SIDE_OF[name]
         found += [(name, sides, own), ("cross", ("target", "source"), cross)]
     guided = one.subject.alignment
-    return [{"name": name, "title": as_both(ATTENTION[name]), "rows": rows, "columns": columns,
-             "layers": [{"layer": n, "heads": heads} for n, heads in layers],
-             "guided": guided._asdict() if guided and name == "cross" else None}
-            for name, (rows, columns), layers in found if layers]
+    return [
+        {
+            "name": name,
+            "title": as_both(ATTENTION[name]),
+            "rows": rows,
+            "columns": columns,
+            "layers": [{"layer": n, "heads": heads} for n, heads in layers],
+            "guided": guided._asdict() if guided and name == "cross" else None,
+        }
+        for name, (rows, columns), layers in found
+        if layers
+    ]

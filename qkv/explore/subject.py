@@ -14,10 +14,17 @@ from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.messages import _
 from qkv.text.lines import mend_surrogates
-from qkv.text.special_tokens import Template, decoder_start_id, encoder_template, translation_template
+from qkv.text.special_tokens import (
+    Template,
+    decoder_start_id,
+    encoder_template,
+    translation_template,
+)
 from qkv.text.tokenizer import Tokenizer
 
-_PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # how tokens_for_people marks a piece of a character
+_PART = re.compile(
+    r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]"
+)  # how tokens_for_people marks a piece of a character
 
 
 class Subject:
@@ -43,7 +50,11 @@ class Subject:
     def bos_id(self) -> int | None:
         """The token that what the decoder says begins with."""
         target = self.tokenizers["target"]
-        return decoder_start_id(target, self.generation) if self.family == "translator" else target.bos_id
+        return (
+            decoder_start_id(target, self.generation)
+            if self.family == "translator"
+            else target.bos_id
+        )
 
     def read(self, text: str, side: str) -> list[int]:
         """What the model reads of a person's text: its ids with the special tokens around them."""
@@ -61,7 +72,9 @@ class Subject:
     @cached_property
     def template(self) -> Template:
         """The special tokens around an encoder's input."""
-        return (translation_template if self.family == "translator" else encoder_template)(self.tokenizers["source"])
+        return (translation_template if self.family == "translator" else encoder_template)(
+            self.tokenizers["source"]
+        )
 
     def shown(self, ids: Sequence[int], side: str) -> list[str]:
         """A readable string for each id of a text; a vocabulary larger than its tokenizer has nameless ids."""
@@ -72,19 +85,26 @@ class Subject:
         """What these ids say; bytes that make no character are shown as the tokens are, never as the replacement sign."""
         tokenizer = self.tokenizers[side]
         text = tokenizer.decode(ids)
-        if before and tokenizer.adds_prefix_space:  # a space that follows other tokens is no prefix space
+        if (
+            before and tokenizer.adds_prefix_space
+        ):  # a space that follows other tokens is no prefix space
             text = tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :]
         if "\ufffd" not in text:
             return text
         special = set(self.tokenizers[side].special_ids.values())
         kept = [id for id in ids if id not in special]
         partial = zip(self.shown(kept, side), self.partial(kept, side), strict=True)
-        return "".join(_PART.sub(first_part, token) if cut else token for token, cut in partial).replace("␣", " ")
+        return "".join(
+            _PART.sub(first_part, token) if cut else token for token, cut in partial
+        ).replace("␣", " ")
 
     def partial(self, ids: Sequence[int], side: str) -> list[bool]:
         """Whether a token has a part of a character, not just a text that looks like our mark of one."""
         raw = self.tokenizers[side].tokens(ids)
-        return [bool(_PART.search(one) and not _PART.search(piece)) for one, piece in zip(self.shown(ids, side), raw, strict=True)]
+        return [
+            bool(_PART.search(one) and not _PART.search(piece))
+            for one, piece in zip(self.shown(ids, side), raw, strict=True)
+        ]
 
     def names(self, ids: Sequence[int], side: str) -> list[str]:
         """The same for ids that do not follow each other: bytes of one are never read together with the next one's."""
@@ -95,9 +115,13 @@ class Subject:
         tokenizer, shown = self.tokenizers[side], self.shown(ids, side)
         special = set(tokenizer.special_ids.values())
         return {
-            "ids": list(ids), "tokens": shown, "special": [id in special for id in ids],
+            "ids": list(ids),
+            "tokens": shown,
+            "special": [id in special for id in ids],
             "partial": self.partial(ids, side),
-            "words": [{"text": one.text, "tokens": one.tokens} for one in self.words(ids, side, text)],
+            "words": [
+                {"text": one.text, "tokens": one.tokens} for one in self.words(ids, side, text)
+            ],
         }
 
     def words(self, ids: Sequence[int], side: str, text: str | None) -> list[Unit]:
@@ -131,7 +155,9 @@ def present(id: int | None) -> list[int]:
 
 def sides_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:
     """The tokenizer of each side."""
-    wanted = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[family]
+    wanted = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[
+        family
+    ]
     sides = {side: found for side in wanted if (found := loaded.tokenizer(side)) is not None}
     if len(sides) < len(wanted):
         raise QkvError(name, _("no tokenizer.json"), _("is the copy complete?"))

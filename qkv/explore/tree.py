@@ -41,11 +41,21 @@ def beam_tree(one: Pass, size: int, alpha: float) -> dict[str, Any]:
     for each in found:
         node = ways[tuple(each.ids)]
         node["state"] = "finished"
-        hypotheses.append({"node": node["id"], "text": one.subject.text_of(each.ids),
-                           "log_prob": each.log_prob, "score": each.score})
+        hypotheses.append(
+            {
+                "node": node["id"],
+                "text": one.subject.text_of(each.ids),
+                "log_prob": each.log_prob,
+                "score": each.score,
+            }
+        )
     mark_winner(nodes, hypotheses)
-    return {"size": size, "alpha": alpha, "hypotheses": hypotheses,
-            "nodes": [{key: value for key, value in node.items() if key != "ids"} for node in nodes]}
+    return {
+        "size": size,
+        "alpha": alpha,
+        "hypotheses": hypotheses,
+        "nodes": [{key: value for key, value in node.items() if key != "ids"} for node in nodes],
+    }
 
 
 def rules_of(one: Pass, size: int, alpha: float) -> BeamRules:
@@ -60,10 +70,18 @@ def run(one: Pass, rules: BeamRules) -> WatchedSearch:
     model, translates = one.subject.model, one.subject.family == "translator"
     longest = min(2 * len(one.ids["source"]) + 20, one.most_tokens) if translates else DEEP
     room = one.subject.longest - (0 if translates else len(one.ids["target"]))
-    search = WatchedSearch(rules, torch.tensor([max(1, min(longest, room))], device=one.device), model.embed.weight.dtype)
+    search = WatchedSearch(
+        rules,
+        torch.tensor([max(1, min(longest, room))], device=one.device),
+        model.embed.weight.dtype,
+    )
     search.suppressed = search.suppressed[search.suppressed >= 0]
     stepper = PlainStepper(model)
-    logits = stepper.prefill([[rules.bos_id]], [one.ids["source"]]) if translates else stepper.prefill([one.ids["target"]])
+    logits = (
+        stepper.prefill([[rules.bos_id]], [one.ids["source"]])
+        if translates
+        else stepper.prefill([one.ids["target"]])
+    )
     while rows := search.advance(logits):
         stepper.reorder(rows)
         logits = stepper.step(search.last_ids)
@@ -73,8 +91,18 @@ def run(one: Pass, rules: BeamRules) -> WatchedSearch:
 def grow(one: Pass, search: WatchedSearch) -> list[dict[str, Any]]:
     """The candidates as nodes: those that live on are prolonged by the next step's candidates."""
     first = one.ids["target"][0 if one.subject.family == "translator" else -1]
-    root: dict[str, Any] = {"id": 0, "parent": None, "depth": 0, "token": one.subject.shown([first], "target")[0], "gain": 0.0,
-            "log_prob": 0.0, "score": 0.0, "state": "live", "wins": False, "ids": ()}
+    root: dict[str, Any] = {
+        "id": 0,
+        "parent": None,
+        "depth": 0,
+        "token": one.subject.shown([first], "target")[0],
+        "gain": 0.0,
+        "log_prob": 0.0,
+        "score": 0.0,
+        "state": "live",
+        "wins": False,
+        "ids": (),
+    }
     nodes, live = [root], [root]
     for depth, candidates in enumerate(search.weighed, 1):
         following: list[dict[str, Any]] = []
@@ -83,10 +111,18 @@ def grow(one: Pass, search: WatchedSearch) -> list[dict[str, Any]]:
                 continue
             above, ends = live[parent], token == search.rules.eos_id
             lives = not ends and len(following) < search.rules.size
-            node = {"id": len(nodes), "parent": above["id"], "depth": depth, "gain": log_prob - above["log_prob"],
-                    "token": one.subject.shown([token], "target")[0], "log_prob": log_prob,
-                    "score": log_prob / search.rules.penalty(depth), "state": "live" if lives else "dropped",
-                    "wins": False, "ids": (*above["ids"], token)}
+            node = {
+                "id": len(nodes),
+                "parent": above["id"],
+                "depth": depth,
+                "gain": log_prob - above["log_prob"],
+                "token": one.subject.shown([token], "target")[0],
+                "log_prob": log_prob,
+                "score": log_prob / search.rules.penalty(depth),
+                "state": "live" if lives else "dropped",
+                "wins": False,
+                "ids": (*above["ids"], token),
+            }
             nodes.append(node)
             following += [node] if lives else []
         live = following

@@ -37,21 +37,30 @@ class Unit(NamedTuple):
     tokens: list[int]
 
 
-def align(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool = False) -> list[Link]:
+def align(
+    weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool = False
+) -> list[Link]:
     """For each target word the source word of the largest weight; `weights` are (target tokens, source tokens).
 
     With `null`, a target word that attends most to tokens outside all words (<eos>) has no link, as guided alignment trains it.
     """
     found = linked_words(weights, source, target, null)
-    return [Link(source[place].text, target[word].text, round(weight, 4)) for word, place, weight in found]
+    return [
+        Link(source[place].text, target[word].text, round(weight, 4))
+        for word, place, weight in found
+    ]
 
 
-def linked_words(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool) -> list[tuple[int, int, float]]:
+def linked_words(
+    weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool
+) -> list[tuple[int, int, float]]:
     """The same as numbers: target word, source word, weight."""
     if not source:
         return []
-    columns = torch.stack([weights[:, one.tokens].sum(dim=1) for one in source], dim=1)     # (target tokens, words)
-    outside = weights.sum(dim=1) - columns.sum(dim=1)                                       # (target tokens,)
+    columns = torch.stack(
+        [weights[:, one.tokens].sum(dim=1) for one in source], dim=1
+    )  # (target tokens, words)
+    outside = weights.sum(dim=1) - columns.sum(dim=1)  # (target tokens,)
     links = []
     for number, word in enumerate(target):
         weight, place = columns[word.tokens].mean(dim=0).max(dim=0)
@@ -60,7 +69,12 @@ def linked_words(weights: Tensor, source: Sequence[Unit], target: Sequence[Unit]
     return links
 
 
-def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence[int], chosen: AlignmentHead | None = None) -> Tensor:
+def cross_weights(
+    model: Transformer,
+    source_ids: Sequence[int],
+    begun: Sequence[int],
+    chosen: AlignmentHead | None = None,
+) -> Tensor:
     """The cross-attention weights of the decoder's input `begun` (<bos> first), (target, source), in a forced pass.
 
     `chosen` is the head to read; without it, the mean of all heads of the last layer but one.
@@ -74,7 +88,7 @@ def cross_weights(model: Transformer, source_ids: Sequence[int], begun: Sequence
         core.weights.register_forward_hook(lambda module, given, output: kept.append(output))
         memory = ours.encode(torch.tensor([source_ids], device=device))
         ours.decode(torch.tensor([begun], device=device), memory)
-    return kept[0][0, chosen.head] if chosen else kept[0][0].mean(dim=0)                    # (target, source)
+    return kept[0][0, chosen.head] if chosen else kept[0][0].mean(dim=0)  # (target, source)
 
 
 def apart(module: Part, path: str) -> Part:
@@ -101,7 +115,9 @@ def id_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
     """The characters that each of these very ids adds to the text of those before it."""
     begun = [tokenizer.decode(ids[: place + 1]).rstrip("\ufffd") for place in range(len(ids))]
     whole = tokenizer.decode(ids)
-    leading = len(whole) - len(whole.lstrip(" "))  # a prefix space is removed only when a word follows it
+    leading = len(whole) - len(
+        whole.lstrip(" ")
+    )  # a prefix space is removed only when a word follows it
     ends = [len(text) if text.strip(" ") else min(len(text), leading) for text in begun]
     return list(zip([0, *ends], ends, strict=False))
 
@@ -123,7 +139,10 @@ def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
         elif start < end:
             groups.append([token])
             bounds.append((start, end))
-    return [Unit(text[start:end].strip(), group) for (start, end), group in zip(bounds, groups, strict=True)]
+    return [
+        Unit(text[start:end].strip(), group)
+        for (start, end), group in zip(bounds, groups, strict=True)
+    ]
 
 
 def unit_spans(text: str, found: Sequence[Unit]) -> list[tuple[int, int]]:

@@ -76,6 +76,8 @@ def torch_model(backend: SearchBackend | GenerationBackend) -> "Transformer":
     """The torch model, for what needs its weights or activations."""
     if backend.model is None:
         raise QkvError(
-            "model", _("it runs in CTranslate2, not in torch"),
-            _("open the folder it was exported from"))
+            "model",
+            _("it runs in CTranslate2, not in torch"),
+            _("open the folder it was exported from"),
+        )
     return backend.model

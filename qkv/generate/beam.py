@@ -33,7 +33,12 @@ class BeamRules:
 
 
 def beam_search(
-    model: Transformer, source_ids: Tensor, real: Tensor | None, rules: BeamRules, max_len: int | Tensor, int8: bool = False
+    model: Transformer,
+    source_ids: Tensor,
+    real: Tensor | None,
+    rules: BeamRules,
+    max_len: int | Tensor,
+    int8: bool = False,
 ) -> list[list[Hypothesis]]:
     """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
     with eval_mode(model):
@@ -53,10 +58,16 @@ class Search:
 
     def __init__(self, rules: BeamRules, limits: Tensor, dtype: torch.dtype):
         self.rules, self.finished = rules, Finished(rules, limits.tolist())
-        self.going = list(self.finished.sentences)                                # those that are still searched
-        self.log_prob: Tensor = torch.zeros(len(limits), 1, dtype=dtype, device=limits.device)  # (sentences, live), best first
-        self.last_ids = limits.new_full((len(limits),), rules.bos_id)             # (sentences * live,): what is read next
-        self.suppressed = limits.new_tensor(suppressed_ids(rules.bos_id, rules.eos_id, rules.pad_id))
+        self.going = list(self.finished.sentences)  # those that are still searched
+        self.log_prob: Tensor = torch.zeros(
+            len(limits), 1, dtype=dtype, device=limits.device
+        )  # (sentences, live), best first
+        self.last_ids = limits.new_full(
+            (len(limits),), rules.bos_id
+        )  # (sentences * live,): what is read next
+        self.suppressed = limits.new_tensor(
+            suppressed_ids(rules.bos_id, rules.eos_id, rules.pad_id)
+        )
 
     def advance(self, logits: Tensor) -> list[int]:
         """One token further: the old row of each new row, sentence after sentence, each with equally many."""
@@ -68,7 +79,9 @@ class Search:
                 stay.append(sentence)
                 rows += [n * n_live + parent for parent in sentence.parents]
         self.going = stay
-        self.last_ids = self.last_ids.new_tensor([ids[-1] for sentence in stay for ids in sentence.ids])
+        self.last_ids = self.last_ids.new_tensor(
+            [ids[-1] for sentence in stay for ids in sentence.ids]
+        )
         self.log_prob = self.log_prob.new_tensor([sentence.log_prob for sentence in stay])
         return rows
 
@@ -84,32 +97,49 @@ class Sentence:
 
     def __init__(self, rules: BeamRules, limit: int):
         self.rules, self.limit, self.done = rules, limit, False
-        self.ids: list[list[int]] = [[]]     # of the live ones, best first
+        self.ids: list[list[int]] = [[]]  # of the live ones, best first
         self.log_prob, self.parents = [0.0], [0]
-        self.found: list[Hypothesis] = []    # those that are whole, best first
+        self.found: list[Hypothesis] = []  # those that are whole, best first
 
     def advance(self, candidates: list[tuple[int, int, float]]) -> None:
         """[2] Those that end are set aside, if they stand among the first `size`; the first that do not end live on."""
         size, eos = self.rules.size, self.rules.eos_id
-        self._set_aside([([*self.ids[parent], eos], gain) for parent, token, gain in candidates[:size] if token == eos])
+        self._set_aside(
+            [
+                ([*self.ids[parent], eos], gain)
+                for parent, token, gain in candidates[:size]
+                if token == eos
+            ]
+        )
         live = [one for one in candidates if one[1] != eos][:size]
-        live += [(parent, eos, -math.inf) for parent, token, _ in candidates if token == eos][: size - len(live)]  # none left
+        live += [(parent, eos, -math.inf) for parent, token, _ in candidates if token == eos][
+            : size - len(live)
+        ]  # none left
         self.ids = [[*self.ids[parent], token] for parent, token, _ in live]
-        self.log_prob, self.parents = [gain for _, _, gain in live], [parent for parent, _, _ in live]
-        if len(self.ids[0]) == self.limit:                                        # [5]
+        self.log_prob, self.parents = (
+            [gain for _, _, gain in live],
+            [parent for parent, _, _ in live],
+        )
+        if len(self.ids[0]) == self.limit:  # [5]
             self._set_aside(list(zip(self.ids, self.log_prob, strict=True)))
             self.done = True
         self.done |= self._cannot_win(self.log_prob[0] / self.rules.penalty(self.limit))
 
     def _set_aside(self, whole: list[tuple[list[int], float]]) -> None:
         """[3] The best `size` of those there are and the new ones, of equals the earlier."""
-        new = [Hypothesis(ids, gain, gain / self.rules.penalty(len(ids))) for ids, gain in whole if gain > -math.inf]
+        new = [
+            Hypothesis(ids, gain, gain / self.rules.penalty(len(ids)))
+            for ids, gain in whole
+            if gain > -math.inf
+        ]
         self.found = sorted(self.found + new, key=lambda one: -one.score)[: self.rules.size]
 
     def _cannot_win(self, hope: float) -> bool:
         """[4] Nothing alive can beat the worst that is found, or nothing is alive."""
         full = len(self.found) == self.rules.size
-        return hope == -math.inf or (full and (self.rules.size == 1 or hope <= self.found[-1].score))
+        return hope == -math.inf or (
+            full and (self.rules.size == 1 or hope <= self.found[-1].score)
+        )
 
 
 class Finished:

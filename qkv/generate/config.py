@@ -16,9 +16,7 @@ def check_at_least_one(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if value is not None and value < 1:
-            raise QkvError(
-                name, _("{value} is too small", value=value),
-                _("use 1 or more"))
+            raise QkvError(name, _("{value} is too small", value=value), _("use 1 or more"))
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,18 @@ class TranslationConfig:
             raise QkvError(
                 "length_penalty",
                 _("{length_penalty} is no penalty", length_penalty=self.length_penalty),
-                _("use 0 to 20; the paper has 0.6"))
+                _("use 0 to 20; the paper has 0.6"),
+            )
         if self.n_best > self.beam_size:
             raise QkvError(
-                "n_best", _("{n_best} of a beam of {beam_size}", n_best=self.n_best, beam_size=self.beam_size),
-                _("raise beam_size or lower n_best"))
+                "n_best",
+                _(
+                    "{n_best} of a beam of {beam_size}",
+                    n_best=self.n_best,
+                    beam_size=self.beam_size,
+                ),
+                _("raise beam_size or lower n_best"),
+            )
 
     def penalty(self, length: int) -> float:
         """((5 + length) / 6)^alpha (Wu et al. 2016), by which a log-probability is divided."""
@@ -79,39 +84,45 @@ class GenerationConfig:
         check_at_least_one(self, "max_new_tokens", "n", "batch_size")
         if self.logprobs is not None and self.logprobs < 0:
             raise QkvError(
-                "logprobs", _("{logprobs} is negative", logprobs=self.logprobs),
-                _("use 0 for the chosen tokens alone"))
+                "logprobs",
+                _("{logprobs} is negative", logprobs=self.logprobs),
+                _("use 0 for the chosen tokens alone"),
+            )
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         if "" in stop:
-            raise QkvError(
-                "stop", _("an empty text stops nothing"),
-                _("give some text"))
+            raise QkvError("stop", _("an empty text stops nothing"), _("give some text"))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
             raise QkvError(
-                "temperature", _("{temperature} is impossible", temperature=self.temperature),
-                _("use 0 (greedy) or more"))
+                "temperature",
+                _("{temperature} is impossible", temperature=self.temperature),
+                _("use 0 (greedy) or more"),
+            )
         if self.top_k is not None and self.top_k < 1:
             raise QkvError(
-                "top_k", _("{top_k} leaves no token", top_k=self.top_k),
-                _("use 1 or more, or leave it out"))
+                "top_k",
+                _("{top_k} leaves no token", top_k=self.top_k),
+                _("use 1 or more, or leave it out"),
+            )
         for name in ("top_p", "min_p", "typical"):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise QkvError(
-                    name, _("{share} is not such a share", share=share),
-                    _("use more than 0, at most 1"))
+                    name,
+                    _("{share} is not such a share", share=share),
+                    _("use more than 0, at most 1"),
+                )
         if not 0 < self.repetition_penalty < math.inf:
             penalty = self.repetition_penalty
             raise QkvError(
-                "repetition_penalty", _("{penalty} is no penalty", penalty=penalty),
-                _("use more than 0; 1 changes nothing"))
+                "repetition_penalty",
+                _("{penalty} is no penalty", penalty=penalty),
+                _("use more than 0; 1 changes nothing"),
+            )
         if self.seed is not None and self.seed < 0:
-            raise QkvError(
-                "seed", _("{seed} is negative", seed=self.seed),
-                _("use 0 or more"))
+            raise QkvError("seed", _("{seed} is negative", seed=self.seed), _("use 0 or more"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """All ids must be in the vocabulary, and at least one token must remain."""
@@ -119,9 +130,9 @@ class GenerationConfig:
             unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
             if unknown:
                 raise QkvError(
-                    name, _("{unknown} is no token", unknown=unknown[0]),
-                    _("ids go from 0 to {vocab_size}", vocab_size=vocab_size - 1))
+                    name,
+                    _("{unknown} is no token", unknown=unknown[0]),
+                    _("ids go from 0 to {vocab_size}", vocab_size=vocab_size - 1),
+                )
         if self.banned and not set(self.forced or range(vocab_size)) - set(self.banned):
-            raise QkvError(
-                "banned", _("nothing is left to say"),
-                _("ban fewer tokens"))
+            raise QkvError("banned", _("nothing is left to say"), _("ban fewer tokens"))

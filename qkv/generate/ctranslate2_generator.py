@@ -50,7 +50,11 @@ class CTranslate2Generation:
     def __init__(self, folder: Path, device: str = "cpu"):
         facts = read_facts(folder, "generator")
         self.tokens = GenerationTokens(tuple(facts["begin"]), facts["first"], tuple(facts["ends"]))
-        self.names, self.begin, self.context = read_names(folder)[1], self.tokens.begin, facts["max_len"]
+        self.names, self.begin, self.context = (
+            read_names(folder)[1],
+            self.tokens.begin,
+            facts["max_len"],
+        )
         self.core = open_core("Generator", folder, device, compute_type(facts, device))
 
     def check(self, config: GenerationConfig) -> None:
@@ -60,7 +64,10 @@ class CTranslate2Generation:
     def generate(
         self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
     ) -> list[Draft]:
-        texts = [Growing(list(prompt), len(prompt), number * config.n) for number, prompt in enumerate(prompts)]
+        texts = [
+            Growing(list(prompt), len(prompt), number * config.n)
+            for number, prompt in enumerate(prompts)
+        ]
         while alive := [text for text in texts if not text.why]:
             for text in alive:
                 self._look_back(text)
@@ -74,30 +81,56 @@ class CTranslate2Generation:
         while not text.why:
             context, before = self._named(self._look_back(text)), text.length
             steps = self._steps(text, config)
-            with self._listening(), closing(self.core.generate_tokens(
-                    context, max_length=steps, **self._rules(config))) as tokens:
+            with (
+                self._listening(),
+                closing(
+                    self.core.generate_tokens(context, max_length=steps, **self._rules(config))
+                ) as tokens,
+            ):
                 for step in tokens:
                     text.ids.append(step.token_id)
                     yield step.token_id
-            text.why = "end" if text.length - before < steps else "length" if text.length == config.max_new_tokens else ""
+            text.why = (
+                "end"
+                if text.length - before < steps
+                else "length"
+                if text.length == config.max_new_tokens
+                else ""
+            )
 
-    def _go_on(self, texts: list[Growing], config: GenerationConfig, on_token: OnToken | None) -> None:
+    def _go_on(
+        self, texts: list[Growing], config: GenerationConfig, on_token: OnToken | None
+    ) -> None:
         """Generate until the texts end or their context is full."""
-        contexts, steps = list(map(self._look_back, texts)), min(self._steps(text, config) for text in texts)
+        contexts, steps = (
+            list(map(self._look_back, texts)),
+            min(self._steps(text, config) for text in texts),
+        )
 
         def stopped(step: Any) -> bool:
             text = texts[step.batch_id]
             text.stopped = on_token is not None and on_token(text.number, step.token_id)
             return text.stopped
+
         with self._listening() if on_token else nullcontext():
             results = self.core.generate_batch(
-                list(map(self._named, contexts)), max_length=steps, include_prompt_in_result=False, return_end_token=True,
-                callback=stopped if on_token else None, **self._rules(config))
+                list(map(self._named, contexts)),
+                max_length=steps,
+                include_prompt_in_result=False,
+                return_end_token=True,
+                callback=stopped if on_token else None,
+                **self._rules(config),
+            )
         for text, context, result in zip(texts, contexts, results, strict=True):
             said = result.sequences_ids[0]
             text.ids += said
-            text.why = "end" if said[-1] in config.stop_token_ids else "stop" if text.stopped else (
-                "length" if text.length == config.max_new_tokens else "")
+            text.why = (
+                "end"
+                if said[-1] in config.stop_token_ids
+                else "stop"
+                if text.stopped
+                else ("length" if text.length == config.max_new_tokens else "")
+            )
             if config.logprobs is not None:
                 self._note(text, context, said, config.logprobs)
 
@@ -113,10 +146,12 @@ class CTranslate2Generation:
     def _note(self, text: Growing, context: list[int], said: list[int], n_best: int) -> None:
         """The log-probabilities of what was said, by the model itself, before any rule."""
         told = self.core.forward_batch([self._named([*context, *said[:-1]])], return_log_probs=True)
-        rows = np.array(told)[0, len(context) - 1 :]                      # (said, vocab)
+        rows = np.array(told)[0, len(context) - 1 :]  # (said, vocab)
         for row, id in zip(rows, said, strict=True):
             text.log_probs.append(float(row[id]))
-            text.best.append([(int(one), float(row[one])) for one in np.argsort(-row, kind="stable")[:n_best]])
+            text.best.append(
+                [(int(one), float(row[one])) for one in np.argsort(-row, kind="stable")[:n_best]]
+            )
 
     def _reach(self, text: Growing) -> int:
         """Tokens that the model looks back at."""
@@ -139,18 +174,29 @@ class CTranslate2Generation:
 
     def _rules(self, config: GenerationConfig) -> dict[str, Any]:
         banned = [[self.names[id]] for id in config.banned]
-        return {"end_token": list(config.stop_token_ids), "suppress_sequences": banned or None, "min_length": 0}
+        return {
+            "end_token": list(config.stop_token_ids),
+            "suppress_sequences": banned or None,
+            "min_length": 0,
+        }
 
 
 def check_supported(config: GenerationConfig) -> None:
     """Refuse what CTranslate2 does differently or not at all."""
     torch = _("or use --engine torch")
     if config.temperature != 0:
-        raise QkvError("temperature", _("CTranslate2 cannot repeat its draws"),
-                       _("use 0 (greedy), {torch}", torch=torch))
+        raise QkvError(
+            "temperature",
+            _("CTranslate2 cannot repeat its draws"),
+            _("use 0 (greedy), {torch}", torch=torch),
+        )
     if config.repetition_penalty != 1:
-        raise QkvError("repetition_penalty", _("CTranslate2 counts repeats in its own way"),
-                       _("use 1, {torch}", torch=torch))
+        raise QkvError(
+            "repetition_penalty",
+            _("CTranslate2 counts repeats in its own way"),
+            _("use 1, {torch}", torch=torch),
+        )
     if config.forced:
-        raise QkvError("forced", _("CTranslate2 can only ban tokens"),
-                       _("use banned, {torch}", torch=torch))
+        raise QkvError(
+            "forced", _("CTranslate2 can only ban tokens"), _("use banned, {torch}", torch=torch)
+        )

@@ -15,7 +15,9 @@ from qkv.generate.backend import Draft, OnToken
 from qkv.generate.config import GenerationConfig
 from qkv.generate.sampling import Draws, choose
 
-LEAVE_FRACTION = 0.25  # of the rows: so many must have ended before copying the cache of the others pays
+LEAVE_FRACTION = (
+    0.25  # of the rows: so many must have ended before copying the cache of the others pays
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class RunningSequence:
     """One prompt and what was generated after it."""
 
     prompt: list[int]
-    limit: int                   # of new tokens
-    start: int = 0               # where its context begins
+    limit: int  # of new tokens
+    start: int = 0  # where its context begins
     finish_reason: str = "length"
     alive: bool = True
 
@@ -49,15 +51,22 @@ class RunningSequence:
 
 
 def generate(
-    stepper: Stepper, prompts: list[list[int]], settings: GenerationConfig, bounds: Bounds, on_token: OnToken | None = None,
-    sources: list[list[int]] | None = None, limits: list[int] | None = None,
+    stepper: Stepper,
+    prompts: list[list[int]],
+    settings: GenerationConfig,
+    bounds: Bounds,
+    on_token: OnToken | None = None,
+    sources: list[list[int]] | None = None,
+    limits: list[int] | None = None,
 ) -> list[Draft]:
     """`settings.n` sequences for each prompt, prompt after prompt; `on_token` may end one early.
 
     `limits` are the most new tokens of each prompt, where they differ.
     """
     loop = GenerationLoop(stepper, prompts, settings, bounds, sources, limits)
-    with decode_threads(stepper):  # once for all steps: changing the number of threads costs as much as a small step
+    with decode_threads(
+        stepper
+    ):  # once for all steps: changing the number of threads costs as much as a small step
         while loop.n_alive:
             loop.advance(on_token)
     return [sequence.draft(settings.logprobs) for sequence in loop.sequences]
@@ -67,34 +76,59 @@ class GenerationLoop:
     """All sequences of a batch; `rows` are those that still take part in the steps."""
 
     def __init__(
-        self, stepper: Stepper, prompts: list[list[int]], settings: GenerationConfig, bounds: Bounds,
-        sources: list[list[int]] | None = None, limits: list[int] | None = None,
+        self,
+        stepper: Stepper,
+        prompts: list[list[int]],
+        settings: GenerationConfig,
+        bounds: Bounds,
+        sources: list[list[int]] | None = None,
+        limits: list[int] | None = None,
     ):
         assert settings.seed is not None, "chosen by the caller, who reports it"
         self.stepper, self.settings, self.bounds = stepper, settings, bounds
         self.sampling = replace(settings, banned=())  # banned ids are suppressed here, in place
         limits = limits or [settings.max_new_tokens] * len(prompts)
-        each = [(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True) for _ in range(settings.n)]
+        each = [
+            (prompt, limit)
+            for prompt, limit in zip(prompts, limits, strict=True)
+            for _ in range(settings.n)
+        ]
         self.sequences = self.rows = [RunningSequence(*pair) for pair in each]
-        self.logits = stepper.prefill(prompts, sources)                              # (prompts, vocab)
-        self.numbers = torch.arange(len(self.rows), device=self.logits.device)       # of the sequences in the rows
+        self.logits = stepper.prefill(prompts, sources)  # (prompts, vocab)
+        self.numbers = torch.arange(
+            len(self.rows), device=self.logits.device
+        )  # of the sequences in the rows
         if settings.n > 1:  # a prompt is read once for all of its sequences
             stepper.reorder([row // settings.n for row in range(len(self.rows))])
-            self.logits = self.logits[self.numbers // settings.n]                    # (rows, vocab)
+            self.logits = self.logits[self.numbers // settings.n]  # (rows, vocab)
         self.step = speculative_step(stepper, self._choose_draft) or stepper.step
-        self.n_alive, self.length, self.room = len(self.rows), 0, bounds.context - max(map(len, prompts))
+        self.n_alive, self.length, self.room = (
+            len(self.rows),
+            0,
+            bounds.context - max(map(len, prompts)),
+        )
         self.ends, self.last_ids = frozenset(bounds.ends), self.numbers
-        self.suppressed = torch.tensor(settings.banned, device=self.logits.device) if settings.banned else None
-        self.draws = Draws(settings.seed, settings.n, self.logits.device) if settings.temperature else None
-        self.seen = seen_in([row.prompt for row in self.rows], self.logits) if settings.repetition_penalty != 1 else None
+        self.suppressed = (
+            torch.tensor(settings.banned, device=self.logits.device) if settings.banned else None
+        )
+        self.draws = (
+            Draws(settings.seed, settings.n, self.logits.device) if settings.temperature else None
+        )
+        self.seen = (
+            seen_in([row.prompt for row in self.rows], self.logits)
+            if settings.repetition_penalty != 1
+            else None
+        )
 
     def advance(self, on_token: OnToken | None = None) -> list[int]:
         """One step: the newest token of each row."""
         if self.length:
             self._next_logits()
         with decode_threads(self.stepper):
-            uniforms = None if self.draws is None else self.draws.next()[self.numbers % self.settings.n]
-            self.last_ids = self._choose(self.logits, uniforms)                      # (rows,)
+            uniforms = (
+                None if self.draws is None else self.draws.next()[self.numbers % self.settings.n]
+            )
+            self.last_ids = self._choose(self.logits, uniforms)  # (rows,)
             tokens = self.last_ids.tolist()
             if self.settings.logprobs is not None:
                 self._note_log_probs(self.settings.logprobs)
@@ -142,7 +176,12 @@ class GenerationLoop:
         row = self.rows[0]
         if ahead + 1 >= min(row.limit - len(row.ids), self.room):
             return None
-        ids = self._choose(logits, None if self.draws is None else self.draws.coming(ahead)[self.numbers % self.settings.n])
+        ids = self._choose(
+            logits,
+            None
+            if self.draws is None
+            else self.draws.coming(ahead)[self.numbers % self.settings.n],
+        )
         return None if int(ids) in self.ends else ids
 
     def _leave(self) -> None:
@@ -152,7 +191,11 @@ class GenerationLoop:
             return
         self.stepper.reorder(alive)
         kept = self.numbers.new_tensor(alive)
-        self.rows, self.numbers, self.last_ids = [self.rows[n] for n in alive], self.numbers[kept], self.last_ids[kept]
+        self.rows, self.numbers, self.last_ids = (
+            [self.rows[n] for n in alive],
+            self.numbers[kept],
+            self.last_ids[kept],
+        )
         self.seen = None if self.seen is None else self.seen[kept]
 
     def _contexts(self) -> list[list[int]]:
@@ -175,10 +218,12 @@ class GenerationLoop:
 
     def _note_log_probs(self, n_best: int) -> None:
         """The model's own log-probabilities, before any sampling rule: of the chosen token, and the best."""
-        log_probs = self.logits.log_softmax(dim=1)                                   # (rows, vocab)
-        best = log_probs.topk(min(n_best, log_probs.shape[1]), dim=1)                # (rows, n_best)
+        log_probs = self.logits.log_softmax(dim=1)  # (rows, vocab)
+        best = log_probs.topk(min(n_best, log_probs.shape[1]), dim=1)  # (rows, n_best)
         chosen = log_probs.gather(1, self.last_ids[:, None])[:, 0].tolist()
-        for row, log_prob, ids, values in zip(self.rows, chosen, best.indices.tolist(), best.values.tolist(), strict=True):
+        for row, log_prob, ids, values in zip(
+            self.rows, chosen, best.indices.tolist(), best.values.tolist(), strict=True
+        ):
             if row.alive:
                 row.log_probs.append(log_prob)
                 row.best.append(list(zip(ids, values, strict=True)))

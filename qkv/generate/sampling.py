@@ -16,11 +16,13 @@ from qkv.generate.config import GenerationConfig
 from qkv.kernels.topk import BLOCK, best_token
 
 NUCLEUS = (256, 2_048)  # so many tokens top-p looks at before it sorts a whole vocabulary
-LARGE = 16 * BLOCK      # a vocabulary in which a running sum over all tokens is slow
-AHEAD = 256             # chances drawn at a time
+LARGE = 16 * BLOCK  # a vocabulary in which a running sum over all tokens is slow
+AHEAD = 256  # chances drawn at a time
 
 
-def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, uniforms: Tensor | None) -> Tensor:
+def choose(
+    logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, uniforms: Tensor | None
+) -> Tensor:
     """The next token of each row, (rows,): all rules in their order, then the likeliest or a draw by `uniforms` (rows,)."""
     if seen is not None:
         logits = penalise(logits, seen, sampling.repetition_penalty)
@@ -32,7 +34,7 @@ def choose(logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, unif
         return best_token(logits)
     assert uniforms is not None, "a draw needs random numbers"
     logits = heat(logits, sampling.temperature)
-    ids = shortlist(logits, sampling.top_k)                                   # (rows, k), in order of the ids
+    ids = shortlist(logits, sampling.top_k)  # (rows, k), in order of the ids
     if ids is None:
         return draw(narrow(logits, sampling), uniforms)
     return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), uniforms)[:, None])[:, 0]
@@ -55,7 +57,7 @@ def shortlist(logits: Tensor, k: int | None) -> Tensor | None:
     """The k best tokens of each row, if top-k leaves just these: then the rules after it need not look at the others."""
     if k is None or k >= logits.shape[1]:
         return None
-    best, ids = logits.topk(k + 1, dim=1)                                     # (rows, k + 1), best first
+    best, ids = logits.topk(k + 1, dim=1)  # (rows, k + 1), best first
     if bool((best[:, -1] == best[:, -2]).any()):  # equals of the k-th best stay too
         return None
     return ids[:, :k].sort(dim=1).values
@@ -87,14 +89,14 @@ def heat(logits: Tensor, temperature: float) -> Tensor:
 
 def top_k(logits: Tensor, k: int) -> Tensor:
     """Only tokens at least as good as the k-th best stay."""
-    best = logits.topk(min(k, logits.shape[1]), dim=1).values                 # (rows, k), best first
+    best = logits.topk(min(k, logits.shape[1]), dim=1).values  # (rows, k), best first
     return keep(logits, logits >= best[:, -1:])
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
     """Only the nucleus stays: the fewest most likely tokens whose probabilities reach p together."""
     chances = logits.softmax(dim=1)
-    ids = likeliest(chances, p)                                               # (rows, some), in order of the ids
+    ids = likeliest(chances, p)  # (rows, some), in order of the ids
     best = chances.gather(1, ids)
     chosen = fewest_reaching(p, best, (-best).argsort(dim=1, stable=True))
     return keep(logits, torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, chosen))
@@ -104,8 +106,10 @@ def likeliest(chances: Tensor, p: float) -> Tensor:
     """Tokens among which the nucleus surely is: the best few, or all of them if those do not reach p."""
     for size in NUCLEUS:
         if size < chances.shape[1]:
-            best, ids = chances.topk(size, dim=1)                             # (rows, size), best first
-            surely = best.where(best > best[:, -1:], 0.0).sum(dim=1)          # equals of the last may be missing
+            best, ids = chances.topk(size, dim=1)  # (rows, size), best first
+            surely = best.where(best > best[:, -1:], 0.0).sum(
+                dim=1
+            )  # equals of the last may be missing
             if bool((surely > p).all()):
                 return ids.sort(dim=1).values
     return torch.arange(chances.shape[1], device=chances.device).expand_as(chances)
@@ -128,7 +132,7 @@ def typical(logits: Tensor, p: float) -> Tensor:
 
 def fewest_reaching(p: float, chances: Tensor, order: Tensor) -> Tensor:
     """True for the first tokens in this order, as many as it takes for their probabilities to reach p; at least one."""
-    sums = chances.gather(1, order).cumsum(dim=1, dtype=widest(chances))      # (rows, vocab)
+    sums = chances.gather(1, order).cumsum(dim=1, dtype=widest(chances))  # (rows, vocab)
     before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=1)
     chosen = before < p
     chosen[:, 0] = True
@@ -143,21 +147,25 @@ def keep(logits: Tensor, chosen: Tensor) -> Tensor:
 # ── The draw ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def draw(logits: Tensor, chances: Tensor) -> Tensor:
     """The token in whose share of the line from 0 to 1 the row's chance falls, shares in order of the ids."""
-    shares = logits.softmax(dim=1)                                            # (rows, vocab)
+    shares = logits.softmax(dim=1)  # (rows, vocab)
     if shares.shape[1] <= LARGE:
         return part_at(shares, chances)[0]
     blocks = F.pad(shares, (0, -shares.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    block, within = part_at(blocks.sum(dim=2, dtype=widest(shares)), chances)  # first the block, then the token in it
+    block, within = part_at(
+        blocks.sum(dim=2, dtype=widest(shares)), chances
+    )  # first the block, then the token in it
     each = torch.arange(len(blocks), device=blocks.device)
     return block * BLOCK + part_at(blocks[each, block], within)[0]
 
 
 def part_at(shares: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
     """The part of a line in which the chance falls, and where in that part, from 0 to 1; each (rows,)."""
-    ends = shares.cumsum(dim=1, dtype=widest(shares))                         # (rows, parts)
-    whole = ends[:, -1:]                                                      # one, or a hair beside it
-    point = torch.minimum(chances[:, None].to(ends) * whole, whole.nextafter(torch.zeros_like(whole)))
-    part = torch.searchsorted(ends, point, right=True)                        # never one without a share
+    ends = shares.cumsum(dim=1, dtype=widest(shares))  # (rows, parts)
+    whole = ends[:, -1:]  # one, or a hair beside it
+    point = torch.minimum(
+        chances[:, None].to(ends) * whole, whole.nextafter(torch.zeros_like(whole))
+    )
+    part = torch.searchsorted(ends, point, right=True)  # never one without a share
     size = shares.gather(1, part)
     return part[:, 0], (1 - (ends.gather(1, part) - point) / size)[:, 0]
 
@@ -169,7 +177,9 @@ class Draws:
     """
 
     def __init__(self, seed: int, n: int, device: torch.device):
-        self.sources = [np.random.PCG64(np.random.SeedSequence([seed, index])) for index in range(n)]
+        self.sources = [
+            np.random.PCG64(np.random.SeedSequence([seed, index])) for index in range(n)
+        ]
         self.used, self.block = 0, torch.empty(n, 0, dtype=widest_of(device), device=device)
 
     def next(self) -> Tensor:

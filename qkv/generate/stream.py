@@ -19,8 +19,12 @@ class Characters:
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()):
         self.tokenizer, self.specials = tokenizer, set(tokenizer.special_ids.values())
         self.last = [id for id in before if id not in self.specials][-WINDOW:]
-        self.bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")  # keeps what is not yet a character
-        self.spaces: str | None = "" if tokenizer.adds_prefix_space and not self.last else None  # held at the beginning
+        self.bytes = codecs.getincrementaldecoder("utf-8")(
+            errors="replace"
+        )  # keeps what is not yet a character
+        self.spaces: str | None = (
+            "" if tokenizer.adds_prefix_space and not self.last else None
+        )  # held at the beginning
 
     def add(self, id: int) -> str:
         """The characters that are whole with this token."""
@@ -42,7 +46,11 @@ class Characters:
 
     def _added(self, id: int) -> str:
         piece = self.tokenizer._bytes(self.tokenizer.tokens([id])[0])
-        text = self.bytes.decode(piece) if isinstance(piece, bytes) else self.bytes.decode(b"", True) + self._joined(id)
+        text = (
+            self.bytes.decode(piece)
+            if isinstance(piece, bytes)
+            else self.bytes.decode(b"", True) + self._joined(id)
+        )
         self.last = [*self.last, id][-WINDOW:]
         return text
 
@@ -57,7 +65,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), before: Sequence[int] = ()):
         self.characters, self.stop = Characters(tokenizer, before), tuple(stop)
-        self.held = ""        # may be the beginning of a stop
+        self.held = ""  # may be the beginning of a stop
         self.stopped = False
 
     def add(self, id: int) -> str:
@@ -83,7 +91,12 @@ class TextStream:
 
 def begun(text: str, stops: Sequence[str]) -> int:
     """How many characters at the end may be the beginning of a stop: begun("one <", ["<end>"]) == 1."""
-    sizes = (size for stop in stops for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size]))
+    sizes = (
+        size
+        for stop in stops
+        for size in range(min(len(stop) - 1, len(text)), 0, -1)
+        if text.endswith(stop[:size])
+    )
     return max(sizes, default=0)
 
 

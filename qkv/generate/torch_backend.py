@@ -33,14 +33,24 @@ class TorchSearch:
         if config.beam_size > 1:
             rules = BeamRules(self.bos, self.eos, self.pad, config.beam_size, config.length_penalty)
             return beam_search(self.model, source, real, rules, max_len, self.int8)
-        found = greedy(self.model, source, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad,
-                       max_len=max_len, int8=self.int8)
+        found = greedy(
+            self.model,
+            source,
+            real,
+            bos_id=self.bos,
+            eos_id=self.eos,
+            pad_id=self.pad,
+            max_len=max_len,
+            int8=self.int8,
+        )
         if not config.details:
             return [[Hypothesis(ids, 0.0, 0.0)] for ids in found]
         suppressed = suppressed_ids(self.bos, self.eos, self.pad)
         sums = map(sum, forced_log_probs(self.model, source, real, found, self.bos, suppressed))
-        return [[Hypothesis(ids, total, total / config.penalty(len(ids)))]
-                for ids, total in zip(found, sums, strict=True)]
+        return [
+            [Hypothesis(ids, total, total / config.penalty(len(ids)))]
+            for ids, total in zip(found, sums, strict=True)
+        ]
 
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Ids (batch, source), padded on the right, and which of them are tokens."""

@@ -24,8 +24,16 @@ from qkv.messages import _
 
 SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math",
-         "-fno-signed-zeros", "-fassociative-math")  # vectorize sums, keep infinities  # fmt: skip
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+)  # vectorize sums, keep infinities
 MARCH_VARIABLE = "QKV_NATIVE_MARCH"  # names another instruction set, as in -march=x86-64-v3
 OPENMP_FLAGS = ("-fopenmp",)  # resolved to the runtime that torch has loaded: one pool of threads
 TIMEOUT_SECONDS = 120  # for the compiler, which needs 5, and for the self-check

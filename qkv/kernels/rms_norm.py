@@ -68,8 +68,14 @@ def _native_forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor
     heads = as_heads(x)
     out, scale = empty_heads_like(heads), x.new_empty(heads.shape[:3])
     native(x).qkv_rms_norm(
-        head_layout(heads, heads, out), heads.data_ptr(), gain.data_ptr(), eps,
-        training_threads(x), out.data_ptr(), scale.data_ptr())  # fmt: skip
+        head_layout(heads, heads, out),
+        heads.data_ptr(),
+        gain.data_ptr(),
+        eps,
+        training_threads(x),
+        out.data_ptr(),
+        scale.data_ptr(),
+    )
     return out.reshape(x.shape), x, scale
 
 
@@ -77,6 +83,13 @@ def _native_backward(grad: Tensor, x: Tensor, scale: Tensor, gain: Tensor) -> tu
     heads, grad = as_heads(x), as_heads(grad)
     out, gain_sums = empty_heads_like(heads), x.new_zeros(len(heads), heads.shape[3])
     native(x).qkv_rms_norm_backward(
-        head_layout(heads, grad, out), heads.data_ptr(), gain.data_ptr(), scale.data_ptr(),
-        grad.data_ptr(), training_threads(x), out.data_ptr(), gain_sums.data_ptr())  # fmt: skip
+        head_layout(heads, grad, out),
+        heads.data_ptr(),
+        gain.data_ptr(),
+        scale.data_ptr(),
+        grad.data_ptr(),
+        training_threads(x),
+        out.data_ptr(),
+        gain_sums.data_ptr(),
+    )
     return out.reshape(x.shape), gain_sums.sum(dim=0)

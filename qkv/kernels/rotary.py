@@ -74,6 +74,14 @@ def _native_rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tenso
     x, cos, sin = as_heads(x), cos.contiguous(), sin.contiguous()
     out, angle_stride = empty_heads_like(x), cos.stride(0) if len(cos) > 1 else 0
     native(x).qkv_rotate(
-        head_layout(x, x, out), x.data_ptr(), cos.data_ptr(), sin.data_ptr(), angle_stride,
-        cos.shape[-1], direction, training_threads(x), out.data_ptr())  # fmt: skip
+        head_layout(x, x, out),
+        x.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        angle_stride,
+        cos.shape[-1],
+        direction,
+        training_threads(x),
+        out.data_ptr(),
+    )
     return out

@@ -95,8 +95,16 @@ def _native_topk(
     best, index = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
     shift = None if shift is None else shift.contiguous()
     native(scores).qkv_topk(
-        address(scores), address(shift, scores.dtype), sentences, live, vocab, n,
-        _threads(scores), address(best), address(index))  # fmt: skip
+        address(scores),
+        address(shift, scores.dtype),
+        sentences,
+        live,
+        vocab,
+        n,
+        _threads(scores),
+        address(best),
+        address(index),
+    )
     return best, index
 
 

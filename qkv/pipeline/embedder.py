@@ -32,10 +32,10 @@ from qkv.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-TOKENS = 8_192         # of one pass at most, however many sentences: memory stays bounded
+TOKENS = 8_192  # of one pass at most, however many sentences: memory stays bounded
 LONG = ("cut", "split")
 
-BATCHES_AT_ONCE = 16   # lines of a file are read so many batches ahead, so that those of one length can go together
+BATCHES_AT_ONCE = 16  # lines of a file are read so many batches ahead, so that those of one length can go together
 
 Progress = Callable[[int, int], None]  # sentences done, sentences in all
 
@@ -48,41 +48,68 @@ class Place(NamedTuple):
 
     def of(self, number: int) -> str:
         line = self.first + number
-        return _("{file}, line {line}", file=self.file, line=line) if self.file else _("line {line}", line=line)
+        return (
+            _("{file}, line {line}", file=self.file, line=line)
+            if self.file
+            else _("line {line}", line=line)
+        )
 
 
 @dataclass(frozen=True)
 class Wishes:
     """How token vectors become the vector of a sentence; None: as the model was made for."""
 
-    pooling: str | None = None       # cls, mean or max
-    normalize: bool | None = None    # to length one
-    dimensions: int | None = None    # keep the first ones only
-    long: str = "cut"                # what is beyond the model's length: cut, or split into parts and averaged
-    batch_size: int = 64             # sentences of one pass
+    pooling: str | None = None  # cls, mean or max
+    normalize: bool | None = None  # to length one
+    dimensions: int | None = None  # keep the first ones only
+    long: str = "cut"  # what is beyond the model's length: cut, or split into parts and averaged
+    batch_size: int = 64  # sentences of one pass
 
     def check(self, d_model: int) -> None:
         if self.pooling is not None and self.pooling not in POOLINGS:
-            raise QkvError("pooling", _("no pooling '{pooling}'", pooling=self.pooling), near_miss(self.pooling, POOLINGS))
+            raise QkvError(
+                "pooling",
+                _("no pooling '{pooling}'", pooling=self.pooling),
+                near_miss(self.pooling, POOLINGS),
+            )
         if self.long not in LONG:
             raise QkvError("long", _("no way '{long}'", long=self.long), near_miss(self.long, LONG))
         if self.dimensions is not None and not 1 <= self.dimensions <= d_model:
-            raise QkvError("dimensions", _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
-                           _("use 1 to {d_model}", d_model=d_model))
+            raise QkvError(
+                "dimensions",
+                _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
+                _("use 1 to {d_model}", d_model=d_model),
+            )
         if self.batch_size < 1:
-            raise QkvError("batch_size", _("{batch_size} is too small", batch_size=self.batch_size), _("use 1 or more"))
+            raise QkvError(
+                "batch_size",
+                _("{batch_size} is too small", batch_size=self.batch_size),
+                _("use 1 or more"),
+            )
 
 
 class Embedder:
     """embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model)."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, pooling: PoolingConfig | None = None):
-        self.model, self.tokenizer, self.frame = model.eval(), tokenizer, encoder_template(tokenizer)
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, pooling: PoolingConfig | None = None
+    ):
+        self.model, self.tokenizer, self.frame = (
+            model.eval(),
+            tokenizer,
+            encoder_template(tokenizer),
+        )
         stored = pooling or PoolingConfig()
         self.pooling, self.normalize = stored.pooling, stored.normalize
-        self.limit = min(stored.max_len or model.spec.max_len, model.spec.max_len)  # tokens, [CLS] and [SEP] too
+        self.limit = min(
+            stored.max_len or model.spec.max_len, model.spec.max_len
+        )  # tokens, [CLS] and [SEP] too
         if self.limit <= self.frame.size:
-            raise QkvError("max_len", _("{limit} tokens", limit=self.limit), _("a sentence needs more than {size}", size=self.frame.size))
+            raise QkvError(
+                "max_len",
+                _("{limit} tokens", limit=self.limit),
+                _("a sentence needs more than {size}", size=self.frame.size),
+            )
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Embedder":
@@ -113,21 +140,33 @@ class Embedder:
         whole = hashlib.sha256(self.tokenizer.fingerprint.encode())
         for name, weight in sorted(self.model.state_dict().items()):
             whole.update(name.encode())
-            weight = weight.detach().float() if weight.dtype in HALVES else weight.detach()  # as a CPU computes with it
+            weight = (
+                weight.detach().float() if weight.dtype in HALVES else weight.detach()
+            )  # as a CPU computes with it
             whole.update(weight.cpu().contiguous().numpy().data)
         return whole.hexdigest()
 
     def __call__(
-        self, texts: str | Sequence[str], pooling: str | None = None, normalize: bool | None = None,
-        dimensions: int | None = None, **more: Any,
+        self,
+        texts: str | Sequence[str],
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        **more: Any,
     ) -> np.ndarray:
         """One vector a text; `more` are the other fields of Wishes, such as long="split"."""
         wishes = Wishes(pooling, normalize, dimensions, **more)
-        return self.embed([texts], wishes)[0] if isinstance(texts, str) else self.embed(texts, wishes)
+        return (
+            self.embed([texts], wishes)[0] if isinstance(texts, str) else self.embed(texts, wishes)
+        )
 
     def embed(
-        self, texts: Sequence[str], wishes: Wishes | None = None, progress: Progress | None = None,
-        file: str = "", first: int = 1,
+        self,
+        texts: Sequence[str],
+        wishes: Wishes | None = None,
+        progress: Progress | None = None,
+        file: str = "",
+        first: int = 1,
     ) -> np.ndarray:
         """(n, dimensions) float32; messages name a text as this line of this file."""
         wishes = wishes or Wishes()
@@ -142,18 +181,26 @@ class Embedder:
         return vectors.numpy()
 
     def embed_lines(
-        self, lines: Iterator[str], file: str, wishes: Wishes | None = None, progress: Callable[[int], None] | None = None
+        self,
+        lines: Iterator[str],
+        file: str,
+        wishes: Wishes | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[list[str], np.ndarray]]:
         """Lines of a file of any size, some at a time, with their vectors; `progress` hears how many are done."""
         wishes, done = wishes or Wishes(), 0
         while some := list(islice(lines, BATCHES_AT_ONCE * wishes.batch_size)):
+
             def tell(now: int, of: int, before: int = done, size: int = len(some)) -> None:
                 if progress is not None:
                     progress(before + now * size // of)
+
             yield some, self.embed(some, wishes, tell, file, done + 1)
             done += len(some)
 
-    def _parts(self, texts: Sequence[str], long: str, place: Place) -> tuple[list[list[int]], list[int]]:
+    def _parts(
+        self, texts: Sequence[str], long: str, place: Place
+    ) -> tuple[list[list[int]], list[int]]:
         """What the encoder reads, and which text each row belongs to; a text within the limit is one row."""
         room, rows, owners, too_long = self.limit - self.frame.size, [], [], []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts)):
@@ -208,7 +255,9 @@ def joined_parts(vectors: Tensor, owners: list[int], tokens: list[int]) -> Tenso
     """The vector of a text in parts is their mean, each part counting by its tokens."""
     weights = torch.tensor(tokens, dtype=vectors.dtype)
     texts = torch.tensor(owners)
-    sums = vectors.new_zeros(owners[-1] + 1, vectors.shape[1]).index_add_(0, texts, vectors * weights[:, None])
+    sums = vectors.new_zeros(owners[-1] + 1, vectors.shape[1]).index_add_(
+        0, texts, vectors * weights[:, None]
+    )
     return sums / weights.new_zeros(len(sums)).index_add_(0, texts, weights)[:, None]
 
 
@@ -217,4 +266,10 @@ def _cut(too_long: list[tuple[int, int]], room: int, place: Place) -> str:
     number, tokens = too_long[0]
     others = len(too_long) - 1
     more = _(" (and {others:,} more)", others=others) if others else ""
-    return _("{number}{more}: {tokens:,} tokens, the model reads {room:,}; the rest is cut (long=split reads it all)", number=place.of(number), more=more, tokens=tokens, room=room)
+    return _(
+        "{number}{more}: {tokens:,} tokens, the model reads {room:,}; the rest is cut (long=split reads it all)",
+        number=place.of(number),
+        more=more,
+        tokens=tokens,
+        room=room,
+    )

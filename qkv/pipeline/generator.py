@@ -40,7 +40,10 @@ class Generator:
     """generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40); lists give lists."""
 
     def __init__(
-        self, backend: GenerationBackend, tokenizer: Tokenizer, tokens: GenerationTokens,
+        self,
+        backend: GenerationBackend,
+        tokenizer: Tokenizer,
+        tokens: GenerationTokens,
         stored: SpecialTokenIds = NOT_STORED,
     ):
         """`tokens` begin and end texts; `stored` are the special token ids saved with the model."""
@@ -50,7 +53,11 @@ class Generator:
 
     @classmethod
     def from_model(
-        cls, model: "Transformer", tokenizer: Tokenizer, *, int8: bool = False,
+        cls,
+        model: "Transformer",
+        tokenizer: Tokenizer,
+        *,
+        int8: bool = False,
         stored: SpecialTokenIds = NOT_STORED,
     ) -> "Generator":
         """The generator of a torch model.
@@ -87,8 +94,8 @@ class Generator:
         spec = loaded.model.spec
         if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
             raise QkvError(
-                folder, _("not a language model"),
-                _("one has a decoder alone, which sees the past"))
+                folder, _("not a language model"), _("one has a decoder alone, which sees the past")
+            )
         if "tokenizer" not in loaded.tokenizers:
             wrong = _("no tokenizer.json")
             raise QkvError(folder, wrong, _("is the copy complete?"))
@@ -143,8 +150,8 @@ class Generator:
         config = self._resolved(config, settings)
         if config.n > 1:
             raise QkvError(
-                "n", _("{n} texts in one stream", n=config.n),
-                _("stream them one by one"))
+                "n", _("{n} texts in one stream", n=config.n), _("stream them one by one")
+            )
         return self._pieces(self.encode_prompt(prompt), config)
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -154,12 +161,19 @@ class Generator:
             raise QkvError(
                 "prompt",
                 _("empty, and the vocabulary has no mark to begin with"),
-                _("give some text"))
+                _("give some text"),
+            )
         ids = ids or [self.first or 0]
         if len(ids) > self.context:
             raise QkvError(
-                "prompt", _("{n_ids:,} tokens, the model reads {context:,}", n_ids=len(ids), context=self.context),
-                _("shorten it"))
+                "prompt",
+                _(
+                    "{n_ids:,} tokens, the model reads {context:,}",
+                    n_ids=len(ids),
+                    context=self.context,
+                ),
+                _("shorten it"),
+            )
         return ids
 
     def _resolved(
@@ -177,8 +191,10 @@ class Generator:
             ids = self.tokenizer.encode(text)
             if not ids or self.tokenizer.unk_id in ids:
                 raise QkvError(
-                    "stop", _("'{text}' never comes", text=text),
-                    _("this vocabulary cannot write it"))
+                    "stop",
+                    _("'{text}' never comes", text=text),
+                    _("this vocabulary cannot write it"),
+                )
         ends = {special_ids[text] for text in config.stop if text in special_ids}
         ends.update(self.ends, config.stop_token_ids)
         seed = secrets.randbits(32) if config.seed is None else config.seed
@@ -190,6 +206,7 @@ class Generator:
         def stops(text: int, id: int) -> bool:
             streams[text].add(id)
             return streams[text].stopped
+
         return self.backend.generate(prompts, config, stops if config.stop else None)
 
     def _pieces(self, prompt: list[int], config: GenerationConfig) -> Iterator[str]:

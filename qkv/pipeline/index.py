@@ -43,8 +43,13 @@ class Index:
 
     @classmethod
     def open(
-        cls, embedder: Embedder, sentences: str | Path, folder: str | Path | None = None, wishes: Wishes | None = None,
-        rebuild: bool = False, progress: Callable[[int], None] | None = None,
+        cls,
+        embedder: Embedder,
+        sentences: str | Path,
+        folder: str | Path | None = None,
+        wishes: Wishes | None = None,
+        rebuild: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> "Index":
         """The index of a file, beside it or in `folder`; made if it is missing, old or asked for."""
         sentences = Path(sentences)
@@ -53,7 +58,11 @@ class Index:
         wanted = about(embedder, sentences, wishes)
         kept = None if rebuild else read_about(folder)
         if kept is not None and kept.get("model") != wanted["model"]:
-            raise QkvError(folder, _("holds vectors of another model"), _("use --rebuild, or --index with another folder"))
+            raise QkvError(
+                folder,
+                _("holds vectors of another model"),
+                _("use --rebuild, or --index with another folder"),
+            )
         if kept != wanted:
             build(embedder, sentences, folder, wishes, progress)
             write_text(folder / ABOUT, json.dumps(wanted, indent=2) + "\n")
@@ -65,8 +74,13 @@ class Index:
             raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))
         which, scores = nearest(self.vectors, self.embedder.embed(queries, self.wishes), k)
         texts = lines_at(self.sentences, which.flatten().tolist())
-        return [[Hit(row + 1, float(score), texts[row]) for row, score in zip(rows, row_scores, strict=True)]
-                for rows, row_scores in zip(which.tolist(), scores, strict=True)]
+        return [
+            [
+                Hit(row + 1, float(score), texts[row])
+                for row, score in zip(rows, row_scores, strict=True)
+            ]
+            for rows, row_scores in zip(which.tolist(), scores, strict=True)
+        ]
 
 
 def about(embedder: Embedder, sentences: Path, wishes: Wishes) -> dict[str, Any]:
@@ -74,8 +88,13 @@ def about(embedder: Embedder, sentences: Path, wishes: Wishes) -> dict[str, Any]
     refuse_pipe(sentences)
     if not sentences.is_file():
         raise QkvError(sentences, _("no such file"), _("check the path"))
-    return {"sentences": fingerprint_of([sentences]), "model": embedder.fingerprint, "long": wishes.long,
-            "pooling": wishes.pooling or embedder.pooling, "dimensions": wishes.dimensions or embedder.d_model}
+    return {
+        "sentences": fingerprint_of([sentences]),
+        "model": embedder.fingerprint,
+        "long": wishes.long,
+        "pooling": wishes.pooling or embedder.pooling,
+        "dimensions": wishes.dimensions or embedder.d_model,
+    }
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -88,12 +107,18 @@ def read_about(folder: Path) -> dict[str, Any] | None:
 
 
 def build(
-    embedder: Embedder, sentences: Path, folder: Path, wishes: Wishes, progress: Callable[[int], None] | None
+    embedder: Embedder,
+    sentences: Path,
+    folder: Path,
+    wishes: Wishes,
+    progress: Callable[[int], None] | None,
 ) -> None:
     """The vectors of all lines; while they are made, the folder holds no index."""
     (folder / ABOUT).unlink(missing_ok=True)
     with VectorWriter(folder / VECTORS, wishes.dimensions or embedder.d_model) as out:
-        for texts, vectors in embedder.embed_lines(read_lines(sentences), str(sentences), wishes, progress):
+        for texts, vectors in embedder.embed_lines(
+            read_lines(sentences), str(sentences), wishes, progress
+        ):
             out.add(texts, vectors)
 
 

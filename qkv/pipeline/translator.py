@@ -16,7 +16,12 @@ from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
 from qkv.text.sentences import join_sentences, split_sentences, split_to_fit
-from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds, decoder_start_id, translation_template
+from qkv.text.special_tokens import (
+    NOT_STORED,
+    SpecialTokenIds,
+    decoder_start_id,
+    translation_template,
+)
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.words import word_spans
 
@@ -56,20 +61,33 @@ class Translator:
     """translator("我爱机器学习") == "i love machine learning"; lists give lists."""
 
     def __init__(
-        self, backend: SearchBackend, source: Tokenizer, target: Tokenizer,
-        stored: SpecialTokenIds = NOT_STORED, alignment: "AlignmentHead | None" = None,
+        self,
+        backend: SearchBackend,
+        source: Tokenizer,
+        target: Tokenizer,
+        stored: SpecialTokenIds = NOT_STORED,
+        alignment: "AlignmentHead | None" = None,
     ):
         """`stored` and `alignment` are saved beside the model: see from_model."""
         self.backend, self.source, self.target = backend, source, target
         self.stored, self.alignment = stored, alignment
         self.bos, self.eos, self.pad = backend.bos, backend.eos, backend.pad
-        self.template, self.target_template = translation_template(source), translation_template(target)
+        self.template, self.target_template = (
+            translation_template(source),
+            translation_template(target),
+        )
         self.limit = backend.max_len - self.template.size  # source tokens beside the special ones
 
     @classmethod
     def from_model(
-        cls, model: "Transformer", source: Tokenizer, target: Tokenizer, *, int8: bool = False,
-        stored: SpecialTokenIds = NOT_STORED, alignment: "AlignmentHead | None" = None,
+        cls,
+        model: "Transformer",
+        source: Tokenizer,
+        target: Tokenizer,
+        *,
+        int8: bool = False,
+        stored: SpecialTokenIds = NOT_STORED,
+        alignment: "AlignmentHead | None" = None,
     ) -> "Translator":
         """The translator of a torch model.
 
@@ -84,8 +102,8 @@ class Translator:
 
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
             raise QkvError(
-                _("tokenizer"), _("it has no <eos> or no <pad>"),
-                _("a translator needs both"))
+                _("tokenizer"), _("it has no <eos> or no <pad>"), _("a translator needs both")
+            )
         start, pad = decoder_start_id(target, stored), target.pad_id
         bos = pad if start is None else start
         backend = TorchSearch(model, bos, target.eos_id, pad, int8)
@@ -109,7 +127,11 @@ class Translator:
     @classmethod
     def of(cls, loaded: "LoadedModel", folder: str | Path, int8: bool = False) -> "Translator":
         """The translator that a loaded folder holds."""
-        spec, source, target = loaded.model.spec, loaded.tokenizer("source"), loaded.tokenizer("target")
+        spec, source, target = (
+            loaded.model.spec,
+            loaded.tokenizer("source"),
+            loaded.tokenizer("target"),
+        )
         if spec.encoder is None or spec.decoder is None or spec.decoder.sees != "past":
             right = _("a translator has an encoder and a decoder that sees the past")
             raise QkvError(folder, _("not a translator"), right)
@@ -117,7 +139,13 @@ class Translator:
             wrong = _("no tokenizer.json")
             raise QkvError(folder, wrong, _("is the copy complete?"))
         return cls.from_model(
-            loaded.model, source, target, int8=int8, stored=loaded.generation, alignment=loaded.alignment)
+            loaded.model,
+            source,
+            target,
+            int8=int8,
+            stored=loaded.generation,
+            alignment=loaded.alignment,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `qkv.load` reads."""
@@ -147,8 +175,12 @@ class Translator:
         return [best[0].text for best in self.translate(texts, **{"details": False, **settings})]
 
     def translate(
-        self, texts: Sequence[str], config: TranslationConfig | None = None, *,
-        progress: Progress | None = None, **settings: Any,
+        self,
+        texts: Sequence[str],
+        config: TranslationConfig | None = None,
+        *,
+        progress: Progress | None = None,
+        **settings: Any,
     ) -> list[list[Translation]]:
         """The n_best translations of each text, best first.
 
@@ -175,7 +207,8 @@ class Translator:
         longest = min(LONG_LINE_TOKENS, self.limit)
         return [
             self._sentences(whole) if len(whole.ids) > longest else [whole] if whole.text else []
-            for whole in map(Segment, lines, self.source.encode_batch(lines))]
+            for whole in map(Segment, lines, self.source.encode_batch(lines))
+        ]
 
     def _sentences(self, line: Segment) -> list[Segment]:
         """The sentences of a long line; one beyond the model's limit in parts, with a warning."""
@@ -185,6 +218,7 @@ class Translator:
             if text not in known:  # what was measured is not tokenized again
                 known[text] = self.source.encode(text)
             return known[text]
+
         for sentence in map(str.strip, split_sentences(line.text)):
             parts = split_to_fit(sentence, lambda part: len(encode(part)), self.limit)
             if len(parts) > 1:
@@ -215,10 +249,14 @@ class Translator:
         for hypothesis in hypotheses[: config.n_best]:
             ids = [id for id in hypothesis.ids if id != self.eos]
             text = " ".join(self.target.decode(ids).splitlines()).strip()  # a line stays one line
-            translations.append(Translation(
-                text, hypothesis.score,
-                self.target.tokens_for_people(ids) if config.details else [],
-                self.links(segment.text, ids) if config.alignment else None))
+            translations.append(
+                Translation(
+                    text,
+                    hypothesis.score,
+                    self.target.tokens_for_people(ids) if config.details else [],
+                    self.links(segment.text, ids) if config.alignment else None,
+                )
+            )
         return translations
 
     # ── Given pairs: ids, and word alignment with the torch model ────────────────────────────
@@ -254,9 +292,11 @@ class Translator:
         spans, places = unit_spans(source, words), unit_spans(target, units)
         found = linked_words(weights, words, units, null=self.alignment is not None)
         return [
-            (*spans[place], number) for unit, place, _ in found
+            (*spans[place], number)
+            for unit, place, _ in found
             for number, (start, end) in enumerate(word_spans(target))
-            if places[unit][0] < end and start < places[unit][1]]
+            if places[unit][0] < end and start < places[unit][1]
+        ]
 
 
 def joined(
@@ -269,20 +309,31 @@ def joined(
     if len(parts) == 1:
         return parts[0]
     ranks = range(max(map(len, parts)))  # an empty line has one translation, which every rank takes
-    return [Translation(
-        join([one.text for one in row]), sum(one.score for one in row),
-        [token for one in row for token in one.tokens],
-        [link for one in row for link in one.alignment or []] if config.alignment else None,
-    ) for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)]
+    return [
+        Translation(
+            join([one.text for one in row]),
+            sum(one.score for one in row),
+            [token for one in row for token in one.tokens],
+            [link for one in row for link in one.alignment or []] if config.alignment else None,
+        )
+        for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)
+    ]
 
 
 def _too_long(sentence: str, size: int, limit: int, parts: int) -> str:
     shown = sentence if len(sentence) <= 30 else f"{sentence[:30]}…"
-    return _("'{shown}': {size:,} tokens, the model reads {limit:,}; translated in {parts} parts", shown=shown, size=size, limit=limit, parts=parts)
+    return _(
+        "'{shown}': {size:,} tokens, the model reads {limit:,}; translated in {parts} parts",
+        shown=shown,
+        size=size,
+        limit=limit,
+        parts=parts,
+    )
 
 
 def no_attention() -> QkvError:
     return QkvError(
         "alignment",
         _("CTranslate2 does not show where each head looks"),
-        _("use --engine torch with the folder it was exported from"))
+        _("use --engine torch with the folder it was exported from"),
+    )

@@ -25,8 +25,7 @@ class VectorWriter:
     def __init__(self, path: str | Path, width: int):
         self.path, self.width, self.count = Path(path), width, 0
         if self.path.suffix not in KINDS:
-            raise QkvError(path, _("no kind of file for vectors"),
-                           _("name it .npy or .jsonl"))
+            raise QkvError(path, _("no kind of file for vectors"), _("name it .npy or .jsonl"))
 
     def __enter__(self) -> "VectorWriter":
         with ExitStack() as stack:
@@ -57,7 +56,11 @@ class VectorWriter:
 
     def _write_header(self) -> None:
         """numpy leaves room in its header for the number of rows to grow."""
-        shape: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.width)}
+        shape: dict[str, Any] = {
+            "descr": "<f4",
+            "fortran_order": False,
+            "shape": (self.count, self.width),
+        }
         np.lib.format.write_array_header_1_0(self.file, shape)
 
 

@@ -17,7 +17,9 @@ HIDDEN = ("attention", "cross", "feed_forward")  # the parts whose matrices Muon
 TRAINING = 3  # forward once; backward twice: towards the inputs and towards the weights
 
 
-def load_of(spec: s.Spec, batch: int = 1, length: int = 512, source_length: int | None = None) -> Load:
+def load_of(
+    spec: s.Spec, batch: int = 1, length: int = 512, source_length: int | None = None
+) -> Load:
     """`length` is the decoder's, or the only stack's; `source_length` the encoder's beside it, else the same."""
     source = (source_length or length) if spec.decoder else length
     load = Load(batch, source if spec.encoder else 0, length if spec.decoder else 0)
@@ -30,7 +32,9 @@ def load_of(spec: s.Spec, batch: int = 1, length: int = 512, source_length: int 
 
 
 def _has_table_of_places(spec: s.Spec, stack: s.Stack) -> bool:
-    return isinstance(spec.positions, s.Learned) or any(isinstance(one.mixer, s.TokenMlp) for one in stack.layers)
+    return isinstance(spec.positions, s.Learned) or any(
+        isinstance(one.mixer, s.TokenMlp) for one in stack.layers
+    )
 
 
 # ── Parameters and FLOPs ─────────────────────────────────────────────────────────────────────────────────────────
@@ -88,14 +92,20 @@ def memory(spec: s.Spec, load: Load, dtype: str = "float32") -> Memory:
     wide = 4 if dtype == "int8" else BYTES[dtype]
     pieces = pieces_of(spec)
     total = sum(piece.numbers for piece in pieces)
-    matrices = sum(p.numbers for p in pieces if p.part in HIDDEN and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1)
+    matrices = sum(
+        p.numbers
+        for p in pieces
+        if p.part in HIDDEN and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1
+    )
     return Memory(
         weights=total * BYTES[dtype],
         gradients=total * wide,
         adam=2 * 4 * total,
         muon=4 * matrices + 2 * 4 * (total - matrices),
         activations=activation_bytes(spec, load, wide),
-        cache=wide * load.batch * (load.target * cached_numbers(spec) + load.source * cached_cross_numbers(spec)),
+        cache=wide
+        * load.batch
+        * (load.target * cached_numbers(spec) + load.source * cached_cross_numbers(spec)),
         cache_per_token=wide * cached_numbers(spec),
     )
 
@@ -107,20 +117,29 @@ def cached_numbers(spec: s.Spec) -> int:
 
 def cached_cross_numbers(spec: s.Spec) -> int:
     """What cross-attention keeps for each source token, all layers: made once, at the first step."""
-    return sum(2 * one.cross.n_kv_heads * one.cross.d_head for one in _layers(spec.decoder) if one.cross is not None)
+    return sum(
+        2 * one.cross.n_kv_heads * one.cross.d_head
+        for one in _layers(spec.decoder)
+        if one.cross is not None
+    )
 
 
 def window_numbers(spec: s.Spec, length: int) -> int:
     """What windows can still see of a row of `length` tokens: a cache that forgot the rest would hold this much."""
-    return sum(_cached(one.mixer, spec.d_model) * min(length, getattr(one.mixer, "window", None) or length)
-               for one in _layers(spec.decoder))
+    return sum(
+        _cached(one.mixer, spec.d_model) * min(length, getattr(one.mixer, "window", None) or length)
+        for one in _layers(spec.decoder)
+    )
 
 
 def _cached(mixer: s.Mixer, d_model: int) -> int:
     match mixer:
-        case s.Heads(): return 2 * mixer.n_kv_heads * mixer.d_head
-        case s.Latent(): return mixer.kv_rank + mixer.d_rope
-        case _: return d_model  # the other mixers keep the stream itself
+        case s.Heads():
+            return 2 * mixer.n_kv_heads * mixer.d_head
+        case s.Latent():
+            return mixer.kv_rank + mixer.d_rope
+        case _:
+            return d_model  # the other mixers keep the stream itself
 
 
 def _layers(stack: s.Stack | None) -> list[s.Layer]:
@@ -128,7 +147,13 @@ def _layers(stack: s.Stack | None) -> list[s.Layer]:
 
 
 # ── Activations, estimated ───────────────────────────────────────────────────────────────────────────────────────
-KEPT: Mapping[str, int] = {"relu": 1, "relu2": 2, "gelu": 2, "gelu_tanh": 2, "silu": 2}  # arrays of width d_ff
+KEPT: Mapping[str, int] = {
+    "relu": 1,
+    "relu2": 2,
+    "gelu": 2,
+    "gelu_tanh": 2,
+    "silu": 2,
+}  # arrays of width d_ff
 
 
 def activation_bytes(spec: s.Spec, load: Load, bytes_each: int) -> int:
@@ -161,22 +186,30 @@ def kept_by_layer(layer: s.Layer, d: int, length: int) -> int:
 
 def _kept_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:
     match mixer:
-        case s.Heads(): return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head
+        case s.Heads():
+            return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head
         case s.Latent():
             widths = mixer.n_heads * (2 * (mixer.d_nope + mixer.d_rope) + 2 * mixer.d_value)
             # Values narrower than keys find no fused kernel on a CPU: the weights of every pair are held.
             pairs = 0 if mixer.d_value == mixer.d_nope + mixer.d_rope else mixer.n_heads * length
             return widths + 2 * (mixer.kv_rank + mixer.d_rope) + 2 * (mixer.q_rank or 0) + pairs
-        case s.Recurrent(): return (6 if mixer.cell == "lstm" else 5) * d
-        case s.TokenMlp(): return 2 * d
-        case s.Convolution() | s.Pooling(): return d
+        case s.Recurrent():
+            return (6 if mixer.cell == "lstm" else 5) * d
+        case s.TokenMlp():
+            return 2 * d
+        case s.Convolution() | s.Pooling():
+            return d
 
 
 def _kept_by_feed_forward(part: s.FeedForward, d: int) -> int:
     match part:
-        case s.Dense(): return KEPT[part.activation] * part.d_ff
-        case s.Gated(): return (2 + KEPT[part.activation]) * part.d_ff
+        case s.Dense():
+            return KEPT[part.activation] * part.d_ff
+        case s.Gated():
+            return (2 + KEPT[part.activation]) * part.d_ff
         case s.Experts():
-            each = 4 * d + _kept_by_feed_forward(part.each, d)  # question and answer, each at home and in its seat
+            each = 4 * d + _kept_by_feed_forward(
+                part.each, d
+            )  # question and answer, each at home and in its seat
             shared = _kept_by_feed_forward(part.shared, d) if part.shared else 0
             return part.n_experts + part.n_active * each + shared

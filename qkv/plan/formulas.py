@@ -32,10 +32,18 @@ class Comparison:
     why: tuple[Reason, ...]
 
 
-def beside_the_notes(spec: s.Spec, load: Load, dtype: str = "float32", tokens: int | None = None) -> list[Comparison]:
+def beside_the_notes(
+    spec: s.Spec, load: Load, dtype: str = "float32", tokens: int | None = None
+) -> list[Comparison]:
     """All comparisons; training compute is for `tokens`, or for one token where none are given."""
-    made = [_layer_parameters(spec), _all_parameters(spec), _feed_forward_share(spec), _forward(spec, load),
-            _training(spec, load), _compute(spec, load, tokens or 1)]
+    made = [
+        _layer_parameters(spec),
+        _all_parameters(spec),
+        _feed_forward_share(spec),
+        _forward(spec, load),
+        _training(spec, load),
+        _compute(spec, load, tokens or 1),
+    ]
     return made if spec.decoder is None else [*made, _cache(spec, dtype)]
 
 
@@ -81,8 +89,10 @@ def _feed_forward_share(spec: s.Spec) -> Comparison:
 # ── FLOPs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _forward(spec: s.Spec, load: Load) -> Comparison:
     exact, d = cost.flops(spec, load), spec.d_model
-    maps = sum(load.batch * length * d**2 for length in _lengths(spec, load))     # b s d², summed over layers
-    pairs = sum(load.batch * length**2 * d for length in _lengths(spec, load))    # b s² d
+    maps = sum(
+        load.batch * length * d**2 for length in _lengths(spec, load)
+    )  # b s d², summed over layers
+    pairs = sum(load.batch * length**2 * d for length in _lengths(spec, load))  # b s² d
     why = _reasons(
         (_attention_words(spec), exact.get("attention", 0) - 8 * maps),
         (_scores_words(spec), exact.get("scores", 0) - 4 * pairs),
@@ -91,28 +101,37 @@ def _forward(spec: s.Spec, load: Load) -> Comparison:
         (_head_words(spec), exact.get("head", 0)),
     )
     formula = 24 * maps + 4 * pairs
-    return Comparison(_("FLOPs forward"), "l (24 b s d² + 4 b s² d)", formula, sum(exact.values()), why)
+    return Comparison(
+        _("FLOPs forward"), "l (24 b s d² + 4 b s² d)", formula, sum(exact.values()), why
+    )
 
 
 def _training(spec: s.Spec, load: Load) -> Comparison:
     forward, exact = _forward(spec, load), cost.training_flops(spec, load)
-    words = _("three times forward's difference; a fused kernel also works out its scores again (not counted)")
+    words = _(
+        "three times forward's difference; a fused kernel also works out its scores again (not counted)"
+    )
     why = _reasons((words, exact - 3 * forward.by_formula))
     return Comparison(_("FLOPs of a training step"), "3 x", 3 * forward.by_formula, exact, why)
 
 
 def _compute(spec: s.Spec, load: Load, tokens: int) -> Comparison:
     n, exact = 12 * _n_layers(spec) * spec.d_model**2, cost.flops(spec, load)
-    each = 3 * tokens / load.tokens                                               # training, for each of the tokens
+    each = 3 * tokens / load.tokens  # training, for each of the tokens
     maps = sum(exact.get(part, 0) for part in cost.HIDDEN)
     why = _reasons(
         (_met_words(spec), each * maps - 6 * n * tokens),
-        (_("scores and mixing, which have no weights"),
-         each * (exact.get("scores", 0) + exact.get("cross_scores", 0))),
+        (
+            _("scores and mixing, which have no weights"),
+            each * (exact.get("scores", 0) + exact.get("cross_scores", 0)),
+        ),
         (_("the head"), each * exact.get("head", 0)),
     )
-    what = _("training compute, {tokens:,} tokens", tokens=tokens) if tokens > 1 else \
-        _("training compute of a token")
+    what = (
+        _("training compute, {tokens:,} tokens", tokens=tokens)
+        if tokens > 1
+        else _("training compute of a token")
+    )
     return Comparison(what, "C = 6 N D", 6 * n * tokens, each * sum(exact.values()), why)
 
 
@@ -120,10 +139,12 @@ def _compute(spec: s.Spec, load: Load, tokens: int) -> Comparison:
 def _cache(spec: s.Spec, dtype: str) -> Comparison:
     assert spec.decoder is not None
     exact = cost.memory(spec, Load(1, 0, 1), dtype).cache_per_token
-    width = exact // cost.cached_numbers(spec)                                    # bytes of one number
+    width = exact // cost.cached_numbers(spec)  # bytes of one number
     formula = width * 2 * len(spec.decoder.each_layer()) * spec.d_model
     what = _("cache bytes of a token")
-    return Comparison(what, f"2 l d x {width}", formula, exact, _reasons((_cache_words(spec), exact - formula)))
+    return Comparison(
+        what, f"2 l d x {width}", formula, exact, _reasons((_cache_words(spec), exact - formula))
+    )
 
 
 # ── In words ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,18 +152,30 @@ def _attention_words(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[0].mixer
     match mixer:
         case s.Heads() if mixer.n_heads * mixer.d_head != spec.d_model:
-            return _("{n_heads} heads of {d_head}, {n_kv_heads} for keys and values: not d wide", n_heads=mixer.n_heads, d_head=mixer.d_head, n_kv_heads=mixer.n_kv_heads)
+            return _(
+                "{n_heads} heads of {d_head}, {n_kv_heads} for keys and values: not d wide",
+                n_heads=mixer.n_heads,
+                d_head=mixer.d_head,
+                n_kv_heads=mixer.n_kv_heads,
+            )
         case s.Heads():
-            return _("{n_kv_heads} key/value heads serve {n_heads} query heads", n_kv_heads=mixer.n_kv_heads, n_heads=mixer.n_heads)
+            return _(
+                "{n_kv_heads} key/value heads serve {n_heads} query heads",
+                n_kv_heads=mixer.n_kv_heads,
+                n_heads=mixer.n_heads,
+            )
         case s.Latent():
             return _("keys and values are unfolded from a short vector")
-        case _: return _("another mixer stands in attention's place")
+        case _:
+            return _("another mixer stands in attention's place")
 
 
 def _scores_words(spec: s.Spec) -> str:
     match _each_layer(spec)[0].mixer:
-        case s.Heads() | s.Latent(): return _("all heads together are not d wide")
-        case _: return _("no pair of tokens is compared as attention does")
+        case s.Heads() | s.Latent():
+            return _("all heads together are not d wide")
+        case _:
+            return _("no pair of tokens is compared as attention does")
 
 
 def _feed_forward_words(spec: s.Spec, active: bool = False) -> str:
@@ -154,7 +187,8 @@ def _feed_forward_words(spec: s.Spec, active: bool = False) -> str:
             return _("{n} experts of width {d_ff}", n=n, d_ff=part.each.d_ff) + also
         case s.Gated():
             return _("three maps (gated), d_ff = {d_ff:.3g} d", d_ff=part.d_ff / spec.d_model)
-        case s.Dense(): return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
+        case s.Dense():
+            return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
 
 
 def _head_words(spec: s.Spec) -> str:
@@ -172,9 +206,20 @@ def _met_words(spec: s.Spec) -> str:
 def _cache_words(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[-1].mixer
     match mixer:
-        case s.Heads(): return _("{n_kv_heads} key/value heads of {d_head}", n_kv_heads=mixer.n_kv_heads, d_head=mixer.d_head)
-        case s.Latent(): return _("one latent of {kv_rank} + {d_rope} for all heads", kv_rank=mixer.kv_rank, d_rope=mixer.d_rope)
-        case _: return _("the stream itself is kept")
+        case s.Heads():
+            return _(
+                "{n_kv_heads} key/value heads of {d_head}",
+                n_kv_heads=mixer.n_kv_heads,
+                d_head=mixer.d_head,
+            )
+        case s.Latent():
+            return _(
+                "one latent of {kv_rank} + {d_rope} for all heads",
+                kv_rank=mixer.kv_rank,
+                d_rope=mixer.d_rope,
+            )
+        case _:
+            return _("the stream itself is kept")
 
 
 # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +232,9 @@ def _numbers(pieces: Iterable[Piece], *parts: str) -> int:
 
 
 def _each_layer(spec: s.Spec) -> list[s.Layer]:
-    return [layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()]
+    return [
+        layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()
+    ]
 
 
 def _n_layers(spec: s.Spec) -> int:
@@ -201,6 +248,14 @@ def _lengths(spec: s.Spec, load: Load) -> list[int]:
 
 
 def _in_layers(spec: s.Spec) -> list[Piece]:
-    sides: tuple[tuple[s.Stack | None, Side], ...] = ((spec.encoder, "source"), (spec.decoder, "target"))
-    return [piece for stack, side in sides if stack
-            for layer in stack.each_layer() for piece in layer_pieces(layer, spec, stack.sees, side)]
+    sides: tuple[tuple[s.Stack | None, Side], ...] = (
+        (spec.encoder, "source"),
+        (spec.decoder, "target"),
+    )
+    return [
+        piece
+        for stack, side in sides
+        if stack
+        for layer in stack.each_layer()
+        for piece in layer_pieces(layer, spec, stack.sees, side)
+    ]

@@ -11,8 +11,19 @@ from typing import Literal
 
 from qkv.model import spec as s
 
-Side = Literal["source", "target", "sentence"]  # the encoder's tokens, the decoder's, or one vector per sentence
-PARTS = ("embedding", "attention", "scores", "cross", "cross_scores", "feed_forward", "norms", "head")
+Side = Literal[
+    "source", "target", "sentence"
+]  # the encoder's tokens, the decoder's, or one vector per sentence
+PARTS = (
+    "embedding",
+    "attention",
+    "scores",
+    "cross",
+    "cross_scores",
+    "feed_forward",
+    "norms",
+    "head",
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,11 @@ class Weight:
 
     def flops(self, load: Load) -> int:
         """2 x multiply-adds: each token is multiplied once by each number it meets."""
-        return 0 if self.reads is None else 2 * load.batch * load.length(self.reads) * self.active * prod(self.shape)
+        return (
+            0
+            if self.reads is None
+            else 2 * load.batch * load.length(self.reads) * self.active * prod(self.shape)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,12 @@ Piece = Weight | Meeting
 
 def pieces_of(spec: s.Spec) -> list[Piece]:
     """All pieces of a model, from the embedding to the head."""
-    return [*_tables(spec), *_stack(spec, spec.encoder, "source"), *_stack(spec, spec.decoder, "target"), *_head(spec)]
+    return [
+        *_tables(spec),
+        *_stack(spec, spec.encoder, "source"),
+        *_stack(spec, spec.decoder, "target"),
+        *_head(spec),
+    ]
 
 
 def _tables(spec: s.Spec) -> Iterator[Piece]:
@@ -125,16 +145,20 @@ def _linear(part: str, n_in: int, n_out: int, reads: Side, bias: bool = False) -
 def _mixer(mixer: s.Mixer, spec: s.Spec, sees: str, side: Side) -> Iterator[Piece]:
     d = spec.d_model
     match mixer:
-        case s.Heads(): yield from _heads("attention", mixer, d, side, side)
-        case s.Latent(): yield from _latent(mixer, d, side)
-        case s.Recurrent(): yield from _recurrent(mixer, d, sees, side)
+        case s.Heads():
+            yield from _heads("attention", mixer, d, side, side)
+        case s.Latent():
+            yield from _latent(mixer, d, side)
+        case s.Recurrent():
+            yield from _recurrent(mixer, d, sees, side)
         case s.Convolution():
             yield Weight("attention", (d, d, mixer.width), side)
             yield Weight("attention", (d,))
         case s.TokenMlp():  # its two tables multiply along the places: a meeting of tokens, not a map of each
             yield from 2 * [Weight("attention", (spec.max_len, spec.max_len))]
             yield Meeting("scores", 2 * d, side, side)
-        case s.Pooling(): return
+        case s.Pooling():
+            return
 
 
 def _heads(part: str, heads: s.Heads, d: int, queries: Side, keys: Side) -> Iterator[Piece]:
@@ -180,7 +204,8 @@ def _feed_forward(part: s.FeedForward, d: int, side: Side) -> Iterator[Piece]:
             for _ in range(2 if isinstance(part, s.Gated) else 1):
                 yield from _linear("feed_forward", d, part.d_ff, side, part.bias)
             yield from _linear("feed_forward", part.d_ff, d, side, part.bias)
-        case s.Experts(): yield from _experts(part, d, side)
+        case s.Experts():
+            yield from _experts(part, d, side)
 
 
 def _experts(experts: s.Experts, d: int, side: Side) -> Iterator[Piece]:
@@ -188,7 +213,9 @@ def _experts(experts: s.Experts, d: int, side: Side) -> Iterator[Piece]:
     if experts.balance_bias:
         yield Weight("feed_forward", (experts.n_experts,))
     maps = 3 if isinstance(experts.each, s.Gated) else 2
-    yield from maps * [Weight("feed_forward", (experts.each.d_ff, d), side, experts.n_experts, experts.n_active)]
+    yield from maps * [
+        Weight("feed_forward", (experts.each.d_ff, d), side, experts.n_experts, experts.n_active)
+    ]
     if experts.shared is not None:
         yield from _feed_forward(experts.shared, d, side)
 
@@ -207,5 +234,7 @@ def _head(spec: s.Spec) -> Iterator[Piece]:
             yield from _norm(stack.layers[-1].norm, d)
             yield Weight("head", (spec.vocab_size, d), side, copies=0)
             yield Weight("head", (spec.vocab_size,))
-        case s.Pooler(): yield from _linear("head", d, d, "sentence", bias=True)
-        case None: return
+        case s.Pooler():
+            yield from _linear("head", d, d, "sentence", bias=True)
+        case None:
+            return

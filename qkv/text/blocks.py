@@ -21,9 +21,15 @@ _CHARACTER_WISE = {"Lowercase", "NFKC", "BertNormalizer"}
 def may_cut(rules: dict[str, Any]) -> bool:
     """Whether a tokenizer.json starts a new token at every space or line end that follows a visible character."""
     plain_tokens = [token for token in rules["added_tokens"] if not token["special"]]
-    cuts, steps = _flat(rules["pre_tokenizer"], "pretokenizers"), _flat(rules["normalizer"], "normalizers")
-    return (not plain_tokens and any(map(_cuts_at_space, cuts))
-            and all(step["type"] in _CHARACTER_WISE for step in steps))
+    cuts, steps = (
+        _flat(rules["pre_tokenizer"], "pretokenizers"),
+        _flat(rules["normalizer"], "normalizers"),
+    )
+    return (
+        not plain_tokens
+        and any(map(_cuts_at_space, cuts))
+        and all(step["type"] in _CHARACTER_WISE for step in steps)
+    )
 
 
 def blocks(text: str) -> list[str]:
@@ -39,18 +45,27 @@ def blocks(text: str) -> list[str]:
 def _last_cut(text: str, start: int) -> int:
     """The last place in the next block where a space or line end follows something visible, else its very end."""
     end = start + BLOCK
-    return next((i for i in range(end, start, -1) if text[i] in " \n" and not text[i - 1].isspace()), end)
+    return next(
+        (i for i in range(end, start, -1) if text[i] in " \n" and not text[i - 1].isspace()), end
+    )
 
 
 def _flat(rule: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
     """A rule, or the rules of a sequence, as a list."""
     if rule is None:
         return []
-    return [step for part in rule[inner] for step in _flat(part, inner)] if rule["type"] == "Sequence" else [rule]
+    return (
+        [step for part in rule[inner] for step in _flat(part, inner)]
+        if rule["type"] == "Sequence"
+        else [rule]
+    )
 
 
 def _cuts_at_space(rule: dict[str, Any]) -> bool:
     match rule["type"]:
-        case "ByteLevel": return rule["use_regex"] and not rule["add_prefix_space"]
-        case "Split": return rule["pattern"].get("Regex") in (CHARACTER, WORD)
-        case kind: return kind in _CUT_AT_SPACE
+        case "ByteLevel":
+            return rule["use_regex"] and not rule["add_prefix_space"]
+        case "Split":
+            return rule["pattern"].get("Regex") in (CHARACTER, WORD)
+        case kind:
+            return kind in _CUT_AT_SPACE

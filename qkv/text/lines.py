@@ -60,8 +60,7 @@ def _open(path: Path) -> io.BufferedReader:
     except FileNotFoundError:
         raise QkvError(path, _("no such file"), _("check the path")) from None
     except IsADirectoryError:
-        raise QkvError(path, _("a folder, not a file"),
-                       _("name the files in it")) from None
+        raise QkvError(path, _("a folder, not a file"), _("name the files in it")) from None
     except OSError as error:
         raise _unreadable(path, error) from None
     return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -81,8 +80,7 @@ def _check_start(start: bytes, name: str) -> None:
     if not start.removeprefix(_BOM):
         raise QkvError(name, _("empty file"), _("give a text file with at least one line"))
     if b"\0" in start:
-        raise QkvError(name, _("a binary file, not text"),
-                       _("give plain text in UTF-8"))
+        raise QkvError(name, _("a binary file, not text"), _("give plain text in UTF-8"))
 
 
 def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterator[str]:
@@ -97,7 +95,9 @@ def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterat
                 try:
                     yield raw[skipped:].decode()
                 except UnicodeDecodeError:
-                    yield _mended(raw, _("{file}, line {line}", file=name, line=number), errors)[bool(skipped):]
+                    yield _mended(raw, _("{file}, line {line}", file=name, line=number), errors)[
+                        bool(skipped) :
+                    ]
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise _damaged_gzip(name) from None
         except OSError as error:
@@ -121,13 +121,13 @@ def _unreadable(name: str | Path, error: OSError) -> QkvError:
 
 
 def _damaged_gzip(name: str) -> QkvError:
-    return QkvError(name, _("damaged gzip file"),
-                    _("is the download complete?"))
+    return QkvError(name, _("damaged gzip file"), _("is the download complete?"))
 
 
 def no_text(where: str) -> QkvError:
-    return QkvError(where, _("no text in it"),
-                    _("an empty sentence has no vector; take the line out"))
+    return QkvError(
+        where, _("no text in it"), _("an empty sentence has no vector; take the line out")
+    )
 
 
 def write_text(path: str | Path, text: str) -> None:

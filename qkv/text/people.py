@@ -69,4 +69,8 @@ def _overlap(span: tuple[int, int, str], start: int, end: int) -> str:
     if start <= begin and stop <= end:
         return shown
     first, last = max(start, begin) - begin + 1, min(end, stop) - begin
-    return f"{shown}[{first}/{stop - begin}]" if first == last else f"{shown}[{first}-{last}/{stop - begin}]"
+    return (
+        f"{shown}[{first}/{stop - begin}]"
+        if first == last
+        else f"{shown}[{first}-{last}/{stop - begin}]"
+    )

@@ -24,30 +24,44 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 PATTERNS = {
     "r50k": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
-              r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDINGS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDINGS}?"
-             r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 # The numbers after the ranks that their makers gave to special tokens.
 _END = "<|endoftext|>"
-_SPECIALS = {50_256: {_END: 50_256}, 50_280: {_END: 50_256}, 100_256: {_END: 100_257}, 199_998: {_END: 199_999}}
+_SPECIALS = {
+    50_256: {_END: 50_256},
+    50_280: {_END: 50_256},
+    100_256: {_END: 100_257},
+    199_998: {_END: 199_999},
+}
 _SIGN = {byte: sign for sign, byte in BYTE_OF_SIGN.items()}
 
 
-def read_ranks(path: Path, pattern: str | None = None, specials: dict[str, int] | None = None) -> Tokenizer:
+def read_ranks(
+    path: Path, pattern: str | None = None, specials: dict[str, int] | None = None
+) -> Tokenizer:
     """A rank file as a Tokenizer; without `pattern` and `specials`, the size of the file tells whose it is."""
     ranks = _read(path)
     specials = _SPECIALS.get(len(ranks), {}) if specials is None else specials
-    pattern = pattern or ("r50k" if len(ranks) < 60_000 else "cl100k" if len(ranks) < 150_000 else "o200k")
+    pattern = pattern or (
+        "r50k" if len(ranks) < 60_000 else "cl100k" if len(ranks) < 150_000 else "o200k"
+    )
     if pattern not in PATTERNS:
-        raise QkvError("pattern", _("no pattern '{pattern}'", pattern=pattern), near_miss(pattern, PATTERNS))
+        raise QkvError(
+            "pattern", _("no pattern '{pattern}'", pattern=pattern), near_miss(pattern, PATTERNS)
+        )
     ids = {_shown(piece): rank for piece, rank in ranks.items()} | specials
     merges = [(_shown(a), _shown(b)) for a, b in _merges(ranks)]
     # Such files are looked up whole before merging, hence ignore_merges.
     core = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=True))
-    core.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(specials))
     return Tokenizer(core)
@@ -60,13 +74,18 @@ def _read(path: Path) -> dict[bytes, int]:
             piece, rank = line.split()
             ranks[base64.b64decode(piece, validate=True)] = int(rank)
         except (ValueError, binascii.Error):
-            raise QkvError(_("{path}, line {number}", path=path, number=number),
-                           _("not a piece in base64 and its rank"),
-                           _("give a tiktoken rank file")) from None
+            raise QkvError(
+                _("{path}, line {number}", path=path, number=number),
+                _("not a piece in base64 and its rank"),
+                _("give a tiktoken rank file"),
+            ) from None
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
-        raise QkvError(path, _("{n_missing} of the 256 bytes have no rank", n_missing=len(missing)),
-                       _("is the download complete?"))
+        raise QkvError(
+            path,
+            _("{n_missing} of the 256 bytes have no rank", n_missing=len(missing)),
+            _("is the download complete?"),
+        )
     return ranks
 
 
@@ -85,10 +104,12 @@ def _merged(piece: bytes, ranks: dict[bytes, int]) -> list[bytes]:
     """The bytes of a piece after all merges of a lower rank than its own."""
     parts = [bytes([byte]) for byte in piece]
     while len(parts) > 2:
-        rank, i = min((ranks.get(a + b, ranks[piece]), i) for i, (a, b) in enumerate(pairwise(parts)))
+        rank, i = min(
+            (ranks.get(a + b, ranks[piece]), i) for i, (a, b) in enumerate(pairwise(parts))
+        )
         if rank >= ranks[piece]:
             break
-        parts[i:i + 2] = [parts[i] + parts[i + 1]]
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
     return parts
 
 

@@ -49,7 +49,9 @@ def _add(total: Report, tokenizer: Tokenizer, texts: list[str]) -> None:
     total.characters += sum(map(len, texts))
     total.bytes += sum(len(text.encode(errors="replace")) for text in texts)
     total.tokens += sum(map(len, rows))
-    total.unknown += sum(row.count(tokenizer.unk_id) for row in rows) if tokenizer.unk_id is not None else 0
+    total.unknown += (
+        sum(row.count(tokenizer.unk_id) for row in rows) if tokenizer.unk_id is not None else 0
+    )
     total.unchanged += sum(map(str.__eq__, tokenizer.decode_batch(rows), texts))
 
 

@@ -7,9 +7,21 @@ Told in docs/tokenizers.md, "Formats".
 
 from typing import Any
 
-PARTS: dict[str, Any] = {"added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None}
-BPE: dict[str, Any] = {"unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-                       "byte_fallback": False, "ignore_merges": False}  # fmt: skip
+PARTS: dict[str, Any] = {
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": None,
+}
+BPE: dict[str, Any] = {
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
 BYTE_LEVEL = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
@@ -18,7 +30,13 @@ def completed(rules: dict[str, Any], kind: str) -> dict[str, Any]:
     whole = _byte_levels({**PARTS, **rules})
     model = {"type": kind, **whole["model"]}
     if kind == "BPE":
-        model = {**BPE, **model, "merges": [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"]]}
+        model = {
+            **BPE,
+            **model,
+            "merges": [
+                pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"]
+            ],
+        }
     return whole | {"model": model}
 
 
@@ -29,4 +47,7 @@ def _byte_levels(rule: Any) -> Any:
     if not isinstance(rule, dict):
         return rule
     told = BYTE_LEVEL | rule if rule.get("type") == "ByteLevel" else rule
-    return {name: part if name in ("vocab", "merges") else _byte_levels(part) for name, part in told.items()}
+    return {
+        name: part if name in ("vocab", "merges") else _byte_levels(part)
+        for name, part in told.items()
+    }

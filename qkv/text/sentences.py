@@ -11,7 +11,9 @@ from itertools import pairwise
 EASTERN = "\u2e80-\u303f\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
 _CLOSING = "[”’»」』）】》\"')\\]]*"
 # Chinese marks end a sentence wherever they stand; western ones before a space, the end or a Chinese character.
-_SENTENCE_END = re.compile(rf"(?:[。！？｡]+|…{{2,}}|[.!?…]+(?={_CLOSING}(?:\s|$|[{EASTERN}]))){_CLOSING}\s*")
+_SENTENCE_END = re.compile(
+    rf"(?:[。！？｡]+|…{{2,}}|[.!?…]+(?={_CLOSING}(?:\s|$|[{EASTERN}]))){_CLOSING}\s*"
+)
 _CLAUSE_END = re.compile(r"(?:[，；：、]|[,;:](?=\s)|\s[-–—](?=\s)|——)\s*")
 _WORD_END = re.compile(r"\s+")
 _ABBREVIATION = re.compile(
@@ -26,7 +28,9 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences("Dr. Li came. 他很累。“为什么？”她问。")
     ['Dr. Li came. ', '他很累。', '“为什么？”', '她问。']
     """
-    return _cut(text, (end.end() for end in _SENTENCE_END.finditer(text) if not _goes_on(text, end)))
+    return _cut(
+        text, (end.end() for end in _SENTENCE_END.finditer(text) if not _goes_on(text, end))
+    )
 
 
 def split_clauses(text: str) -> list[str]:
@@ -40,13 +44,17 @@ def split_words(text: str) -> list[str]:
 
 
 def split_to_fit(
-    text: str, size_of: Callable[[str], int], limit: int,
+    text: str,
+    size_of: Callable[[str], int],
+    limit: int,
     ways: Sequence[Callable[[str], list[str]]] = (split_clauses, split_words, list),
 ) -> list[str]:
     """Parts of at most `limit`, cut at clauses if that is enough, else between words, else between characters."""
     if size_of(text) <= limit or not ways:
         return [text]
-    parts = [small for part in ways[0](text) for small in split_to_fit(part, size_of, limit, ways[1:])]
+    parts = [
+        small for part in ways[0](text) for small in split_to_fit(part, size_of, limit, ways[1:])
+    ]
     return _packed(parts, size_of, limit)
 
 
@@ -67,7 +75,10 @@ def _goes_on(text: str, end: re.Match[str]) -> bool:
     """A full stop after an abbreviation, or before a small letter, ends nothing."""
     if not end.group().startswith("."):
         return False
-    return bool(_ABBREVIATION.search(text[: end.start() + 1][-12:])) or text[end.end() : end.end() + 1].islower()
+    return (
+        bool(_ABBREVIATION.search(text[: end.start() + 1][-12:]))
+        or text[end.end() : end.end() + 1].islower()
+    )
 
 
 def _cut(text: str, ends: Iterator[int]) -> list[str]:

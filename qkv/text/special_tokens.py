@@ -14,7 +14,7 @@ from qkv.text.tokenizer import Tokenizer
 class SpecialTokenIds:
     """Special token ids stored with a model, as in transformers' generation_config.json; None or (): not stored."""
 
-    start_id: int | None = None      # bos, or an encoder-decoder model's decoder_start_token_id
+    start_id: int | None = None  # bos, or an encoder-decoder model's decoder_start_token_id
     pad_id: int | None = None
     eos_ids: tuple[int, ...] = ()
 
@@ -50,8 +50,12 @@ class GenerationTokens:
 
 def added_template(tokenizer: Tokenizer) -> Template:
     """The special tokens that tokenizer.json's own post-processing template adds, found by encoding one word."""
-    texts = (text for wanted in (str.isalnum, str.strip) for id in range(tokenizer.vocab_size)
-             if wanted(text := tokenizer.decode([id])))  # special tokens decode to nothing
+    texts = (
+        text
+        for wanted in (str.isalnum, str.strip)
+        for id in range(tokenizer.vocab_size)
+        if wanted(text := tokenizer.decode([id]))
+    )  # special tokens decode to nothing
     word = next(texts, "")
     encoding = tokenizer.core.encode(word, add_special_tokens=True)
     own = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -65,7 +69,10 @@ def encoder_template(tokenizer: Tokenizer) -> Template:
     added = added_template(tokenizer)
     if added.size:
         return added
-    for before, after in ((tokenizer.cls_id, tokenizer.sep_id), (tokenizer.bos_id, tokenizer.eos_id)):
+    for before, after in (
+        (tokenizer.cls_id, tokenizer.sep_id),
+        (tokenizer.bos_id, tokenizer.eos_id),
+    ):
         if before is not None and after is not None:
             return Template((before,), (after,))
     return Template()
@@ -83,7 +90,9 @@ def decoder_start_id(tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED)
     return next((id for id in known if id is not None), None)
 
 
-def generation_tokens(tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED) -> GenerationTokens:
+def generation_tokens(
+    tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED
+) -> GenerationTokens:
     """The special tokens of a language model: the stored ids, else those of its tokenizer.
 
     A prompt begins with what tokenizer.json's template adds, else with a stored start token that is not eos as well:

@@ -38,10 +38,10 @@ class Model:
     pieces: tuple[Piece, ...] = ()
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
-    characters: bytes = b""       # SentencePiece's compiled table of replacements (its form of NFKC)
-    leading_space: bool = True    # a space is put before the text
-    single_spaces: bool = True    # runs of spaces become one, those at the ends go
-    suffix_space: bool = False    # the rare form that marks the ends of words
+    characters: bytes = b""  # SentencePiece's compiled table of replacements (its form of NFKC)
+    leading_space: bool = True  # a space is put before the text
+    single_spaces: bool = True  # runs of spaces become one, those at the ends go
+    suffix_space: bool = False  # the rare form that marks the ends of words
 
 
 def read_model(path: Path) -> Model:
@@ -53,11 +53,17 @@ def read_model(path: Path) -> Model:
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
         model = Model()
     if not any(piece.kind == UNKNOWN for piece in model.pieces):
-        raise QkvError(path, _("not a whole SentencePiece model"),
-                       _("is the download complete?"))
-    if model.algorithm not in (UNIGRAM, BPE) or model.suffix_space or any(p.kind == UNUSED for p in model.pieces):
-        raise QkvError(path, _("a SentencePiece model of a rare form"),
-                       _("BPE and unigram with spaces before words can be read"))
+        raise QkvError(path, _("not a whole SentencePiece model"), _("is the download complete?"))
+    if (
+        model.algorithm not in (UNIGRAM, BPE)
+        or model.suffix_space
+        or any(p.kind == UNUSED for p in model.pieces)
+    ):
+        raise QkvError(
+            path,
+            _("a SentencePiece model of a rare form"),
+            _("BPE and unigram with spaces before words can be read"),
+        )
     return model
 
 
@@ -68,8 +74,13 @@ def _parse(raw: bytes) -> Model:
         parts.setdefault(number, []).append(value)
     trained, normal = dict(_fields(b"".join(parts[2]))), dict(_fields(b"".join(parts[3])))
     return Model(
-        tuple(_piece(dict(_fields(piece))) for piece in parts[1]), trained.get(3, UNIGRAM), bool(trained.get(35, 0)),
-        normal.get(2, b""), bool(normal.get(3, 1)), bool(normal.get(4, 1)), bool(trained.get(24, 0)),
+        tuple(_piece(dict(_fields(piece))) for piece in parts[1]),
+        trained.get(3, UNIGRAM),
+        bool(trained.get(35, 0)),
+        normal.get(2, b""),
+        bool(normal.get(3, 1)),
+        bool(normal.get(4, 1)),
+        bool(trained.get(24, 0)),
     )
 
 
@@ -80,8 +91,12 @@ def convert(model: Model) -> tokenizers.Tokenizer:
     if cuts := _cuts(model):
         core.pre_tokenizer = cuts
     joined = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    core.decoder = decoders.Sequence([*joined, decoders.Strip(" ", left=1)] if model.leading_space else joined)
-    core.add_special_tokens([AddedToken(text, normalized=False) for text in _texts(model, UNKNOWN, CONTROL)])
+    core.decoder = decoders.Sequence(
+        [*joined, decoders.Strip(" ", left=1)] if model.leading_space else joined
+    )
+    core.add_special_tokens(
+        [AddedToken(text, normalized=False) for text in _texts(model, UNKNOWN, CONTROL)]
+    )
     return core
 
 
@@ -95,7 +110,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Any]]:
                 value, at = _varint(raw, at)
             case 2:
                 size, at = _varint(raw, at)
-                value, at = raw[at:at + size], at + size
+                value, at = raw[at : at + size], at + size
             case 5:
                 value, at = struct.unpack_from("<f", raw, at)[0], at + 4
             case 1:
@@ -125,19 +140,36 @@ def _bpe(model: Model) -> models.BPE:
     """SentencePiece merges the two neighbours whose union scores highest; so its merges are all cuts of all pieces."""
     ids = {piece.text: id for id, piece in enumerate(model.pieces)}
     mergeable = {piece.text: piece.score for piece in model.pieces if piece.kind == NORMAL}
-    merges = sorted((-score, ids[text[:i]], ids[text[i:]]) for text, score in mergeable.items()
-                    for i in range(1, len(text)) if text[:i] in mergeable and text[i:] in mergeable)
+    merges = sorted(
+        (-score, ids[text[:i]], ids[text[i:]])
+        for text, score in mergeable.items()
+        for i in range(1, len(text))
+        if text[:i] in mergeable and text[i:] in mergeable
+    )
     pairs = [(model.pieces[a].text, model.pieces[b].text) for _, a, b in merges]
-    return models.BPE(ids, pairs, unk_token=_unknown(model).text, fuse_unk=True, byte_fallback=model.byte_fallback,
-                      ignore_merges=bool(_texts(model, USER_DEFINED)))  # those are cut out and looked up whole
+    return models.BPE(
+        ids,
+        pairs,
+        unk_token=_unknown(model).text,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+        ignore_merges=bool(_texts(model, USER_DEFINED)),
+    )  # those are cut out and looked up whole
 
 
 def _unigram(model: Model) -> models.Unigram:
     best = max(piece.score for piece in model.pieces if piece.kind == NORMAL)
     # What the person has defined always wins: SentencePiece scores it so, a little below its length in best pieces.
-    scores = [len(piece.text) * best - 0.1 if piece.kind == USER_DEFINED else piece.score for piece in model.pieces]
+    scores = [
+        len(piece.text) * best - 0.1 if piece.kind == USER_DEFINED else piece.score
+        for piece in model.pieces
+    ]
     texts = [piece.text for piece in model.pieces]
-    return models.Unigram(list(zip(texts, scores, strict=True)), texts.index(_unknown(model).text), model.byte_fallback)
+    return models.Unigram(
+        list(zip(texts, scores, strict=True)),
+        texts.index(_unknown(model).text),
+        model.byte_fallback,
+    )
 
 
 def _unknown(model: Model) -> Piece:
@@ -149,7 +181,10 @@ def _normalizers(model: Model) -> list[normalizers.Normalizer]:
     if model.characters:
         steps.append(normalizers.Precompiled(model.characters))
     if model.single_spaces:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
     if model.leading_space:
         steps.append(normalizers.Prepend(SPACE))
     return [*steps, normalizers.Replace(" ", SPACE)]
@@ -163,10 +198,16 @@ def _cuts(model: Model) -> pre_tokenizers.PreTokenizer | None:
     """
     defined = sorted(_texts(model, USER_DEFINED), key=len, reverse=True)
     if model.algorithm == BPE:
-        return pre_tokenizers.Split(Regex("|".join(map(re.escape, defined))), "isolated") if defined else None
+        return (
+            pre_tokenizers.Split(Regex("|".join(map(re.escape, defined))), "isolated")
+            if defined
+            else None
+        )
     hidden = [text for text in _texts(model, UNKNOWN, CONTROL) if len(text) > 1]
     cuts = [f"(?<={re.escape(text[:-1])}){re.escape(text[-1])}" for text in hidden]
-    return pre_tokenizers.Split(Regex("|".join([*cuts, "(?<=<0x[0-9A-F][0-9A-F])>"])), "merged_with_next")
+    return pre_tokenizers.Split(
+        Regex("|".join([*cuts, "(?<=<0x[0-9A-F][0-9A-F])>"])), "merged_with_next"
+    )
 
 
 def _texts(model: Model, *kinds: int) -> list[str]:

@@ -28,12 +28,15 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[Step]:
     """The smallest pieces, then every merge in order; the last step holds the tokens of encode(word)."""
     model = tokenizer.rules["model"]
     if model["type"] != "BPE":
-        raise QkvError(_("tokenizer"), _("{type} has no merges", type=model['type']),
-                       _("use a BPE tokenizer"))
+        raise QkvError(
+            _("tokenizer"), _("{type} has no merges", type=model["type"]), _("use a BPE tokenizer")
+        )
     ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"], start=1)}
     words = [_start(model, part) for part in _parts(tokenizer, word)]
     steps = [Step(None, None, list(chain.from_iterable(words)))]
-    while found := [(ranks[pair], pair) for pieces in words for pair in pairwise(pieces) if pair in ranks]:
+    while found := [
+        (ranks[pair], pair) for pieces in words for pair in pairwise(pieces) if pair in ranks
+    ]:
         rank, pair = min(found)
         words = [_merged(pieces, pair) for pieces in words]
         steps.append(Step(pair, rank, list(chain.from_iterable(words))))
@@ -44,7 +47,11 @@ def _parts(tokenizer: Tokenizer, text: str) -> list[str]:
     """The text as it is after normalizing and cutting; no merge crosses a cut."""
     text, core = mend_surrogates(text), tokenizer.core
     text = core.normalizer.normalize_str(text) if core.normalizer else text
-    return [part for part, _ in core.pre_tokenizer.pre_tokenize_str(text)] if core.pre_tokenizer else [text]
+    return (
+        [part for part, _ in core.pre_tokenizer.pre_tokenize_str(text)]
+        if core.pre_tokenizer
+        else [text]
+    )
 
 
 def _start(model: dict[str, Any], part: str) -> list[str]:

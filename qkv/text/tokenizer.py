@@ -34,29 +34,43 @@ SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-_SPACE = next(sign for sign, byte in BYTE_OF_SIGN.items() if byte == 0x20)  # how byte-level vocabularies write a space
+_SPACE = next(
+    sign for sign, byte in BYTE_OF_SIGN.items() if byte == 0x20
+)  # how byte-level vocabularies write a space
 
 
 class Tokenizer:
     """A vocabulary and the rules that turn text into its ids: ids = tokenizer.encode("low"); tokenizer.decode(ids)."""
 
     def __init__(self, core: tokenizers.Tokenizer, description: str = ""):
-        self._json = description or core.to_str()  # scores change a little when the library reads and writes them
-        core.encode_special_tokens = True  # the library's way to say: the text of a special token is text
+        self._json = (
+            description or core.to_str()
+        )  # scores change a little when the library reads and writes them
+        core.encode_special_tokens = (
+            True  # the library's way to say: the text of a special token is text
+        )
         core.no_padding()
         core.no_truncation()
         self.core = core
         self._others: dict[tuple[float, bool], tokenizers.Tokenizer] = {}
         self.vocab_size: int = 1 + max(core.get_vocab().values(), default=-1)
-        self.special_ids = {token.content: id for id, token in core.get_added_tokens_decoder().items() if token.special}
-        self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(self._special, ("pad", "unk", "bos", "eos"))
+        self.special_ids = {
+            token.content: id
+            for id, token in core.get_added_tokens_decoder().items()
+            if token.special
+        }
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(
+            self._special, ("pad", "unk", "bos", "eos")
+        )
         self.cls_id, self.sep_id, self.mask_id = map(self._special, ("cls", "sep", "mask"))
 
     def encode(self, text: str, dropout: float = 0.0, parse_special: bool = False) -> list[int]:
         """The ids of a text; special tokens written in it are plain text unless `parse_special`."""
         return self.encode_batch([text], dropout, parse_special)[0]
 
-    def encode_batch(self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False
+    ) -> list[list[int]]:
         """The ids of many texts; `dropout` is the share of merges left out by chance, to vary training (BPE only)."""
         texts, core = list(texts), self._core(dropout, parse_special)
         if not parse_special and self._may_cut and max(map(len, texts), default=0) > BLOCK:
@@ -69,10 +83,21 @@ class Tokenizer:
         """For each id of encode(text), the characters of the original text it stands for: text[start:end]."""
         start, found = 0, []
         for block in blocks(mend_surrogates(text)) if self._may_cut else [mend_surrogates(text)]:
-            found += [(start + a, start + b) for a, b in self.core.encode(block, add_special_tokens=False).offsets]
+            found += [
+                (start + a, start + b)
+                for a, b in self.core.encode(block, add_special_tokens=False).offsets
+            ]
             start += len(block)
-        if self.adds_prefix_space and len(found) > 1 and found[1][0] == 0 and self.tokens(self.encode(text)[:1]) == [_SPACE]:
-            found[0] = (0, 0)  # the prefix space alone stands for no character; the library gives it the first one
+        if (
+            self.adds_prefix_space
+            and len(found) > 1
+            and found[1][0] == 0
+            and self.tokens(self.encode(text)[:1]) == [_SPACE]
+        ):
+            found[0] = (
+                0,
+                0,
+            )  # the prefix space alone stands for no character; the library gives it the first one
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -81,7 +106,9 @@ class Tokenizer:
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """The texts of many rows of ids."""
-        return self.core.decode_batch([list(map(int, row)) for row in rows], skip_special_tokens=True)
+        return self.core.decode_batch(
+            [list(map(int, row)) for row in rows], skip_special_tokens=True
+        )
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The pieces as they stand in the vocabulary."""
@@ -93,7 +120,9 @@ class Tokenizer:
 
     def shown(self, pieces: Iterable[str]) -> list[str]:
         """Pieces of the vocabulary as a person reads them."""
-        return readable([piece if piece in self.special_ids else self._bytes(piece) for piece in pieces])
+        return readable(
+            [piece if piece in self.special_ids else self._bytes(piece) for piece in pieces]
+        )
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json: the vocabulary, the merges and every choice, readable by the `tokenizers` library."""
@@ -141,7 +170,10 @@ class Tokenizer:
         return "ByteLevel" in json.dumps(self.rules["decoder"])
 
     def _special(self, role: str) -> int | None:
-        return next((self.special_ids[name] for name in SPECIAL_TOKENS[role] if name in self.special_ids), None)
+        return next(
+            (self.special_ids[name] for name in SPECIAL_TOKENS[role] if name in self.special_ids),
+            None,
+        )
 
     def _bytes(self, piece: str) -> bytes | str:
         """The bytes a piece stands for where pieces are bytes; else the piece."""
@@ -169,11 +201,13 @@ class Tokenizer:
 
     def _check_dropout(self, dropout: float) -> None:
         if not 0 <= dropout <= 1:
-            raise QkvError("dropout", _("{dropout} is not a share", dropout=dropout),
-                           _("choose between 0 and 1"))
+            raise QkvError(
+                "dropout",
+                _("{dropout} is not a share", dropout=dropout),
+                _("choose between 0 and 1"),
+            )
         if not isinstance(self.core.model, models.BPE):
-            raise QkvError("dropout", _("only BPE has merges to leave out"),
-                           _("use 0"))
+            raise QkvError("dropout", _("only BPE has merges to leave out"), _("use 0"))
 
 
 def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
@@ -190,10 +224,17 @@ def _unreadable(path: Path, text: str, reason: str) -> QkvError:
         rules = json.loads(text)
     except json.JSONDecodeError as error:
         where = _("line {lineno}, column {colno}", lineno=error.lineno, colno=error.colno)
-        return QkvError(path, _("damaged JSON ({where})", where=where),
-                        _("is the download complete?"))
+        return QkvError(
+            path, _("damaged JSON ({where})", where=where), _("is the download complete?")
+        )
     if not isinstance(rules, dict) or "model" not in rules:
-        return QkvError(path, _("JSON, but not a tokenizer"),
-                        _("give a tokenizer.json of qkv or the tokenizers library"))
-    return QkvError(path, _("not a whole tokenizer ({reason})", reason=reason),
-                    _("write it again with the program it comes from"))
+        return QkvError(
+            path,
+            _("JSON, but not a tokenizer"),
+            _("give a tokenizer.json of qkv or the tokenizers library"),
+        )
+    return QkvError(
+        path,
+        _("not a whole tokenizer ({reason})", reason=reason),
+        _("write it again with the program it comes from"),
+    )

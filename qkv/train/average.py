@@ -20,7 +20,11 @@ class Ema:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        torch._foreach_lerp_(list(self.weights.values()), [one.detach() for one in model.parameters()], 1 - self.decay)
+        torch._foreach_lerp_(
+            list(self.weights.values()),
+            [one.detach() for one in model.parameters()],
+            1 - self.decay,
+        )
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Go on from a saved average; in the model's order, for files keep names sorted."""

@@ -22,12 +22,13 @@ from qkv.train.task import Task
 @dataclass(frozen=True)
 class Facts:
     """What a model card tells, each table as name -> value."""
+
     folder: str
     data: Mapping[str, object]
     model: Mapping[str, object]
     training: Mapping[str, object]
-    scores: Mapping[str, str]   # what was measured -> its lines
-    example: tuple[str, str]    # a text and what this model makes of it
+    scores: Mapping[str, str]  # what was measured -> its lines
+    example: tuple[str, str]  # a text and what this model makes of it
     command: str = "translate"  # or generate, or embed
     options: Mapping[str, object] = field(default_factory=dict)  # with which settings it made that
 
@@ -36,14 +37,27 @@ def write_card(folder: Path, task: Task, use: Callable[..., Any]) -> str:
     """Ask the task for its last word on the published model, and write down what it is and how good it is."""
     recipe, spec, final = task.recipe, task.spec, task.final(use)
     entries = read_metrics(folder / METRICS)
-    depth = " + ".join(str(_depth(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None)
+    depth = " + ".join(
+        str(_depth(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None
+    )
     facts = Facts(
-        folder=str(folder), data=final.data,
-        model={_("parameters"): sum(parameters(spec).values()), "d_model": spec.d_model, _("layers"): depth},
-        training={_("steps"): entries[-1]["step"] if entries else recipe.steps, _("optimiser"): recipe.optimizer,
-                  _("seconds"): round(entries[-1]["seconds"]) if entries else 0},
-        scores=final.scores, example=final.example, command=use_of(task), options=final.options,
-    )  # fmt: skip
+        folder=str(folder),
+        data=final.data,
+        model={
+            _("parameters"): sum(parameters(spec).values()),
+            "d_model": spec.d_model,
+            _("layers"): depth,
+        },
+        training={
+            _("steps"): entries[-1]["step"] if entries else recipe.steps,
+            _("optimiser"): recipe.optimizer,
+            _("seconds"): round(entries[-1]["seconds"]) if entries else 0,
+        },
+        scores=final.scores,
+        example=final.example,
+        command=use_of(task),
+        options=final.options,
+    )
     write_text(folder / "README.md", model_card(facts))
     draw_curves(folder / METRICS)
     return "\n".join(final.scores.values())
@@ -86,14 +100,21 @@ def _console(facts: Facts) -> str:
     start = f"$ qkv {facts.command} {shlex.quote(facts.folder)}"
     if facts.command == "embed":
         return f"{start} sentences.txt --out vectors.npy"
-    options = "".join(f" --{name.replace('_', '-')} {value}" for name, value in facts.options.items())
+    options = "".join(
+        f" --{name.replace('_', '-')} {value}" for name, value in facts.options.items()
+    )
     return f"{start} {shlex.quote(source)}{options}\n{source + target if facts.command == 'generate' else target}"
 
 
 def _python(facts: Facts) -> str:
     source, target = facts.example
     name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[facts.command]
-    given = ", ".join([json.dumps([source], ensure_ascii=False), *(f"{name}={value!r}" for name, value in facts.options.items())])
+    given = ", ".join(
+        [
+            json.dumps([source], ensure_ascii=False),
+            *(f"{name}={value!r}" for name, value in facts.options.items()),
+        ]
+    )
     gives = f"[{target}]" if facts.command == "embed" else [target]
     return f"import qkv\n{name} = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n{name}({given})  # {gives}"
 
@@ -104,4 +125,8 @@ def _table(facts: Mapping[str, object]) -> str:
 
 
 def _cell(value: object) -> str:
-    return (f"{value:,}" if isinstance(value, int) else str(value)).replace("|", "\\|").replace("\n", " ")
+    return (
+        (f"{value:,}" if isinstance(value, int) else str(value))
+        .replace("|", "\\|")
+        .replace("\n", " ")
+    )

@@ -31,15 +31,21 @@ def contrastive_loss(vectors: Tensor, pairs: Tensor, meaning: Tensor, temperatur
     blocks = torch.arange(len(vectors), device=vectors.device).split(ROWS)
     # The table of all with all is quadratic: that of a large batch is not kept for the gradient, but worked out again.
     again = torch.is_grad_enabled() and len(blocks) > 1
-    wrong = torch.cat([checkpoint(_wrong, rows, vectors, meaning, temperature, use_reentrant=False) if again
-                       else _wrong(rows, vectors, meaning, temperature) for rows in blocks])
-    partner = (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(dim=1) / temperature   # (n,)
+    wrong = torch.cat(
+        [
+            checkpoint(_wrong, rows, vectors, meaning, temperature, use_reentrant=False)
+            if again
+            else _wrong(rows, vectors, meaning, temperature)
+            for rows in blocks
+        ]
+    )
+    partner = (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(dim=1) / temperature  # (n,)
     return F.softplus(wrong[pairs] - partner[:, None]).sum() / 2
 
 
 def _wrong(rows: Tensor, vectors: Tensor, meaning: Tensor, temperature: float) -> Tensor:
     """log sum exp of the scores of all wrong answers to these sentences, (rows,)."""
-    scores = vectors[rows] @ vectors.T / temperature                            # (rows, sentences)
+    scores = vectors[rows] @ vectors.T / temperature  # (rows, sentences)
     return scores.masked_fill(meaning[rows][:, None] == meaning, NEVER).logsumexp(dim=1)
 
 
@@ -48,10 +54,15 @@ class Chunks:
     """Sentences sorted by length and cut into tensors that need little padding, whatever the batch; and the way back."""
 
     ids: tuple[Tensor, ...]  # each (rows, length)
-    back: Tensor             # (sentences,): where each sentence stands among the sorted ones
+    back: Tensor  # (sentences,): where each sentence stands among the sorted ones
     pad: int
 
-    def vectors(self, encode: Callable[[Tensor, Tensor | None], Tensor], device: torch.device, recompute: bool) -> Tensor:
+    def vectors(
+        self,
+        encode: Callable[[Tensor, Tensor | None], Tensor],
+        device: torch.device,
+        recompute: bool,
+    ) -> Tensor:
         """(sentences, d_model), in the order in which they were given.
 
         With `recompute` a chunk keeps its ids alone; what its gradient needs is worked out again when its turn comes,
@@ -62,13 +73,15 @@ class Chunks:
             real = ids.ne(self.pad)
             given = ids.to(device), None if bool(real.all()) else real.to(device)
             again = recompute and torch.is_grad_enabled()
-            parts.append(checkpoint(encode, *given, use_reentrant=False) if again else encode(*given))
+            parts.append(
+                checkpoint(encode, *given, use_reentrant=False) if again else encode(*given)
+            )
         return torch.cat(parts).index_select(0, self.back.to(device))
 
 
 def cut_chunks(rows: Sequence[np.ndarray], size: int, pad: int) -> Chunks:
     """Chunks of `size` sentences, the shortest first."""
-    order = np.argsort([len(row) for row in rows], kind="stable")               # (sentences,)
+    order = np.argsort([len(row) for row in rows], kind="stable")  # (sentences,)
     starts = range(0, len(rows), size)
     ids = tuple(collate([rows[i] for i in order[start : start + size]], pad) for start in starts)
     return Chunks(ids, torch.from_numpy(np.argsort(order, kind="stable")), pad)
@@ -80,7 +93,9 @@ def meanings(sentences: Sequence[np.ndarray], groups: Sequence[int]) -> Tensor:
     >>> meanings([np.array(text) for text in ([1], [2], [3], [2], [4])], [0, 0, 1, 1, 2]).tolist()
     [0, 0, 0, 0, 2]
     """
-    same = list(range(max(groups, default=-1) + 1))  # each group points to one of the same meaning, or to itself
+    same = list(
+        range(max(groups, default=-1) + 1)
+    )  # each group points to one of the same meaning, or to itself
     found: dict[bytes, int] = {}
     for row, group in zip(sentences, groups, strict=True):
         other = _root(same, found.setdefault(np.asarray(row, np.int64).tobytes(), group))

@@ -50,7 +50,7 @@ class MeaningBatch:
     """Sentences to be encoded, which two of them mean the same, and what each means."""
 
     chunks: Chunks
-    pairs: Tensor    # (pairs, 2): places among the sentences
+    pairs: Tensor  # (pairs, 2): places among the sentences
     meaning: Tensor  # (sentences,)
 
 
@@ -59,16 +59,33 @@ class Embedding:
 
     goal: str | None = "rank1"
 
-    def __init__(self, recipe: EmbedRecipe, train: GroupData, valid: GroupData, plain: Store | None, tokenizer: Tokenizer):
-        self.recipe, self.train, self.valid, self.plain, self.tokenizer = recipe, train, valid, plain, tokenizer
+    def __init__(
+        self,
+        recipe: EmbedRecipe,
+        train: GroupData,
+        valid: GroupData,
+        plain: Store | None,
+        tokenizer: Tokenizer,
+    ):
+        self.recipe, self.train, self.valid, self.plain, self.tokenizer = (
+            recipe,
+            train,
+            valid,
+            plain,
+            tokenizer,
+        )
         assert tokenizer.pad_id is not None
         self.pad, self.frame = tokenizer.pad_id, encoder_template(tokenizer)
         self.room = self.spec.max_len - self.frame.size
-        self.plan = GroupPlan(train.groups.members.lengths, recipe.batch_pairs, recipe.seed, recipe.views)
+        self.plan = GroupPlan(
+            train.groups.members.lengths, recipe.batch_pairs, recipe.seed, recipe.views
+        )
         if plain is not None:
             lengths = plain.lengths + self.frame.size
             self.masking = Masking(tokenizer, recipe.mask_share, recipe.whole_words)
-            self.text_plan = BatchPlan(lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len)
+            self.text_plan = BatchPlan(
+                lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len
+            )
 
     @property
     def prelude(self) -> int:
@@ -78,7 +95,9 @@ class Embedding:
     @cached_property
     def spec(self) -> Spec:
         """The encoder to train; only one that guesses tokens needs a head to name them."""
-        return embedding_spec(self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0)
+        return embedding_spec(
+            self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0
+        )
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -109,13 +128,24 @@ class Embedding:
     def _meanings(self, rows: np.ndarray, places: np.ndarray) -> MeaningBatch:
         """The batch of these groups; `places` (groups, views) says which sentences speak for each."""
         groups = self.train.groups
-        chosen = [members[own[own >= 0]] for members, own in zip(groups.members.take(rows), places, strict=True)]
-        odd = np.concatenate(groups.negatives.take(rows))                       # a meaning of its own each
+        chosen = [
+            members[own[own >= 0]]
+            for members, own in zip(groups.members.take(rows), places, strict=True)
+        ]
+        odd = np.concatenate(groups.negatives.take(rows))  # a meaning of its own each
         sentences = self._framed(self.train.ids.take(np.concatenate([*chosen, odd])))
-        owners = [group for group, some in enumerate(chosen) for _ in some] + [len(rows) + place for place in range(len(odd))]
+        owners = [group for group, some in enumerate(chosen) for _ in some] + [
+            len(rows) + place for place in range(len(odd))
+        ]
         ends = np.cumsum([0, *map(len, chosen)]).tolist()
-        pairs = [pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)]
-        return MeaningBatch(cut_chunks(sentences, self.recipe.chunk, self.pad), torch.tensor(pairs), meanings(sentences, owners))
+        pairs = [
+            pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)
+        ]
+        return MeaningBatch(
+            cut_chunks(sentences, self.recipe.chunk, self.pad),
+            torch.tensor(pairs),
+            meanings(sentences, owners),
+        )
 
     def _framed(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Each sentence as the encoder reads it, cut to what it can read."""
@@ -133,7 +163,11 @@ class Embedding:
     # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
     def loss(self, model: Transformer, batch: Masked | MeaningBatch) -> Tensor:
         """Summed over all that is predicted."""
-        return self._masked_loss(model, batch) if isinstance(batch, Masked) else self._contrast(model, batch)
+        return (
+            self._masked_loss(model, batch)
+            if isinstance(batch, Masked)
+            else self._contrast(model, batch)
+        )
 
     def _masked_loss(self, model: Transformer, batch: Masked) -> Tensor:
         device = model.embed.weight.device
@@ -143,13 +177,18 @@ class Embedding:
 
     def _contrast(self, model: Transformer, batch: MeaningBatch) -> Tensor:
         device = model.embed.weight.device
-        vectors = batch.chunks.vectors(self._encoder(model), device, self.recipe.recompute)  # (sentences, d_model)
+        vectors = batch.chunks.vectors(
+            self._encoder(model), device, self.recipe.recompute
+        )  # (sentences, d_model)
         return contrastive_loss(vectors, batch.pairs, batch.meaning, self.recipe.temperature)
 
     def _encoder(self, model: Transformer) -> Callable[[Tensor, Tensor | None], Tensor]:
         """ids to vectors of length one."""
+
         def encode(ids: Tensor, real: Tensor | None) -> Tensor:
-            return F.normalize(pool(model.encode(ids, real).states, real, self.recipe.pooling), dim=-1)
+            return F.normalize(
+                pool(model.encode(ids, real).states, real, self.recipe.pooling), dim=-1
+            )
 
         return encode
 
@@ -157,12 +196,17 @@ class Embedding:
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:
         """How often the first sentence of a held-out group finds the second among all, and the other way round."""
-        vectors = self._held_out(model)                                         # (2 groups, d_model)
+        vectors = self._held_out(model)  # (2 groups, d_model)
         there, back = found(*(side.cpu().numpy() for side in vectors.chunk(2)))
         n = len(vectors) // 2
-        pairs = torch.arange(n)[:, None] + torch.tensor([0, n])                 # (groups, 2)
+        pairs = torch.arange(n)[:, None] + torch.tensor([0, n])  # (groups, 2)
         loss = contrastive_loss(vectors, pairs, torch.arange(n).repeat(2), self.recipe.temperature)
-        figures = {"loss": float(loss) / n, "rank1": (there + back) / 2, "rank1_forth": there, "rank1_back": back}
+        figures = {
+            "loss": float(loss) / n,
+            "rank1": (there + back) / 2,
+            "rank1_forth": there,
+            "rank1_back": back,
+        }
         return figures | self._held_out_tokens(model)
 
     def _held_out(self, model: Transformer) -> Tensor:
@@ -178,9 +222,13 @@ class Embedding:
         if self.plain is None:
             return {}
         total = count = 0.0
-        rows = np.array_split(np.arange(len(self.valid.ids)), max(1, len(self.valid.ids) // self.recipe.chunk))
+        rows = np.array_split(
+            np.arange(len(self.valid.ids)), max(1, len(self.valid.ids) // self.recipe.chunk)
+        )
         for number, some in enumerate(rows[:VALID_MASKED]):
-            batch = self.masking(self._collated(self.valid.ids.take(some)), torch.Generator().manual_seed(number))
+            batch = self.masking(
+                self._collated(self.valid.ids.take(some)), torch.Generator().manual_seed(number)
+            )
             total += float(self._masked_loss(model, batch))
             count += float(batch.chosen.sum())
         return {"masked_loss": total / max(1.0, count)}
@@ -188,15 +236,27 @@ class Embedding:
     def final(self, use: Callable[..., Any]) -> Final:
         """Ask the published model, as people do, which held-out sentence belongs to which."""
         groups = self.valid.groups
-        firsts, seconds = (groups.texts.take(groups.members[row][side] for row in range(len(groups))) for side in (0, 1))
+        firsts, seconds = (
+            groups.texts.take(groups.members[row][side] for row in range(len(groups)))
+            for side in (0, 1)
+        )
         first, second = use(firsts), use(seconds)
         there, back = found(first, second)
-        told = _("rank 1 among {n_groups:,}: {there:.1%} there, {back:.1%} back", n_groups=len(groups), there=there, back=back)
+        told = _(
+            "rank 1 among {n_groups:,}: {there:.1%} there, {back:.1%} back",
+            n_groups=len(groups),
+            there=there,
+            back=back,
+        )
         nearest = seconds[int((first[0] @ second.T).argmax())]
         shown = ", ".join(f"{number:.3f}" for number in first[0][:4])
         return Final(
-            data={_("groups"): len(self.train.groups), _("sentences"): len(self.train.ids),
-                  _("held out"): len(groups), _("vocabulary"): self.spec.vocab_size},
+            data={
+                _("groups"): len(self.train.groups),
+                _("sentences"): len(self.train.ids),
+                _("held out"): len(groups),
+                _("vocabulary"): self.spec.vocab_size,
+            },
             scores={_("held out, nearest by cosine"): f"{told}\n{firsts[0]}\n-> {nearest}"},
             example=(firsts[0], f"[{shown}, ...]"),
         )

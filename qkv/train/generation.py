@@ -21,8 +21,8 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.task import Final, new_model
 
-NOBODY = -1    # beside the last target of a shorter row; no vocabulary has it
-PROMPT = 24    # characters of the held-out text that the card's example goes on from
+NOBODY = -1  # beside the last target of a shorter row; no vocabulary has it
+PROMPT = 24  # characters of the held-out text that the card's example goes on from
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,21 @@ class Generation:
     goal: str | None = None  # the loss
     prelude = 0
 
-    def __init__(self, recipe: GenerateRecipe, windows: Windows, valid: HeldOut, tokenizer: Tokenizer, start: Start):
-        self.recipe, self.windows, self.valid, self.tokenizer, self.start = recipe, windows, valid, tokenizer, start
+    def __init__(
+        self,
+        recipe: GenerateRecipe,
+        windows: Windows,
+        valid: HeldOut,
+        tokenizer: Tokenizer,
+        start: Start,
+    ):
+        self.recipe, self.windows, self.valid, self.tokenizer, self.start = (
+            recipe,
+            windows,
+            valid,
+            tokenizer,
+            start,
+        )
         assert tokenizer.eos_id is not None
         self.eos = tokenizer.eos_id
 
@@ -80,7 +93,10 @@ class Generation:
     def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> WindowBatch:
         """A micro-batch: a pure function of the recipe's seed and these numbers."""
         rows = self.windows.rows(micro_step, rank, world)
-        return WindowBatch(collate([row[:-1] for row in rows], self.eos), collate([row[1:] for row in rows], NOBODY))
+        return WindowBatch(
+            collate([row[:-1] for row in rows], self.eos),
+            collate([row[1:] for row in rows], NOBODY),
+        )
 
     def sizes(self, batch: WindowBatch) -> tuple[int, int]:
         predicted = int(batch.asked.ne(NOBODY).sum())
@@ -91,22 +107,36 @@ class Generation:
         device, real = model.embed.weight.device, batch.asked.ne(NOBODY)
         # Shorter rows are padded on the right, where the causal mask hides it; its own places are left out of the loss.
         stream = model.decode(batch.given.to(device))
-        return model.loss(stream, batch.asked.to(device), None if bool(real.all()) else real.to(device))
+        return model.loss(
+            stream, batch.asked.to(device), None if bool(real.all()) else real.to(device)
+        )
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """The whole held-out text, every token once, each with half a context or more before it."""
         found = self.measured(model)
-        return {"loss": found.nats_per_token, "perplexity": found.value, "bits_per_byte": found.bits_per_byte}
+        return {
+            "loss": found.nats_per_token,
+            "perplexity": found.value,
+            "bits_per_byte": found.bits_per_byte,
+        }
 
     def measured(self, model: Transformer) -> TextPerplexity:
         """Documents that are learned separately are measured separately: no token sees another document."""
         if self.recipe.separate_documents:
-            return documents_perplexity(model, self.valid.ids, self.valid.bytes, self.recipe.context, self.eos)
-        return text_perplexity(model, self.valid.ids, self.valid.bytes, self.recipe.context, first=self.eos)
+            return documents_perplexity(
+                model, self.valid.ids, self.valid.bytes, self.recipe.context, self.eos
+            )
+        return text_perplexity(
+            model, self.valid.ids, self.valid.bytes, self.recipe.context, first=self.eos
+        )
 
     def _prompt(self, room: int) -> str:
         """The first words of the held-out text, as many as a model reads that has room for so many tokens."""
-        words = self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist()).strip().split("\n")[0][:PROMPT]
+        words = (
+            self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist())
+            .strip()
+            .split("\n")[0][:PROMPT]
+        )
         while words and len(self.tokenizer.encode(words)) > room:
             words = words[:-1]
         return words
@@ -115,12 +145,19 @@ class Generation:
         """The published model's figures on the held-out text, and how it goes on from the first words of it."""
         found = self.measured(use.model)
         prompt = self._prompt(use.context - len(use.begin))
-        numbers = (f"{found.nats_per_token:.4f} nats/token  perplexity {found.value:.2f}  "
-                   f"{found.bits_per_byte:.4f} bits/byte")
+        numbers = (
+            f"{found.nats_per_token:.4f} nats/token  perplexity {found.value:.2f}  "
+            f"{found.bits_per_byte:.4f} bits/byte"
+        )
         options = {"max_new_tokens": 60, "temperature": 0.8, "top_k": 40, "seed": self.recipe.seed}
         return Final(
-            data={_("tokens held out"): found.tokens, _("bytes held out"): found.bytes,
-                  _("vocabulary"): self.spec.vocab_size, _("context"): self.recipe.context},
+            data={
+                _("tokens held out"): found.tokens,
+                _("bytes held out"): found.bytes,
+                _("vocabulary"): self.spec.vocab_size,
+                _("context"): self.recipe.context,
+            },
             scores={_("held out"): numbers},
-            example=(prompt, use(prompt, **options)), options=options,
-        )  # fmt: skip
+            example=(prompt, use(prompt, **options)),
+            options=options,
+        )

@@ -26,8 +26,11 @@ def locked(run_folder: str | Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise QkvError(folder, _("cannot be used ({strerror})", strerror=error.strerror),
-                       _("choose another --out")) from error
+        raise QkvError(
+            folder,
+            _("cannot be used ({strerror})", strerror=error.strerror),
+            _("choose another --out"),
+        ) from error
     _held.add(descriptor)
     try:
         take(descriptor, folder)
@@ -53,7 +56,9 @@ def take(descriptor: int, folder: Path) -> None:
 def release(descriptor: int) -> None:
     if descriptor in _held:
         _held.remove(descriptor)
-        os.close(descriptor)  # the file stays: deleting it could take the lock from one who has just opened it
+        os.close(
+            descriptor
+        )  # the file stays: deleting it could take the lock from one who has just opened it
 
 
 def forget_in_child() -> None:

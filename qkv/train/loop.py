@@ -50,13 +50,22 @@ KEPT = 3  # checkpoints kept besides the best one
 class Trainer:
     """One run in one folder, from its beginning or from a checkpoint."""
 
-    def __init__(self, task: Task, recipe: Recipe, folder: Path, resumed: State | None = None, clock: Clock = time.monotonic):
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        folder: Path,
+        resumed: State | None = None,
+        clock: Clock = time.monotonic,
+    ):
         self.task, self.recipe, self.folder, self.clock = task, recipe, folder, clock
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
         self.model = task.begin().to(recipe.device)
-        self.has_experts = any(isinstance(module, ExpertFeedForward) for module in self.model.modules())
+        self.has_experts = any(
+            isinstance(module, ExpertFeedForward) for module in self.model.modules()
+        )
         self.optimizers = make_optimizers(self.model, recipe)
         self.ema = Ema(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress(goal=task.goal)
@@ -82,7 +91,9 @@ class Trainer:
         """The gradients of the first micro-batch, thrown away again."""
         statistics = [buffer.clone() for buffer in self.model.buffers()]
         batch = self.task.batch(0)
-        with torch.compiler.set_stance("force_eager"):  # compiled code depends on the number of threads
+        with torch.compiler.set_stance(
+            "force_eager"
+        ):  # compiled code depends on the number of threads
             self.gradients([batch], self.task.sizes(batch)[0])
         self.model.zero_grad(set_to_none=True)
         for buffer, before in zip(self.model.buffers(), statistics, strict=True):
@@ -91,15 +102,28 @@ class Trainer:
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────
     def run(self) -> int:
         """Train to the end, or until asked to stop; gives the exit code."""
-        with Reporter(self.folder, self.recipe.steps, resumed=self.reported, clock=self.clock) as self.reporter, Stopper() as stopper:
+        with (
+            Reporter(
+                self.folder, self.recipe.steps, resumed=self.reported, clock=self.clock
+            ) as self.reporter,
+            Stopper() as stopper,
+        ):
             for damage in self.passed_over:
                 self.reporter.note(_("passed over, damaged: {damage}", damage=damage))
             if self.reported and self.due(self.recipe.validate_every):
                 self.validate()  # a checkpoint is written before its validation: do it (again)
-            while self.progress.step < self.recipe.steps and not self.finished_early and not stopper.asked:
+            while (
+                self.progress.step < self.recipe.steps
+                and not self.finished_early
+                and not stopper.asked
+            ):
                 self.step()
                 self.fit_steps()
-                if self.due(self.recipe.save_every) or self.due(self.recipe.validate_every) or stopper.asked:
+                if (
+                    self.due(self.recipe.save_every)
+                    or self.due(self.recipe.validate_every)
+                    or stopper.asked
+                ):
                     self.save()
                 if self.due(self.recipe.validate_every) and not stopper.asked:
                     self.validate()
@@ -113,7 +137,9 @@ class Trainer:
         """Under a time limit: the steps that fit, fixed and recorded before the first learning rate that depends on them."""
         if not self.time_limit.recipe.max_minutes:
             return
-        chosen = self.time_limit.chosen(self.recipe, self.progress.step, self.reporter.pace, self.reporter.earlier)
+        chosen = self.time_limit.chosen(
+            self.recipe, self.progress.step, self.reporter.pace, self.reporter.earlier
+        )
         self.reporter.total = self.time_limit.expected
         if chosen is not self.recipe:
             self.recipe, self.reporter.total = chosen, chosen.steps
@@ -130,17 +156,25 @@ class Trainer:
 
     def planned(self, step: int) -> bool:
         """Whether an unbroken run saves after this step."""
-        return step % self.recipe.save_every == 0 or step % self.recipe.validate_every == 0 or step == self.recipe.steps
+        return (
+            step % self.recipe.save_every == 0
+            or step % self.recipe.validate_every == 0
+            or step == self.recipe.steps
+        )
 
     def step(self) -> None:
         """One update of the weights; a loss or gradient that is not finite never reaches them."""
         self.progress.step += 1
         number, recipe = self.progress.step, self.recipe
         lr = set_share(self.optimizers, share_of_peak(recipe, self.model.spec.d_model, number))
-        batches = [self.task.batch((number - 1) * recipe.accumulate + i) for i in range(recipe.accumulate)]
+        batches = [
+            self.task.batch((number - 1) * recipe.accumulate + i) for i in range(recipe.accumulate)
+        ]
         sizes = [self.task.sizes(batch) for batch in batches]
         torch.manual_seed(luck_at(recipe.seed, number))
-        statistics = [one.clone() for one in self.model.buffers()]  # batch norm's change in the forward pass
+        statistics = [
+            one.clone() for one in self.model.buffers()
+        ]  # batch norm's change in the forward pass
         loss = self.gradients(batches, sum(size[0] for size in sizes))
         if math.isfinite(loss) and self.clipped():
             for optimizer in self.optimizers:
@@ -151,7 +185,9 @@ class Trainer:
             loss = math.nan
             for one, before in zip(self.model.buffers(), statistics, strict=True):
                 one.copy_(before)
-            self.reporter.note(_("step {number}: not finite; the weights stay as they are", number=number))
+            self.reporter.note(
+                _("step {number}: not finite; the weights stay as they are", number=number)
+            )
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.reporter.step(number, loss, sum(size[1] for size in sizes), lr)
@@ -175,7 +211,9 @@ class Trainer:
         return bool(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).isfinite())
 
     def autocast(self) -> Any:
-        return torch.autocast(self.model.embed.weight.device.type, torch.bfloat16, enabled=self.recipe.dtype == "bf16")
+        return torch.autocast(
+            self.model.embed.weight.device.type, torch.bfloat16, enabled=self.recipe.dtype == "bf16"
+        )
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────────────
     def save(self) -> None:
@@ -184,21 +222,36 @@ class Trainer:
         if number in saved_steps(self.folder) and self.saved == number:
             return
         tensors: dict[str, dict[str, Tensor]] = {"model": dict(self.model.state_dict())}
-        facts: dict[str, Any] = {"progress": asdict(self.progress), "reporter": self.reporter.state(), "optimizers": []}
+        facts: dict[str, Any] = {
+            "progress": asdict(self.progress),
+            "reporter": self.reporter.state(),
+            "optimizers": [],
+        }
         for index, optimizer in enumerate(self.optimizers):
             tensors[f"optimizer-{index}"], told = flatten_optimizer(optimizer)
             facts["optimizers"].append(told)
         if self.ema:
             tensors["ema"] = self.ema.weights
         with self.reporter.paused():
-            save_state(self.folder, number, tensors, facts, KEPT, {self.progress.best_step, *self.to_average()})
+            save_state(
+                self.folder,
+                number,
+                tensors,
+                facts,
+                KEPT,
+                {self.progress.best_step, *self.to_average()},
+            )
         self.saved = number
 
     saved = -1  # the last step saved by this process
 
     def to_average(self) -> list[int]:
         """The last planned checkpoints, which make the average; one saved for a signal is not among them."""
-        past = [step for step in saved_steps(self.folder) if step <= self.progress.step and self.planned(step)]
+        past = [
+            step
+            for step in saved_steps(self.folder)
+            if step <= self.progress.step and self.planned(step)
+        ]
         return past[-self.recipe.average :] if self.recipe.average else []
 
     def restore(self, state: State) -> dict[str, Any]:
@@ -207,28 +260,42 @@ class Trainer:
         self.model.load_state_dict(state.tensors["model"])
         for index, optimizer in enumerate(self.optimizers):
             chosen = [dict(group) for group in optimizer.param_groups]
-            restore_optimizer(optimizer, state.tensors[f"optimizer-{index}"], state.facts["optimizers"][index])
+            restore_optimizer(
+                optimizer, state.tensors[f"optimizer-{index}"], state.facts["optimizers"][index]
+            )
             for group, own in zip(optimizer.param_groups, chosen, strict=True):
                 group.clear()  # what a recipe decides (lr, decay) comes from the recipe, so that --set changes it
                 group.update(own)
         if self.ema:
             self.ema.load(state.tensors["ema"])
-        self.progress = Progress(**{"goal": self.task.goal, **state.facts["progress"]})  # old ones do not tell their goal
-        if self.progress.goal != self.task.goal:  # 25 BLEU and a loss of 2 cannot be compared: the search begins anew
+        self.progress = Progress(
+            **{"goal": self.task.goal, **state.facts["progress"]}
+        )  # old ones do not tell their goal
+        if (
+            self.progress.goal != self.task.goal
+        ):  # 25 BLEU and a loss of 2 cannot be compared: the search begins anew
             self.progress.goal, self.progress.best, self.progress.stale = self.task.goal, None, 0
         if self.progress.steps and self.recipe.max_minutes:
             changes = tuple((step, total) for step, total in self.progress.decay_changes)
-            self.recipe = replace(self.recipe, steps=self.progress.steps, max_minutes=0.0, decay_changes=changes)
+            self.recipe = replace(
+                self.recipe, steps=self.progress.steps, max_minutes=0.0, decay_changes=changes
+            )
         self.saved = self.progress.step
         return dict(state.facts["reporter"])
 
     def refuse_other_run(self, state: State) -> None:
         """A checkpoint goes on with the recipe that made it, as far as it decides what there is to load."""
         shapes = {name: one.shape for name, one in self.model.state_dict().items()}
-        groups = {"model", *(f"optimizer-{index}" for index in range(len(self.optimizers)))} | ({"ema"} if self.ema else set())
-        if {name: one.shape for name, one in state.tensors["model"].items()} != shapes or not groups <= state.tensors.keys():
+        groups = {"model", *(f"optimizer-{index}" for index in range(len(self.optimizers)))} | (
+            {"ema"} if self.ema else set()
+        )
+        if {
+            name: one.shape for name, one in state.tensors["model"].items()
+        } != shapes or not groups <= state.tensors.keys():
             wrong = _("saved by a run with another model, optimizer or ema")
-            raise QkvError(state.folder, wrong, _("go on with the run's own recipe, or choose another --out"))
+            raise QkvError(
+                state.folder, wrong, _("go on with the run's own recipe, or choose another --out")
+            )
 
     def validate(self) -> None:
         """Measure on held-out data; the best model so far is published at the top of the folder."""
@@ -257,7 +324,9 @@ class Trainer:
             yield
 
     def publish(self) -> None:
-        save_model(self.folder, self.model, self.task.tokenizers, stored_files(**self.task.metadata))
+        save_model(
+            self.folder, self.model, self.task.tokenizers, stored_files(**self.task.metadata)
+        )
 
     def finish(self) -> None:
         """Average the last checkpoints if the recipe says so; the better of average and best stays at the top."""
@@ -265,7 +334,9 @@ class Trainer:
             return
         steps = self.to_average()
         group = "ema" if self.ema else "model"
-        states = (load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps)
+        states = (
+            load_state(folder_of(self.folder, step), {group}).tensors[group] for step in steps
+        )
         self.model.load_state_dict(mean_of(states), strict=self.ema is None)
         with eval_mode(self.model):
             figures = self.task.validate(self.model)

@@ -15,17 +15,20 @@ from qkv.text.people import BYTE_OF_SIGN
 from qkv.text.pipeline import CONTINUED, END
 from qkv.text.tokenizer import Tokenizer
 
-HIDDEN, SWAPPED = 0.8, 0.1  # of the chosen; the rest stays, so that a token's own vector is worth something too
-SPACE = "Ġ"                 # the space as byte-level BPE writes it
+HIDDEN, SWAPPED = (
+    0.8,
+    0.1,
+)  # of the chosen; the rest stays, so that a token's own vector is worth something too
+SPACE = "Ġ"  # the space as byte-level BPE writes it
 
 
 @dataclass(frozen=True)
 class Masked:
     """What the encoder reads, what it should say, and where."""
 
-    ids: Tensor      # (batch, length)
+    ids: Tensor  # (batch, length)
     targets: Tensor  # (batch, length)
-    chosen: Tensor   # (batch, length), True: to be guessed
+    chosen: Tensor  # (batch, length), True: to be guessed
 
 
 class Masking:
@@ -33,22 +36,27 @@ class Masking:
 
     def __init__(self, tokenizer: Tokenizer, share: float, whole_words: bool):
         if tokenizer.mask_id is None:
-            raise QkvError("tokenizer", _("no [MASK] in its vocabulary"),
-                           _("learn one with it, or use masked_steps 0"))
+            raise QkvError(
+                "tokenizer",
+                _("no [MASK] in its vocabulary"),
+                _("learn one with it, or use masked_steps 0"),
+            )
         self.mask, self.share = tokenizer.mask_id, share
         self.special = torch.zeros(tokenizer.vocab_size, dtype=torch.bool)
         self.special[list(tokenizer.special_ids.values())] = True
-        self.ordinary = (~self.special).nonzero()[:, 0]                         # ids that may appear in another's place
+        self.ordinary = (~self.special).nonzero()[:, 0]  # ids that may appear in another's place
         self.borders = word_borders(tokenizer) if whole_words else None
 
     def __call__(self, ids: Tensor, draws: torch.Generator) -> Masked:
         """Chosen by `draws` alone, at least one token a row; padding is special too."""
-        free = ~self.special[ids]                                               # (batch, length)
+        free = ~self.special[ids]  # (batch, length)
         luck = self._by_word(ids, torch.rand(ids.shape, generator=draws)).masked_fill(~free, 2.0)
         chosen = free & (luck < self.share).logical_or(luck == luck.amin(dim=1, keepdim=True))
         fate = torch.rand(ids.shape, generator=draws)
         strangers = self.ordinary[torch.randint(len(self.ordinary), ids.shape, generator=draws)]
-        shown = torch.where(fate < HIDDEN, self.mask, torch.where(fate < HIDDEN + SWAPPED, strangers, ids))
+        shown = torch.where(
+            fate < HIDDEN, self.mask, torch.where(fate < HIDDEN + SWAPPED, strangers, ids)
+        )
         return Masked(torch.where(chosen, shown, ids), ids, chosen)
 
     def _by_word(self, ids: Tensor, luck: Tensor) -> Tensor:
@@ -60,7 +68,7 @@ class Masking:
         border[:, 1:] |= ends[ids[:, :-1]]
         border[:, 0] = True
         places = torch.arange(ids.shape[1]).expand_as(ids).where(border, 0)
-        return luck.gather(1, places.cummax(dim=1).values)                      # (batch, length)
+        return luck.gather(1, places.cummax(dim=1).values)  # (batch, length)
 
 
 def word_borders(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:

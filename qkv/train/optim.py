@@ -20,7 +20,13 @@ class Muon(torch.optim.Optimizer):
     takes eight times as long.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.0):
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -41,8 +47,8 @@ class Muon(torch.optim.Optimizer):
                 self.state[weight]["momentum"] = torch.zeros_like(weight)
         buffers = [self.state[weight]["momentum"] for weight in weights]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])                 # Nesterov's look ahead
-        moves = orthogonalised(torch.stack(ahead)).unbind()                            # each (rows, columns)
+        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov's look ahead
+        moves = orthogonalised(torch.stack(ahead)).unbind()  # each (rows, columns)
         rows, columns = weights[0].shape
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
@@ -55,14 +61,18 @@ def orthogonalised(x: Tensor, rounds: int = 5) -> Tensor:
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(rounds):
-        square = x @ x.mT                                                              # (many, rows, rows)
+        square = x @ x.mT  # (many, rows, rows)
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
     return x.mT if tall else x
 
 
 def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """One optimiser, or with muon two: matrices inside the layers, and all the rest."""
-    matrices = {name: weight for name, weight in model.named_parameters() if weight.ndim >= 2 and ".layers." in name}
+    matrices = {
+        name: weight
+        for name, weight in model.named_parameters()
+        if weight.ndim >= 2 and ".layers." in name
+    }
     others = [weight for name, weight in model.named_parameters() if name not in matrices]
     if recipe.optimizer == "muon":
         flat = [weight for weight in matrices.values() if weight.ndim == 2]
@@ -75,7 +85,9 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
 
 def _adam(recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, fused=True)
+    return kind(
+        groups, lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), eps=recipe.eps, fused=True
+    )
 
 
 def set_share(optimizers: list[torch.optim.Optimizer], share: float) -> float:

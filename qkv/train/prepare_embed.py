@@ -24,7 +24,7 @@ from qkv.train.recipe import EmbedRecipe
 from qkv.train.task_specs import embedding_spec
 from qkv.train.vocabulary import kept_tokenizer
 
-FRAME = 2     # [CLS] before and [SEP] after each sentence
+FRAME = 2  # [CLS] before and [SEP] after each sentence
 AT_ONCE = 4_096  # lines encoded at a time
 
 
@@ -36,9 +36,12 @@ def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -
     plain = _plain_text(recipe, folder) if recipe.masked_steps else None
     tokenizer = _tokenizer(recipe, folder, [train.texts, *([plain] if plain else [])], resume)
     return Embedding(
-        recipe, _encoded(folder / "train", train, tokenizer), _encoded(folder / "valid", valid, tokenizer),
-        _pieces(recipe, folder, plain or train.texts, tokenizer) if recipe.masked_steps else None, tokenizer,
-    )  # fmt: skip
+        recipe,
+        _encoded(folder / "train", train, tokenizer),
+        _encoded(folder / "valid", valid, tokenizer),
+        _pieces(recipe, folder, plain or train.texts, tokenizer) if recipe.masked_steps else None,
+        tokenizer,
+    )
 
 
 def refuse_impossible(recipe: EmbedRecipe) -> None:
@@ -49,7 +52,11 @@ def refuse_impossible(recipe: EmbedRecipe) -> None:
         wrong = _("{max_len} places leave none between [CLS] and [SEP]", max_len=spec.max_len)
         raise QkvError("model, max_len", wrong, _("use {frame} or more", frame=FRAME + 1))
     if recipe.masked_steps >= recipe.steps:
-        wrong = _("{masked_steps} of {steps} steps leave none for pairs", masked_steps=recipe.masked_steps, steps=recipe.steps)
+        wrong = _(
+            "{masked_steps} of {steps} steps leave none for pairs",
+            masked_steps=recipe.masked_steps,
+            steps=recipe.steps,
+        )
         raise QkvError("masked_steps", wrong, _("use fewer, or more steps"))
     if recipe.text and not recipe.masked_steps:
         wrong = _("plain text is for masked tokens, and masked_steps is 0")
@@ -77,7 +84,9 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     return train.share(every, held_out=False), train.share(every, held_out=True)
 
 
-def _named(recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | None, target: str | None) -> Groups | None:
+def _named(
+    recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | None, target: str | None
+) -> Groups | None:
     """The groups of one file, or of two aligned ones; None where none is named."""
     if pairs is not None and (source is not None or target is not None):
         wrong = _("given beside {prefix}source or {prefix}target", prefix=prefix)
@@ -86,8 +95,11 @@ def _named(recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | No
         return groups_of(pairs, hard_negatives=recipe.hard_negatives)
     if (source is None) != (target is None):
         given, missing = ("source", "target") if target is None else ("target", "source")
-        raise QkvError(f"{prefix}{given}", _("given without {prefix}{missing}", prefix=prefix, missing=missing),
-                       _("give both files"))
+        raise QkvError(
+            f"{prefix}{given}",
+            _("given without {prefix}{missing}", prefix=prefix, missing=missing),
+            _("give both files"),
+        )
     if source is None or target is None:
         return None
     if recipe.hard_negatives:
@@ -102,22 +114,43 @@ def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:
         return None
     fingerprint = {"files": fingerprint_of(document_files(recipe.text)), "lines": "1"}
     stored = reusable(folder / "plain", fingerprint)
-    return TextStore(stored) if stored else write_texts(folder / "plain", _lines(recipe.text), fingerprint)
+    return (
+        TextStore(stored)
+        if stored
+        else write_texts(folder / "plain", _lines(recipe.text), fingerprint)
+    )
 
 
 def _lines(paths: Iterable[str]) -> Iterator[str]:
-    return (line.strip() for piece, _ in read_pieces(paths) for line in piece.split("\n") if line.strip())
+    return (
+        line.strip()
+        for piece, _ in read_pieces(paths)
+        for line in piece.split("\n")
+        if line.strip()
+    )
 
 
 # ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _tokenizer(recipe: EmbedRecipe, folder: Path, texts: list[TextStore], resume: bool) -> Tokenizer:
+def _tokenizer(
+    recipe: EmbedRecipe, folder: Path, texts: list[TextStore], resume: bool
+) -> Tokenizer:
     """One vocabulary for all languages, with [CLS], [SEP] and [MASK] under the name that its kind gives them."""
     special = () if recipe.tokenizer == "wordpiece" else ("<cls>", "<sep>", "<mask>")
-    choices = Choices(lowercase=recipe.lowercase, special_tokens=special,
-                      add_prefix_space=recipe.add_prefix_space and recipe.tokenizer == "bytes")
+    choices = Choices(
+        lowercase=recipe.lowercase,
+        special_tokens=special,
+        add_prefix_space=recipe.add_prefix_space and recipe.tokenizer == "bytes",
+    )
     checksums = [one.rows.checksum for one in texts]
-    return kept_tokenizer(folder / "tokenizer.json", recipe.tokenizer, recipe.vocab_size, chain.from_iterable(texts),
-                          checksums, resume, choices)
+    return kept_tokenizer(
+        folder / "tokenizer.json",
+        recipe.tokenizer,
+        recipe.vocab_size,
+        chain.from_iterable(texts),
+        checksums,
+        resume,
+        choices,
+    )
 
 
 def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupData:
@@ -126,10 +159,19 @@ def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupDat
 
 def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
     """Lines as ids, those that are too long cut into pieces that fit; nothing of the text is lost."""
-    room = embedding_spec(recipe.model, tokenizer.vocab_size, True).max_len - encoder_template(tokenizer).size
-    fingerprint = {"text": texts.rows.checksum, "tokenizer": tokenizer.fingerprint, "room": str(room)}
+    room = (
+        embedding_spec(recipe.model, tokenizer.vocab_size, True).max_len
+        - encoder_template(tokenizer).size
+    )
+    fingerprint = {
+        "text": texts.rows.checksum,
+        "tokenizer": tokenizer.fingerprint,
+        "room": str(room),
+    }
     stored = reusable(folder / "pieces", fingerprint)
-    return stored or write_store(folder / "pieces", _cut(texts, tokenizer, room), tokenizer.vocab_size, fingerprint)
+    return stored or write_store(
+        folder / "pieces", _cut(texts, tokenizer, room), tokenizer.vocab_size, fingerprint
+    )
 
 
 def _cut(texts: TextStore, tokenizer: Tokenizer, room: int) -> Iterator[list[int]]:

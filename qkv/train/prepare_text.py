@@ -48,7 +48,9 @@ def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = Fals
     _refuse_long(recipe.context, start.spec)
     if tokenizer.eos_id is None:
         raise QkvError("tokenizer", _("has no <eos>"), _("documents need one between them"))
-    held = keep_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[:-1]  # the end itself is no text
+    held = keep_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[
+        :-1
+    ]  # the end itself is no text
     if not len(held):
         wrong = _("no text held out")
         raise QkvError("valid_text", wrong, _("give more text, or --valid-text"))
@@ -67,7 +69,9 @@ def refuse_impossible(recipe: GenerateRecipe, resume: bool) -> None:
     rows_of(recipe.batch_tokens, recipe.context)
     if not recipe.start_from:
         check(generation_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
-    kept = recipe.start_from or resume  # then the run has its tokenizer, and this name is not looked at
+    kept = (
+        recipe.start_from or resume
+    )  # then the run has its tokenizer, and this name is not looked at
     if not kept and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
         wrong = _("no kind of tokenizer '{tokenizer}'", tokenizer=recipe.tokenizer)
         raise QkvError("tokenizer", wrong, near_miss(recipe.tokenizer, KINDS))
@@ -91,7 +95,15 @@ def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool)
     if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
         parts = (block for text, _ in train for block in blocks(text))
         choices = run_choices(recipe.tokenizer, recipe.add_prefix_space)
-        return kept_tokenizer(path, recipe.tokenizer, recipe.vocab_size, parts, list(train.fingerprint.values()), resume, choices)
+        return kept_tokenizer(
+            path,
+            recipe.tokenizer,
+            recipe.vocab_size,
+            parts,
+            list(train.fingerprint.values()),
+            resume,
+            choices,
+        )
     if resume and path.is_file():
         return read_tokenizer(path)
     tokenizer = read_tokenizer(recipe.tokenizer)
@@ -105,7 +117,9 @@ def with_start(tokenizer: Tokenizer) -> Tokenizer:
     if eos is None or tokenizer.rules["post_processor"] is not None:
         return tokenizer
     core = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.rules))
-    core.post_processor = TemplateProcessing(single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, tokenizer.eos_id)])
+    core.post_processor = TemplateProcessing(
+        single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, tokenizer.eos_id)]
+    )
     return Tokenizer(core)
 
 
@@ -114,7 +128,9 @@ def _windows(recipe: GenerateRecipe, folder: Path, train: Texts, tokenizer: Toke
     ids = keep_documents(folder / "train-ids", train, tokenizer, tokenizer.eos_id).ids
     refuse_short(len(ids), recipe.context)
     if recipe.separate_documents:
-        return DocumentWindows(ids, tokenizer.eos_id, recipe.context, recipe.batch_tokens, recipe.seed)
+        return DocumentWindows(
+            ids, tokenizer.eos_id, recipe.context, recipe.batch_tokens, recipe.seed
+        )
     return PackedWindows(ids, recipe.context, recipe.batch_tokens, recipe.seed)
 
 
@@ -128,7 +144,9 @@ def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Sta
     loaded = load_folder(name, dtype=torch.float32)
     tokenizer = _writer_of(loaded, name)
     keep_given(kept, tokenizer)
-    stored = stored_files(loaded.generation).get(GENERATION, b"{}\n")  # a file of an earlier attempt must not stay
+    stored = stored_files(loaded.generation).get(
+        GENERATION, b"{}\n"
+    )  # a file of an earlier attempt must not stay
     write_text(folder / GENERATION, stored.decode())
     write_text(spec_file, to_json(loaded.model.spec))
     return tokenizer, Start(loaded.model.spec, loaded.model, loaded.generation)
@@ -138,7 +156,9 @@ def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:
     """Its tokenizer, if this is a language model that has one."""
     spec, tokenizer = loaded.model.spec, loaded.tokenizers.get("tokenizer")
     if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
-        raise QkvError(name, _("not a language model"), _("one has a decoder alone, which sees the past"))
+        raise QkvError(
+            name, _("not a language model"), _("one has a decoder alone, which sees the past")
+        )
     if tokenizer is None or tokenizer.vocab_size > spec.vocab_size:
         raise QkvError(name, _("no tokenizer that fits the model"), _("is the copy complete?"))
     return tokenizer
@@ -148,5 +168,7 @@ def _refuse_long(context: int, spec: Spec) -> None:
     assert spec.decoder is not None
     limit = longest(spec, spec.decoder)
     if limit is not None and context > limit:
-        wrong = _("{context:,} is longer than the model's {limit:,} places", context=context, limit=limit)
+        wrong = _(
+            "{context:,} is longer than the model's {limit:,} places", context=context, limit=limit
+        )
         raise QkvError("context", wrong, _("use {limit:,} or less", limit=limit))

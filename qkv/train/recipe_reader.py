@@ -24,18 +24,59 @@ Kind = TypeVar("Kind", bound=Recipe)
 # What the numbers may be, from least to most; the rest is right as soon as its type is.
 COUNT, AMOUNT, SHARE = (1, inf), (0, inf), (0, 0.999999)
 LIMITS = {
-    **dict.fromkeys(("vocab_size", "bpe_variants", "steps", "batch_tokens", "accumulate",
-                     "save_every", "validate_every", "beam_size", "context", "chunk"), COUNT),
-    **dict.fromkeys(("lr", "matrix_lr", "eps", "weight_decay", "warmup", "clip", "balance", "r_drop", "average", "patience",
-                     "length_penalty", "masked_steps", "max_minutes", "guided_alignment_weight"), AMOUNT),
-    **dict.fromkeys(("bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"), SHARE),
-    **dict.fromkeys(("batch_pairs", "views"), (2, inf)),  # a single one has nothing to be told apart from
-    "threads": (0, MAX_THREADS), "decay_share": (0, 1), "temperature": (1e-4, 100), "seed": (0, 2**31 - 1),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "vocab_size",
+            "bpe_variants",
+            "steps",
+            "batch_tokens",
+            "accumulate",
+            "save_every",
+            "validate_every",
+            "beam_size",
+            "context",
+            "chunk",
+        ),
+        COUNT,
+    ),
+    **dict.fromkeys(
+        (
+            "lr",
+            "matrix_lr",
+            "eps",
+            "weight_decay",
+            "warmup",
+            "clip",
+            "balance",
+            "r_drop",
+            "average",
+            "patience",
+            "length_penalty",
+            "masked_steps",
+            "max_minutes",
+            "guided_alignment_weight",
+        ),
+        AMOUNT,
+    ),
+    **dict.fromkeys(
+        ("bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"),
+        SHARE,
+    ),
+    **dict.fromkeys(
+        ("batch_pairs", "views"), (2, inf)
+    ),  # a single one has nothing to be told apart from
+    "threads": (0, MAX_THREADS),
+    "decay_share": (0, 1),
+    "temperature": (1e-4, 100),
+    "seed": (0, 2**31 - 1),
+}
 
 
 def read_recipe(
-    kind: type[Kind], path: str | Path | None, settings: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+    kind: type[Kind],
+    path: str | Path | None,
+    settings: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
 ) -> Kind:
     """A YAML file, then `key=value` settings, then flags that were given: the later wins."""
     tree = _load(Path(path)) if path else {}
@@ -61,7 +102,10 @@ def explain(kind: type[Recipe]) -> list[tuple[str, str, str]]:
         rows.append((one.name, _default(one, kind), _(one.metadata["why"])))
         if one.name == "model":
             known = arguments_of(kind.default_preset)
-            rows += [(f"model.{name}", str(known[name].default), _(why)) for name, why in ARGUMENTS.items()]
+            rows += [
+                (f"model.{name}", str(known[name].default), _(why))
+                for name, why in ARGUMENTS.items()
+            ]
     return rows
 
 
@@ -118,7 +162,9 @@ def _checked(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:
         raise QkvError(where, *_explain(error.errors(), kind)) from None
     beyond = list(_beyond_limits(recipe))
     if beyond:
-        raise QkvError(where, ", ".join(wrong for wrong, _ in beyond), ", ".join(right for _, right in beyond))
+        raise QkvError(
+            where, ", ".join(wrong for wrong, _ in beyond), ", ".join(right for _, right in beyond)
+        )
     return recipe
 
 
@@ -127,7 +173,11 @@ def _beyond_limits(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for name, (least, most) in LIMITS.items():
         value = getattr(recipe, name, least)
         if not (least <= value <= most and value < inf):  # so that NaN is refused too
-            right = _("use {least} or more", least=least) if most == inf else _("use {least} to {most}", least=least, most=most)
+            right = (
+                _("use {least} or more", least=least)
+                if most == inf
+                else _("use {least} to {most}", least=least, most=most)
+            )
             yield _("{name} cannot be {value}", name=name, value=value), right
 
 
@@ -140,6 +190,6 @@ def _explain(errors: list[Any], kind: type[Recipe]) -> tuple[str, str]:
             wrong.append(_("no option '{name}'", name=name))
             right.append(near_miss(name, [one.name for one in fields(kind)]))
         else:
-            wrong.append(_("{name} cannot be {input!r}", name=name, input=error['input']))
+            wrong.append(_("{name} cannot be {input!r}", name=name, input=error["input"]))
             right.append(expected_value(error))
     return ", ".join(wrong), ", ".join(right)

@@ -35,7 +35,9 @@ class Pace:
     def __init__(self, clock: Clock = time.monotonic, recent: int = 50):
         self.clock, self.began, self.idle, self.steps = clock, clock(), 0.0, 0
         self.longest_pause = 0.0
-        self.marks = deque([(0.0, 0)], maxlen=recent + 1)  # (working seconds, tokens) after each recent step
+        self.marks = deque(
+            [(0.0, 0)], maxlen=recent + 1
+        )  # (working seconds, tokens) after each recent step
 
     @property
     def seconds(self) -> float:
@@ -86,9 +88,15 @@ class TerminalLine:
     def __init__(self, stream: TextIO, clock: Clock, every: float = 0.2):
         self.clock, self.every, self.next = clock, every, clock()
         self.console = Console(file=stream, highlight=False)  # minds NO_COLOR by itself
-        self.progress = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
-                                 console=self.console, auto_refresh=False, expand=True,
-                                 redirect_stdout=False, redirect_stderr=False)
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            console=self.console,
+            auto_refresh=False,
+            expand=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self.task = self.progress.add_task("", total=None)
         self.progress.start()
 
@@ -111,15 +119,26 @@ class TerminalLine:
 class Reporter:
     """Tells a run's progress on stderr and in metrics.jsonl; `resumed` is the state() that its checkpoint kept."""
 
-    def __init__(self, folder: str | Path, total: int, report_every: int = 50,
-                 resumed: Mapping[str, Any] | None = None, clock: Clock = time.monotonic, stream: TextIO | None = None):
+    def __init__(
+        self,
+        folder: str | Path,
+        total: int,
+        report_every: int = 50,
+        resumed: Mapping[str, Any] | None = None,
+        clock: Clock = time.monotonic,
+        stream: TextIO | None = None,
+    ):
         self.path, self.total, self.report_every = Path(folder) / METRICS, total, report_every
         self.window: dict[str, Any] = {**NEW_RUN, **(resumed or {})}
         self.earlier = float(self.window["seconds"])
-        self.written = cut_after(self.path, self.window["step"] if resumed else -1)  # (step, kind) of every line kept
+        self.written = cut_after(
+            self.path, self.window["step"] if resumed else -1
+        )  # (step, kind) of every line kept
         self.pace, stream = Pace(clock), sys.stderr if stream is None else stream
         watched = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.line: TerminalLine | PlainLine = (TerminalLine if watched else PlainLine)(stream, clock)
+        self.line: TerminalLine | PlainLine = (TerminalLine if watched else PlainLine)(
+            stream, clock
+        )
 
     def step(self, step: int, loss: float, tokens: int, lr: float) -> None:
         """One step done: its mean loss per token, its tokens; a loss that is not finite counts as a step left out."""
@@ -139,14 +158,21 @@ class Reporter:
         if (step, kind) in self.written:
             return
         self.written.add((step, kind))
-        entry = {"step": step, "kind": kind, **{name: _finite(fact) for name, fact in facts.items()},
-                 "seconds": round(self.earlier + self.pace.seconds, 3)}
+        entry = {
+            "step": step,
+            "kind": kind,
+            **{name: _finite(fact) for name, fact in facts.items()},
+            "seconds": round(self.earlier + self.pace.seconds, 3),
+        }
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
-            raise QkvError(self.path, _("cannot be written ({strerror})", strerror=error.strerror),
-                           _("make room, then go on with --resume")) from error
+            raise QkvError(
+                self.path,
+                _("cannot be written ({strerror})", strerror=error.strerror),
+                _("make room, then go on with --resume"),
+            ) from error
 
     def note(self, text: str) -> None:
         """Say something in between, a validation's figures for instance, without disturbing the live line."""
@@ -163,21 +189,40 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.line.close()
 
     def _text(self, step: int, loss: float, lr: float) -> str:
         left = as_time(self.pace.seconds_left(self.total - step))
         speed = f"{self.pace.tokens_per_second:,.0f}"
-        return _("step {step:,}/{total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left", step=step, total=self.total, loss=loss, lr=lr, speed=speed, left=left)
+        return _(
+            "step {step:,}/{total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left",
+            step=step,
+            total=self.total,
+            loss=loss,
+            lr=lr,
+            speed=speed,
+            left=left,
+        )
 
     def _close_window(self, lr: float) -> None:
         window = self.window
         loss = window["loss_sum"] / window["tokens"] if window["tokens"] else math.nan
         skipped = {"skipped": window["skipped"]} if window["skipped"] else {}
-        self.record(window["step"], "train", loss=loss, lr=lr, tokens=window["all_tokens"], **skipped,
-                    tokens_per_second=round(self.pace.tokens_per_second, 1))
+        self.record(
+            window["step"],
+            "train",
+            loss=loss,
+            lr=lr,
+            tokens=window["all_tokens"],
+            **skipped,
+            tokens_per_second=round(self.pace.tokens_per_second, 1),
+        )
         window.update(loss_sum=0.0, tokens=0, skipped=0)
 
 
@@ -206,7 +251,9 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
 def validation_text(step: int, figures: Mapping[str, Any], samples: Sequence[str]) -> str:
     """A validation in a line, and a few samples of what the model makes under it."""
-    numbers = "  ".join(f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float))
+    numbers = "  ".join(
+        f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float)
+    )
     shown = [indent(sample, "    ") for sample in samples]
     return "\n".join([_("validation at step {step}: ", step=step) + numbers, *shown])
 
@@ -219,14 +266,15 @@ def draw_curves(metrics: str | Path) -> Path:
 
     curves = _curves(read_metrics(metrics))
     if not curves:
-        raise QkvError(metrics, _("no report in it yet"),
-                       _("train a little longer"))
+        raise QkvError(metrics, _("no report in it yet"), _("train a little longer"))
     with readable([name + line for name, lines in curves.items() for line in lines]):
         figure = Figure(figsize=(8, 2.6 * len(curves)), layout="constrained")
         panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
         for panel, (name, lines) in zip(panels, curves.items(), strict=True):
             for label, points in lines.items():
-                panel.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 60 else "")
+                panel.plot(
+                    *zip(*points, strict=True), label=label, marker="." if len(points) < 60 else ""
+                )
             panel.set_ylabel(name)
             panel.grid(alpha=0.3)
             panel.legend()
@@ -236,11 +284,13 @@ def draw_curves(metrics: str | Path) -> Path:
 
 def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Panel -> line -> (step, value), without those that were never measured."""
-    wanted = [(_("loss"), _("training"), "train", "loss"),
-              (_("loss"), _("validation"), "valid", "loss"),
-              ("BLEU", _("validation"), "valid", "bleu"),
-              (_("found at rank 1"), _("validation"), "valid", "rank1"),
-              (_("learning rate"), _("training"), "train", "lr")]
+    wanted = [
+        (_("loss"), _("training"), "train", "loss"),
+        (_("loss"), _("validation"), "valid", "loss"),
+        ("BLEU", _("validation"), "valid", "bleu"),
+        (_("found at rank 1"), _("validation"), "valid", "rank1"),
+        (_("learning rate"), _("training"), "train", "lr"),
+    ]
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for panel, label, kind, name in wanted:
         ours = (entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None)
@@ -262,7 +312,11 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     entry = None
     with suppress(ValueError):
         entry = json.loads(line)
-    whole = isinstance(entry, dict) and isinstance(entry.get("step"), int) and isinstance(entry.get("kind"), str)
+    whole = (
+        isinstance(entry, dict)
+        and isinstance(entry.get("step"), int)
+        and isinstance(entry.get("kind"), str)
+    )
     return entry if whole and line.endswith(b"\n") else None
 
 

@@ -16,13 +16,19 @@ def share_of_peak(recipe: Recipe, d_model: int, step: int) -> float:
     warmup = max(1, recipe.warmup)
     rise = min(1.0, step / warmup)
     match recipe.schedule:
-        case "paper": return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
-        case "inverse_sqrt": return min(rise, math.sqrt(warmup / step))
+        case "paper":
+            return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        case "inverse_sqrt":
+            return min(rise, math.sqrt(warmup / step))
         case "cosine":
-            after = max(0, step - warmup) / max(1, recipe.steps - warmup)  # 0 at the peak, 1 at the end
+            after = max(0, step - warmup) / max(
+                1, recipe.steps - warmup
+            )  # 0 at the peak, 1 at the end
             return min(rise, 0.5 * (1 + math.cos(math.pi * min(1.0, after))))
-        case "wsd": return wsd(recipe, step)
-        case "constant": return rise
+        case "wsd":
+            return wsd(recipe, step)
+        case "constant":
+            return rise
 
 
 def wsd(recipe: Recipe, step: int) -> float:
@@ -32,6 +38,8 @@ def wsd(recipe: Recipe, step: int) -> float:
     share = min(rise, (totals[0] - step) / max(1.0, recipe.decay_share * totals[0]))
     for number, (change, _) in enumerate(recipe.decay_changes, start=1):
         if step > change:
-            earlier = replace(recipe, steps=totals[number - 1], decay_changes=recipe.decay_changes[: number - 1])
+            earlier = replace(
+                recipe, steps=totals[number - 1], decay_changes=recipe.decay_changes[: number - 1]
+            )
             share = wsd(earlier, change) * (totals[number] - step) / (totals[number] - change)
     return share

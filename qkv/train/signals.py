@@ -26,19 +26,29 @@ class Stopper:
         self._old: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> "Stopper":
-        if threading.current_thread() is threading.main_thread():  # Python gives signals to this thread alone
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # Python gives signals to this thread alone
             self._old = {number: signal.signal(number, self._heard) for number in SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old = {}
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None:
-            os._exit(128 + number)  # no clean-up: a save cut short harms nothing, and the lock dies with the process
+            os._exit(
+                128 + number
+            )  # no clean-up: a save cut short harms nothing, and the lock dies with the process
         self.asked = signal.Signals(number)
         line = _("stopping after this step, then saving; once more leaves at once")
-        os.write(2, f"\n{line}\n".encode())  # not print: the signal may have come in the middle of one
+        os.write(
+            2, f"\n{line}\n".encode()
+        )  # not print: the signal may have come in the middle of one

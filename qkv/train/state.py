@@ -20,7 +20,9 @@ from qkv.messages import _
 Tensors = dict[str, torch.Tensor]
 
 STATE = "state.json"
-STEP_FOLDER = re.compile(r"step-(\d{6,})|\.step-(\d{6,})\.old")  # the second form: a crash amid a replacement
+STEP_FOLDER = re.compile(
+    r"step-(\d{6,})|\.step-(\d{6,})\.old"
+)  # the second form: a crash amid a replacement
 
 
 @dataclass
@@ -28,17 +30,20 @@ class Progress:
     """How far a run has come; saved with every checkpoint."""
 
     step: int = 0
-    best: float | None = None   # larger is better: BLEU or another goal, or minus the loss
+    best: float | None = None  # larger is better: BLEU or another goal, or minus the loss
     best_step: int = 0
-    stale: int = 0              # validations since the best one
-    goal: str | None = None     # what `best` is a figure of, None: minus the loss
-    steps: int = 0              # the total that a time limit has fixed; 0: none
-    decay_changes: Sequence[Sequence[int]] = ()  # those of the recipe, as the time limit has made them
+    stale: int = 0  # validations since the best one
+    goal: str | None = None  # what `best` is a figure of, None: minus the loss
+    steps: int = 0  # the total that a time limit has fixed; 0: none
+    decay_changes: Sequence[
+        Sequence[int]
+    ] = ()  # those of the recipe, as the time limit has made them
 
 
 @dataclass(frozen=True)
 class State:
     """One checkpoint as it was saved, and the lines about those that had to be passed over."""
+
     folder: Path
     step: int
     tensors: dict[str, Tensors]
@@ -46,8 +51,14 @@ class State:
     passed_over: tuple[str, ...] = ()
 
 
-def save_state(run_folder: str | Path, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]],
-               facts: Mapping[str, Any], keep: int = 3, also: Collection[int] = ()) -> Path:
+def save_state(
+    run_folder: str | Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    facts: Mapping[str, Any],
+    keep: int = 3,
+    also: Collection[int] = (),
+) -> Path:
     """The checkpoint of `step`, durable; then all but the last `keep` and the steps in `also` are deleted."""
     assert keep >= 1, keep
     folder = folder_of(run_folder, step)
@@ -73,8 +84,11 @@ def newest_state(run_folder: str | Path, skip_damaged: bool = False) -> State | 
                 raise QkvError(error.where, error.wrong, advice) from error
             passed_over.append(str(error))
     if passed_over:
-        raise QkvError(run_folder, _("all checkpoints are damaged ({passed_over})", passed_over='; '.join(passed_over)),
-                       _("start again in another folder"))
+        raise QkvError(
+            run_folder,
+            _("all checkpoints are damaged ({passed_over})", passed_over="; ".join(passed_over)),
+            _("start again in another folder"),
+        )
     return None
 
 
@@ -85,16 +99,23 @@ def load_state(folder: str | Path, only: Collection[str] | None = None) -> State
     facts = read_facts(whole / STATE)
     right_name = folder_of("", facts["step"]).name
     if folder.name != right_name:
-        raise QkvError(f"{folder.name}/{STATE}", _("is of step {step}", step=facts['step']),
-                       _("call the folder {right_name}", right_name=right_name))
-    files = [file for file in sorted(whole.glob("*.safetensors")) if only is None or file.stem in only]
+        raise QkvError(
+            f"{folder.name}/{STATE}",
+            _("is of step {step}", step=facts["step"]),
+            _("call the folder {right_name}", right_name=right_name),
+        )
+    files = [
+        file for file in sorted(whole.glob("*.safetensors")) if only is None or file.stem in only
+    ]
     return State(folder, facts["step"], {file.stem: read_tensors(file) for file in files}, facts)
 
 
 def saved_steps(run_folder: str | Path) -> list[int]:
     """The steps that have a checkpoint, in order."""
     folder = Path(run_folder) / "checkpoints"
-    names = [STEP_FOLDER.fullmatch(child.name) for child in folder.iterdir()] if folder.is_dir() else []
+    names = (
+        [STEP_FOLDER.fullmatch(child.name) for child in folder.iterdir()] if folder.is_dir() else []
+    )
     return sorted({int(name[1] or name[2]) for name in names if name})
 
 
@@ -107,8 +128,9 @@ def read_facts(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
-        raise QkvError(path, _("not the state of a training run"),
-                       _("choose a folder under checkpoints/")) from error
+        raise QkvError(
+            path, _("not the state of a training run"), _("choose a folder under checkpoints/")
+        ) from error
 
 
 def as_json(facts: Mapping[str, Any]) -> bytes:
@@ -116,6 +138,7 @@ def as_json(facts: Mapping[str, Any]) -> bytes:
 
 
 # ---- optimisers ----------------------------------------------------------------------------------------------------
+
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
     """All an optimiser remembers: tensors named "3.exp_avg" (of parameter 3) or "group.0.lr", and facts fit for JSON.
@@ -125,14 +148,21 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[s
     saved = optimizer.state_dict()
     tables = {str(index): memory for index, memory in saved["state"].items()}
     tables.update({f"group.{number}": group for number, group in enumerate(saved["param_groups"])})
-    values = {f"{place}.{name}": value for place, table in tables.items() for name, value in table.items()}
+    values = {
+        f"{place}.{name}": value for place, table in tables.items() for name, value in table.items()
+    }
     tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
     others = {key: value for key, value in values.items() if key not in tensors}
-    return tensors, {"kind": type(optimizer).__name__, "shapes": shapes_of(optimizer), "values": others}
+    return tensors, {
+        "kind": type(optimizer).__name__,
+        "shapes": shapes_of(optimizer),
+        "values": others,
+    }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor],
-                      facts: Mapping[str, Any]) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]
+) -> None:
     """The optimiser remembers exactly what was flattened; its parameters have the same shapes in the same order."""
     refuse_other_optimizer(optimizer, facts)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -148,11 +178,15 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, to
             group[name] = like(group.get(name), value)
 
 
-def brought_home(value: Any, parameter: torch.Tensor, name: str, optimizer: torch.optim.Optimizer) -> Any:
+def brought_home(
+    value: Any, parameter: torch.Tensor, name: str, optimizer: torch.optim.Optimizer
+) -> Any:
     """A copy beside its parameter; the step counter of an unfused optimiser stays on the CPU, as torch wants it."""
     if not isinstance(value, torch.Tensor):
         return value
-    on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable") or name != "step"
+    on_device = (
+        optimizer.defaults.get("fused") or optimizer.defaults.get("capturable") or name != "step"
+    )
     return value.clone().to(parameter.device if on_device else "cpu")
 
 
@@ -164,14 +198,19 @@ def like(present: Any, value: Any) -> Any:
 
 
 def shapes_of(optimizer: torch.optim.Optimizer) -> list[list[list[int]]]:
-    return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
+    return [
+        [list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups
+    ]
 
 
 def refuse_other_optimizer(optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]) -> None:
     kind = type(optimizer).__name__
     if facts["kind"] != kind:
-        wrong = _("saved by {kind}, not {kind2}", kind=facts['kind'], kind2=kind)
+        wrong = _("saved by {kind}, not {kind2}", kind=facts["kind"], kind2=kind)
         raise QkvError("optimizer", wrong, _("resume with the recipe of the run"))
     if facts["shapes"] != shapes_of(optimizer):
-        raise QkvError("optimizer", _("saved for a model of other shapes"),
-                       _("resume with the model of the run"))
+        raise QkvError(
+            "optimizer",
+            _("saved for a model of other shapes"),
+            _("resume with the model of the run"),
+        )

@@ -22,8 +22,8 @@ class Final:
     """What a card tells at the end of a run, each table as name -> value."""
 
     data: Mapping[str, object]
-    scores: Mapping[str, str]   # what was measured -> its lines
-    example: tuple[str, str]    # what the model was given, and what it made of it
+    scores: Mapping[str, str]  # what was measured -> its lines
+    example: tuple[str, str]  # what the model was given, and what it made of it
     options: Mapping[str, object] = field(default_factory=dict)  # with which settings it did
 
 

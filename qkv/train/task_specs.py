@@ -14,7 +14,9 @@ from qkv.model.model_option import build_spec, is_file
 from qkv.model.spec import LmHead, MaskedHead, Spec
 
 
-def translation_spec(model: Mapping[str, Any], vocab_size: int, source_vocab_size: int | None) -> Spec:
+def translation_spec(
+    model: Mapping[str, Any], vocab_size: int, source_vocab_size: int | None
+) -> Spec:
     """An encoder-decoder for these vocabularies; None for the source: one vocabulary for both sides."""
     spec, name = build_spec(model), model["preset"]
     if spec.encoder is None or spec.decoder is None:
@@ -29,7 +31,12 @@ def translation_spec(model: Mapping[str, Any], vocab_size: int, source_vocab_siz
 def generation_spec(model: Mapping[str, Any], vocab_size: int, context: int) -> Spec:
     """A causal decoder for this vocabulary and windows of this many tokens."""
     spec, name = build_spec(model), model["preset"]
-    if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past" or not isinstance(spec.head, LmHead):
+    if (
+        spec.encoder is not None
+        or spec.decoder is None
+        or spec.decoder.sees != "past"
+        or not isinstance(spec.head, LmHead)
+    ):
         wrong = _("'{name}' is no language model", name=name)
         raise QkvError("model", wrong, _("it needs a decoder alone, as in 'llama'"))
     return replace(spec, vocab_size=vocab_size, max_len=context)
@@ -41,6 +48,8 @@ def embedding_spec(model: Mapping[str, Any], vocab_size: int, predicts_masked: b
     if spec.encoder is None or spec.decoder is not None:
         wrong = _("'{name}' is no encoder alone", name=name)
         raise QkvError("model", wrong, _("sentence vectors need one, as in 'minilm'"))
-    own = isinstance(spec.head, LmHead | MaskedHead) and not is_file(name)  # where a file names no head, LmHead is read
+    own = isinstance(spec.head, LmHead | MaskedHead) and not is_file(
+        name
+    )  # where a file names no head, LmHead is read
     head = spec.head if own else MaskedHead()
     return replace(spec, vocab_size=vocab_size, head=head if predicts_masked else None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-MIN_GAIN = 1.1         # fewer threads are chosen only if they are this much faster: timings are noisy
+MIN_GAIN = 1.1  # fewer threads are chosen only if they are this much faster: timings are noisy
 MEASURE_SECONDS = 0.6  # for each number of threads
 MAX_ROUNDS = 6
 
@@ -36,7 +36,9 @@ def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float
     run_pass()  # the first pass allocates memory
     rounds: list[dict[int, float]] = []
     try:
-        while len(rounds) < MAX_ROUNDS and sum(sum(seconds.values()) for seconds in rounds) < MEASURE_SECONDS * len(counts):
+        while len(rounds) < MAX_ROUNDS and sum(
+            sum(seconds.values()) for seconds in rounds
+        ) < MEASURE_SECONDS * len(counts):
             rounds.append({count: seconds_of(run_pass, count) for count in counts})
     finally:
         torch.set_num_threads(before)

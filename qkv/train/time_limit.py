@@ -14,11 +14,13 @@ from qkv.train.recipe import Recipe
 from qkv.train.report import Pace
 from qkv.train.schedule import share_of_peak
 
-SLOW_STEPS = 3       # the first steps allocate memory, the very first may compile the native library: they are not timed
-TIMED_STEPS = 7      # then so many are timed before the first estimate
+SLOW_STEPS = 3  # the first steps allocate memory, the very first may compile the native library: they are not timed
+TIMED_STEPS = 7  # then so many are timed before the first estimate
 FIRST_FRACTION = 0.5  # on a very slow machine the estimate is made after this fraction of the limit
-RECENT_STEPS = 30    # whose mean speed tells in the decay whether the limit will be kept
-RESERVE = 0.1        # fraction of the limit kept for validations and checkpoints until they have been measured
+RECENT_STEPS = 30  # whose mean speed tells in the decay whether the limit will be kept
+RESERVE = (
+    0.1  # fraction of the limit kept for validations and checkpoints until they have been measured
+)
 
 
 def check_time_limit(recipe: Recipe) -> None:
@@ -27,7 +29,11 @@ def check_time_limit(recipe: Recipe) -> None:
     if recipe.max_minutes and (recipe.schedule == "cosine" or falls_at_once):
         given = "schedule wsd, decay_share 1" if falls_at_once else "schedule cosine"
         wrong = _("with {given} every learning rate depends on the number of steps", given=given)
-        raise QkvError("max_minutes", wrong, _("use wsd with decay_share below 1, constant, inverse_sqrt or paper"))
+        raise QkvError(
+            "max_minutes",
+            wrong,
+            _("use wsd with decay_share below 1, constant, inverse_sqrt or paper"),
+        )
 
 
 class TimeLimit:
@@ -46,7 +52,13 @@ class TimeLimit:
             steps = recipe.steps if step == recipe.steps else steps
             return replace(recipe, steps=steps, max_minutes=0.0) if steps else recipe
         steps = self.shortened(recipe, step, pace, earlier)
-        return replace(recipe, steps=steps, decay_changes=(*recipe.decay_changes, (step, recipe.steps))) if steps else recipe
+        return (
+            replace(
+                recipe, steps=steps, decay_changes=(*recipe.decay_changes, (step, recipe.steps))
+            )
+            if steps
+            else recipe
+        )
 
     def shortened(self, recipe: Recipe, step: int, pace: Pace, earlier: float) -> int | None:
         """A smaller total for a run in its decay that would exceed the limit at the speed of the last steps, else None."""
@@ -71,7 +83,13 @@ class TimeLimit:
     def text(self, steps: int) -> str:
         """What was chosen, for people."""
         limit, speed = f"{self.recipe.max_minutes:g}", f"{self.seconds_per_step:.2f}"
-        return _("time limit {limit} min: {steps} of {steps2} steps ({speed} s a step)", limit=limit, steps=steps, steps2=self.recipe.steps, speed=speed)
+        return _(
+            "time limit {limit} min: {steps} of {steps2} steps ({speed} s a step)",
+            limit=limit,
+            steps=steps,
+            steps2=self.recipe.steps,
+            speed=speed,
+        )
 
     def _timed(self, pace: Pace, earlier: float) -> bool:
         if pace.steps == SLOW_STEPS:
@@ -93,6 +111,8 @@ class TimeLimit:
 
     def _consistent(self, steps: int, step: int) -> int:
         """The smallest total from `steps` on under which the steps so far had the learning rates they had."""
-        while steps < self.recipe.steps and self._share(steps, step) != self._share(self.recipe.steps, step):
+        while steps < self.recipe.steps and self._share(steps, step) != self._share(
+            self.recipe.steps, step
+        ):
             steps += 1
         return steps

@@ -51,14 +51,33 @@ class Translation:
 
     prelude = 0
 
-    def __init__(self, recipe: TranslateRecipe, train: PairData, valid: PairData, source: Tokenizer, target: Tokenizer):
-        self.recipe, self.train, self.valid, self.source, self.target = recipe, train, valid, source, target
+    def __init__(
+        self,
+        recipe: TranslateRecipe,
+        train: PairData,
+        valid: PairData,
+        source: Tokenizer,
+        target: Tokenizer,
+    ):
+        self.recipe, self.train, self.valid, self.source, self.target = (
+            recipe,
+            train,
+            valid,
+            source,
+            target,
+        )
         self.goal = "bleu" if recipe.valid_bleu and recipe.best_by == "bleu" else None
         assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
         self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
-        assert (source.pad_id, source.eos_id) == (self.pad, self.eos), "both vocabularies begin alike"
-        self.plan = TurnPlan(train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len)
-        self.valid_plan = BatchPlan(*valid.lengths(0), VALID_TOKENS, seed=0, max_len=self.spec.max_len)
+        assert (source.pad_id, source.eos_id) == (self.pad, self.eos), (
+            "both vocabularies begin alike"
+        )
+        self.plan = TurnPlan(
+            train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len
+        )
+        self.valid_plan = BatchPlan(
+            *valid.lengths(0), VALID_TOKENS, seed=0, max_len=self.spec.max_len
+        )
 
     @cached_property
     def spec(self) -> Spec:
@@ -78,7 +97,11 @@ class Translation:
     def alignment_head(self) -> AlignmentHead | None:
         """The head that learns the alignments: the first of the last decoder layer but one, if there are alignments."""
         assert self.spec.decoder is not None
-        return AlignmentHead(max(0, len(self.spec.decoder.each_layer()) - 2), 0) if self.train.token_links else None
+        return (
+            AlignmentHead(max(0, len(self.spec.decoder.each_layer()) - 2), 0)
+            if self.train.token_links
+            else None
+        )
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -96,21 +119,34 @@ class Translation:
 
     def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> PairBatch:
         """A micro-batch; with BPE-dropout each epoch reads another encoding of the same sentences."""
-        return self._pairs(self.train, self.plan.variant(micro_step, rank, world), self.rows(micro_step, rank, world))
+        return self._pairs(
+            self.train,
+            self.plan.variant(micro_step, rank, world),
+            self.rows(micro_step, rank, world),
+        )
 
     def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
         sources, targets = data.sources[variant].take(rows), data.targets[variant].take(rows)
         batch = pair_batch(sources, targets, self.pad, self.bos, self.eos)
         if not data.token_links:
             return batch
-        return replace(batch, gold=gold_weights(data.token_links[variant].take(rows), batch.target_in.shape[1], batch.source.shape[1]))
+        return replace(
+            batch,
+            gold=gold_weights(
+                data.token_links[variant].take(rows),
+                batch.target_in.shape[1],
+                batch.source.shape[1],
+            ),
+        )
 
     def sizes(self, batch: PairBatch) -> tuple[int, int]:
         """How many tokens are to be predicted, and how many tokens of both sides are real."""
         predicted = int(batch.target_out.ne(self.pad).sum())
         return predicted, predicted + int(batch.source.ne(self.pad).sum())
 
-    def loss(self, model: Transformer, batch: PairBatch, label_smoothing: float | None = None) -> Tensor:
+    def loss(
+        self, model: Transformer, batch: PairBatch, label_smoothing: float | None = None
+    ) -> Tensor:
         """The summed cross-entropy of all target tokens, each predicted from the true ones before it."""
         smoothing = self.recipe.label_smoothing if label_smoothing is None else label_smoothing
         device = model.embed.weight.device
@@ -119,7 +155,9 @@ class Translation:
         memory = model.encode(*_moved(batch.source, self.pad, device))
         # Padding stands on the right, so the causal mask hides it already; its own rows are left out of the loss.
         stream = model.decode(batch.target_in.to(device), memory)
-        return model.loss(stream, *_moved(batch.target_out, self.pad, device), smoothing) + self._alignment_loss(model, batch.gold)
+        return model.loss(
+            stream, *_moved(batch.target_out, self.pad, device), smoothing
+        ) + self._alignment_loss(model, batch.gold)
 
     def _alignment_loss(self, model: Transformer, gold: Tensor | None) -> Tensor | float:
         """Guided alignment: the weighted cross-entropy between the alignments and the weights of the guided head."""
@@ -127,16 +165,28 @@ class Translation:
             return 0.0
         core = model.get_submodule(core_path(self.alignment_head.layer))
         assert isinstance(core, GuidedCore)
-        return self.recipe.guided_alignment_weight * guided_loss(core.take_log_weights(), gold.to(model.embed.weight.device))
+        return self.recipe.guided_alignment_weight * guided_loss(
+            core.take_log_weights(), gold.to(model.embed.weight.device)
+        )
 
     def _agreeing_loss(self, model: Transformer, batch: PairBatch, smoothing: float) -> Tensor:
         """R-Drop: two passes with other dropout should agree; half of (CE + CE + weight / 2 (KL + KL)), as published."""
         device = model.embed.weight.device
-        source, target_in, target_out = (torch.cat([one, one]).to(device) for one in (batch.source, batch.target_in, batch.target_out))
+        source, target_in, target_out = (
+            torch.cat([one, one]).to(device)
+            for one in (batch.source, batch.target_in, batch.target_out)
+        )
         memory = model.encode(*_moved(source, self.pad, device))
         stream = model.decode(target_in, memory)
-        loss = model.loss(stream, target_out, target_out.ne(self.pad), smoothing, r_drop=self.recipe.r_drop)
-        return (loss + self._alignment_loss(model, None if batch.gold is None else torch.cat([batch.gold, batch.gold]))) / 2
+        loss = model.loss(
+            stream, target_out, target_out.ne(self.pad), smoothing, r_drop=self.recipe.r_drop
+        )
+        return (
+            loss
+            + self._alignment_loss(
+                model, None if batch.gold is None else torch.cat([batch.gold, batch.gold])
+            )
+        ) / 2
 
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:
@@ -154,23 +204,43 @@ class Translation:
         for rows in self.valid_plan.epoch(0):
             sources = collate(self.valid.sources[0].take(rows), self.pad, last=self.eos)
             ids, real = _moved(sources, self.pad, model.embed.weight.device)
-            found = greedy(model, ids, real, bos_id=self.bos, eos_id=self.eos, pad_id=self.pad, max_len=2 * ids.shape[1] + 10)
+            found = greedy(
+                model,
+                ids,
+                real,
+                bos_id=self.bos,
+                eos_id=self.eos,
+                pad_id=self.pad,
+                max_len=2 * ids.shape[1] + 10,
+            )
             outputs.update(zip(rows.tolist(), self.target.decode_batch(found), strict=True))
         order = sorted(outputs)
         references = [self.valid.target_texts[i] for i in order]
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
         scores = score([outputs[i] for i in order], references, language, tokenize)
-        samples = [f"{self.valid.source_texts[i]}\n-> {outputs[i]}   ({self.valid.target_texts[i]})" for i in order[:3]]
+        samples = [
+            f"{self.valid.source_texts[i]}\n-> {outputs[i]}   ({self.valid.target_texts[i]})"
+            for i in order[:3]
+        ]
         return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
 
     def final(self, use: Callable[..., Any]) -> Final:
         """Translate the held-out sentences with the published model, by beam search."""
-        recipe, sources, references = self.recipe, list(self.valid.source_texts), list(self.valid.target_texts)
+        recipe, sources, references = (
+            self.recipe,
+            list(self.valid.source_texts),
+            list(self.valid.target_texts),
+        )
         outputs = use(sources, beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)
-        scores = score(outputs, references, recipe.target_language or "", recipe.bleu_tokenize or "")
+        scores = score(
+            outputs, references, recipe.target_language or "", recipe.bleu_tokenize or ""
+        )
         return Final(
-            data={_("pairs"): len(self.train.source_texts), _("held out"): len(sources),
-                  _("vocabulary"): self.spec.vocab_size},
+            data={
+                _("pairs"): len(self.train.source_texts),
+                _("held out"): len(sources),
+                _("vocabulary"): self.spec.vocab_size,
+            },
             scores={_("held out, beam {beam_size}", beam_size=recipe.beam_size): str(scores)},
             example=(sources[0], use(sources[:1])[0]),  # as the card's own lines translate it
         )

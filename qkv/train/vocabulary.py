@@ -22,11 +22,20 @@ BEGIN_AND_END = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none
 
 
 def kept_tokenizer(
-    path: Path, kind: str, vocab_size: int, texts: Iterable[str], checksums: Sequence[str], resume: bool,
+    path: Path,
+    kind: str,
+    vocab_size: int,
+    texts: Iterable[str],
+    checksums: Sequence[str],
+    resume: bool,
     choices: Choices = BEGIN_AND_END,
 ) -> Tokenizer:
     """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
-    wishes: dict[str, object] = {"kind": kind, "vocab_size": vocab_size, PREFIX_SPACE: choices.add_prefix_space}
+    wishes: dict[str, object] = {
+        "kind": kind,
+        "vocab_size": vocab_size,
+        PREFIX_SPACE: choices.add_prefix_space,
+    }
     if repr(choices) != repr(BEGIN_AND_END):
         wishes["choices"] = repr(choices)
     note, asked = path.with_suffix(NOTE), json.dumps({**wishes, "texts": list(checksums)})
@@ -52,7 +61,9 @@ def _refuse_other(noted: dict[str, object], wishes: dict[str, object]) -> None:
     noted = {PREFIX_SPACE: wishes[PREFIX_SPACE], **noted}
     if any(noted.get(name) != wish for name, wish in wishes.items()):
         wrong = _("the run learned another tokenizer")
-        raise QkvError("tokenizer, vocab_size", wrong, _("leave both as they were, or choose another --out"))
+        raise QkvError(
+            "tokenizer, vocab_size", wrong, _("leave both as they were, or choose another --out")
+        )
 
 
 def keep_given(path: Path, tokenizer: Tokenizer) -> None:
@@ -70,6 +81,10 @@ def _learned(kind: str, vocab_size: int, texts: Iterable[str], choices: Choices)
     # Words and characters are what there is; merges were asked for by number and must not silently be fewer.
     if kind not in ("word", "char") and tokenizer.vocab_size < vocab_size:
         found = tokenizer.vocab_size
-        wrong = _("this text supports only {found:,} pieces, not {vocab_size:,}", found=found, vocab_size=vocab_size)
+        wrong = _(
+            "this text supports only {found:,} pieces, not {vocab_size:,}",
+            found=found,
+            vocab_size=vocab_size,
+        )
         raise QkvError("vocab_size", wrong, _("use at most {found:,}", found=found))
     return tokenizer

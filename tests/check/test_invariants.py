@@ -61,7 +61,9 @@ def test_every_small_model_holds_every_check(spec):
     assert [finding for finding in findings if finding.holds is False] == []
     decoder = spec.decoder and spec.decoder.sees == "past"
     asked = {finding.check for finding in findings if finding.holds}
-    assert asked >= {"finite", "padding", "batch", "saved"} | ({"future", "cache"} if decoder else set())
+    assert asked >= {"finite", "padding", "batch", "saved"} | (
+        {"future", "cache"} if decoder else set()
+    )
     assert all(finding.difference < 1e-10 for finding in findings if finding.difference is not None)
 
 
@@ -73,13 +75,16 @@ def test_models_that_read_very_little_hold_too(length):
 
 # ---- leaks ---------------------------------------------------------------------------------------------------------
 
+
 class OneAhead(nn.Module):
     """Attention that also sees the next token, and is right about padding."""
 
     def forward(self, q, k, v, sight, scale):
         visible = sight.visible
         if visible is None:
-            visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)[None, None].tril(k.shape[2] - q.shape[2])
+            visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)[None, None].tril(
+                k.shape[2] - q.shape[2]
+            )
         is_next = torch.ones_like(visible).triu(1).tril(1)
         visible = visible | (is_next & visible.any(dim=-2, keepdim=True))
         return F.scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=True)
@@ -91,8 +96,13 @@ def test_a_leak_from_the_next_token_is_found(make):
     model.decoder.layers[1].attn.branch.core = OneAhead()
     found = verdicts(model)
     assert {name for name, finding in found.items() if finding.holds is False} == {"future"}
-    assert found["future"].words.startswith("when only later tokens change, token 0 is not the same, the result differs")
-    assert (found["cache"].holds, found["cache"].words) == (None, "not asked before this is mended: blind to the future")
+    assert found["future"].words.startswith(
+        "when only later tokens change, token 0 is not the same, the result differs"
+    )
+    assert (found["cache"].holds, found["cache"].words) == (
+        None,
+        "not asked before this is mended: blind to the future",
+    )
 
 
 @pytest.mark.parametrize("make", [a_writer, a_translator])
@@ -112,6 +122,7 @@ def test_a_leak_is_found_in_float32_too(monkeypatch):
 
 # ---- padding -------------------------------------------------------------------------------------------------------
 
+
 class Unmasked(LayerStack):
     """A stack that forgets which tokens are padding."""
 
@@ -119,8 +130,15 @@ class Unmasked(LayerStack):
         return super().forward(x, None, memory, cache)
 
 
-@pytest.mark.parametrize(("make", "stack"), [
-    (a_writer, "decoder"), (a_translator, "encoder"), (a_translator, "decoder"), (a_reader, "encoder")])
+@pytest.mark.parametrize(
+    ("make", "stack"),
+    [
+        (a_writer, "decoder"),
+        (a_translator, "encoder"),
+        (a_translator, "decoder"),
+        (a_reader, "encoder"),
+    ],
+)
 def test_a_forgotten_padding_mask_is_found(make, stack):
     model = make()
     getattr(model, stack).__class__ = Unmasked
@@ -160,6 +178,7 @@ def test_an_inverted_mask_is_found():
 def test_places_that_count_the_padding_on_the_left_are_found(make, monkeypatch):
     def counted(length, past, real, device):
         return torch.arange(past, past + length, device=device)[None]
+
     monkeypatch.setattr(qkv.model.transformer, "places_of", counted)
     found = verdicts(make())
     assert {name for name, finding in found.items() if finding.holds is False} == {"batch"}
@@ -171,7 +190,11 @@ class NanForBlindRows(nn.Module):
 
     def forward(self, q, k, v, sight, scale):
         mixed = FusedCore()(q, k, v, sight, scale)
-        return mixed if sight.visible is None else mixed.masked_fill(~sight.visible.any(-1, keepdim=True), torch.nan)
+        return (
+            mixed
+            if sight.visible is None
+            else mixed.masked_fill(~sight.visible.any(-1, keepdim=True), torch.nan)
+        )
 
 
 def test_padding_that_makes_nan_is_found():
@@ -181,6 +204,7 @@ def test_padding_that_makes_nan_is_found():
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------
+
 
 class Unscaled(FusedCore):
     def forward(self, q, k, v, sight, scale):
@@ -199,7 +223,10 @@ def test_one_number_that_is_not_finite_is_found_and_nothing_else_is_blamed():
     model.decoder.layers[1].ffn.norm.bias.data[3] = torch.nan
     found = verdicts(model, reload=reload)
     assert {name for name, finding in found.items() if finding.holds is False} == {"finite"}
-    assert found["finite"].words == "NaN or infinity in decoder.layers.1.ffn.norm.bias: 1; take an earlier checkpoint"
+    assert (
+        found["finite"].words
+        == "NaN or infinity in decoder.layers.1.ffn.norm.bias: 1; take an earlier checkpoint"
+    )
     assert found["future"].words == "not asked before this is mended: every weight is finite"
     assert found["saved"].holds is True
 
@@ -214,7 +241,8 @@ def test_a_head_that_is_not_tied_as_stated_is_found():
     assert fails(apart) == {"tied"}
     apart.lm_head.weight = apart.embed.weight
     assert verdicts(apart)["tied"].words == (
-        "model.json says two tables, but they are the same numbers; set head.tied to true")
+        "model.json says two tables, but they are the same numbers; set head.tied to true"
+    )
 
 
 def test_a_tokenizer_of_another_size_is_found():
@@ -222,15 +250,23 @@ def test_a_tokenizer_of_another_size_is_found():
     size = tokenizer.vocab_size
     assert size > 31 and fails(a_writer(), tokenizers={"tokenizer": tokenizer}) == {"vocabulary"}
     assert verdicts(a_writer(), tokenizers={"tokenizer": tokenizer})["vocabulary"].words == (
-        f"tokenizer: {size} tokens, but the model has only 31 rows; it is another model's tokenizer")
+        f"tokenizer: {size} tokens, but the model has only 31 rows; it is another model's tokenizer"
+    )
     assert fails(a_writer(vocab_size=size), tokenizers={"tokenizer": tokenizer}) == set()
-    assert fails(a_writer(vocab_size=128), tokenizers={"tokenizer": tokenizer}) == set()  # rounded up
+    assert (
+        fails(a_writer(vocab_size=128), tokenizers={"tokenizer": tokenizer}) == set()
+    )  # rounded up
     assert fails(a_writer(vocab_size=2_000), tokenizers={"tokenizer": tokenizer}) == {"vocabulary"}
 
 
 def test_each_side_is_compared_with_its_own_tokenizer():
-    source, target = learn("char", ["abc"], vocab_size=60), learn("char", ["abcdefgh"], vocab_size=60)
-    spec = replace(encoder_decoder(target.vocab_size, 16, 1, 4, 24), source_vocab_size=source.vocab_size)
+    source, target = (
+        learn("char", ["abc"], vocab_size=60),
+        learn("char", ["abcdefgh"], vocab_size=60),
+    )
+    spec = replace(
+        encoder_decoder(target.vocab_size, 16, 1, 4, 24), source_vocab_size=source.vocab_size
+    )
     assert fails(stirred(spec), tokenizers={"source": source, "target": target}) == set()
     assert fails(stirred(spec), tokenizers={"source": target, "target": source}) == {"vocabulary"}
 
@@ -246,7 +282,9 @@ def test_a_model_that_comes_back_changed_is_found(harm):
         if harm == "spec":
             twin.spec = replace(twin.spec, max_len=7)
         twin = twin.double() if harm == "type" else twin
-        return twin, {"bit": tokenizers, "tokenizer": {"tokenizer": other}, "missing": {}}.get(harm, tokenizers)
+        return twin, {"bit": tokenizers, "tokenizer": {"tokenizer": other}, "missing": {}}.get(
+            harm, tokenizers
+        )
 
     model = a_writer(vocab_size=20)
     assert fails(model, tokenizers={"tokenizer": tokenizer}, reload=careless) == {"saved"}
@@ -257,6 +295,7 @@ def test_a_pass_that_stops_is_a_check_that_fails():
     class Stops(nn.Module):
         def forward(self, q, k, v, sight, scale):
             raise RuntimeError("the kernel is missing\nsecond line")
+
     model = a_writer()
     model.decoder.layers[0].attn.branch.core = Stops()
     found = verdicts(model)
@@ -271,17 +310,25 @@ def test_what_does_not_apply_is_said_to_be_so():
         "vocabulary": "there is no tokenizer in the folder",
         "future": "it sees the whole text, as model.json says",
         "cache": "it does not decode step by step",
-        "saved": "no way to save was given"}
+        "saved": "no way to save was given",
+    }
 
 
 def test_the_model_is_left_as_it_was():
     model = stirred(decoder_only(31, 16, 2, Heads(4, 2, 4), Experts(4, 2, Gated(8)))).train()
-    model.loss(model.decode(torch.randint(0, 31, (2, 4))), torch.zeros(2, 4, dtype=torch.long)).backward()
-    weights = {name: (id(one), one.clone()) for name, one in model.state_dict(keep_vars=True).items()}
+    model.loss(
+        model.decode(torch.randint(0, 31, (2, 4))), torch.zeros(2, 4, dtype=torch.long)
+    ).backward()
+    weights = {
+        name: (id(one), one.clone()) for name, one in model.state_dict(keep_vars=True).items()
+    }
     parts, chance = [(id(part), part.training) for part in model.modules()], torch.get_rng_state()
     assert fails(model, reload=None) == set()
     after = model.state_dict(keep_vars=True)
-    assert all(id(after[name]) == number and torch.equal(after[name], one) for name, (number, one) in weights.items())
+    assert all(
+        id(after[name]) == number and torch.equal(after[name], one)
+        for name, (number, one) in weights.items()
+    )
     assert parts == [(id(part), part.training) for part in model.modules()]
     assert torch.equal(chance, torch.get_rng_state())
 

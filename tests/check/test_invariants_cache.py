@@ -84,15 +84,23 @@ def with_parts(attn=GrowingCache, cross=FixedCache):
         def __init__(self, n_layers):
             super().__init__(n_layers)
             self.layers[-1].attn, self.layers[-1].cross = attn(), cross()
+
     return Parts
 
 
-CACHES = {"wrong-rows": KeepsTheWrongRows, "no-rows": KeepsNoRows, "padding": ForgetsPadding,
-          "lost-token": with_parts(attn=LosesAToken), "lost-growth": with_parts(attn=LosesWhatItGrewFrom)}
+CACHES = {
+    "wrong-rows": KeepsTheWrongRows,
+    "no-rows": KeepsNoRows,
+    "padding": ForgetsPadding,
+    "lost-token": with_parts(attn=LosesAToken),
+    "lost-growth": with_parts(attn=LosesWhatItGrewFrom),
+}
 
 
 def break_cache(model, kind):
-    model.__class__ = type("Broken", (Transformer,), {"new_cache": lambda self: kind(len(self.decoder.layers))})
+    model.__class__ = type(
+        "Broken", (Transformer,), {"new_cache": lambda self: kind(len(self.decoder.layers))}
+    )
     return model
 
 
@@ -108,6 +116,7 @@ def test_places_that_are_off_by_one_after_the_first_step_are_found(make, monkeyp
 
     def one_too_far(length, past, real, device):
         return places_of(length, past, real, device) + (past > 0)
+
     monkeypatch.setattr(qkv.model.transformer, "places_of", one_too_far)
     found = verdicts(make())
     assert {name for name, finding in found.items() if finding.holds is False} == {"cache"}

@@ -12,12 +12,19 @@ from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
 
-TEXTS = ["The cat sat on the mat.", "我们在 2024 年学习 attention，it's fun!", "  spaces\n\nand lines\t", "naïve café 🙂 e\u0301"]
+TEXTS = [
+    "The cat sat on the mat.",
+    "我们在 2024 年学习 attention，it's fun!",
+    "  spaces\n\nand lines\t",
+    "naïve café 🙂 e\u0301",
+]
 BYTES = learn("bytes", TEXTS, 300)
 SIZE = BYTES.vocab_size
 
 
-def decoder(heads: s.Heads = s.Heads(4, 2, 8), wide: s.FeedForward = s.Gated(48), **more: Any) -> s.Spec:
+def decoder(
+    heads: s.Heads = s.Heads(4, 2, 8), wide: s.FeedForward = s.Gated(48), **more: Any
+) -> s.Spec:
     return replace(decoder_only(SIZE, 32, 2, heads, wide), max_len=64, **more)
 
 
@@ -31,7 +38,10 @@ SPECS = {
     "llama": (decoder(), "llama"),
     "llama tied, one key head": (decoder(s.Heads(4, 1, 8), head=s.LmHead(True)), "llama"),
     "llama with wide heads": (decoder(s.Heads(2, 2, 24)), "llama"),
-    "llama with biases": (decoder(s.Heads(4, 2, 8, bias=True, out_bias=True), s.Gated(48, "silu", True)), "llama"),
+    "llama with biases": (
+        decoder(s.Heads(4, 2, 8, bias=True, out_bias=True), s.Gated(48, "silu", True)),
+        "llama",
+    ),
     "neighbours turned": (decoder(positions=s.Rotary(5e5, pairs="adjacent")), "llama"),
     "llama 3": (decoder(positions=s.Rotary(5e5, scaling=LLAMA3)), "llama"),
     "linear scaling": (decoder(positions=s.Rotary(scaling=s.LinearScaling(2.0))), "llama"),
@@ -40,8 +50,16 @@ SPECS = {
     "a window that hides nothing": (decoder(s.Heads(4, 2, 8, window=64)), "llama"),
     "qwen 2": (decoder(s.Heads(4, 2, 8, bias=True)), "qwen2"),
     "qwen 3": (decoder(s.Heads(4, 2, 16, qk_norm=True)), "qwen3"),
-    "gemma": (decoder(s.Heads(4, 1, 16), s.Gated(48, "gelu_tanh"), scaled_embedding=True, head=s.LmHead(True)), "gemma"),
-    "gpt 2": (of_2019(s.Heads(4, 4, 8, bias=True, out_bias=True), s.Dense(128, "gelu_tanh", True)), "gpt2"),
+    "gemma": (
+        decoder(
+            s.Heads(4, 1, 16), s.Gated(48, "gelu_tanh"), scaled_embedding=True, head=s.LmHead(True)
+        ),
+        "gemma",
+    ),
+    "gpt 2": (
+        of_2019(s.Heads(4, 4, 8, bias=True, out_bias=True), s.Dense(128, "gelu_tanh", True)),
+        "gpt2",
+    ),
     "gpt 2 without biases": (of_2019(s.Heads(4, 4, 8), s.Dense(40, "gelu_tanh")), "gpt2"),
 }
 
@@ -52,5 +70,8 @@ def loaded(spec: s.Spec, tokenizer: Tokenizer = BYTES, **stored: Any) -> LoadedM
     model = Transformer(spec).eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight.copy_(torch.randn_like(weight) * (0.3 if weight.ndim == 1 else weight.shape[-1] ** -0.5) + (weight.ndim == 1))
+            weight.copy_(
+                torch.randn_like(weight) * (0.3 if weight.ndim == 1 else weight.shape[-1] ** -0.5)
+                + (weight.ndim == 1)
+            )
     return LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model), **stored)

@@ -48,8 +48,15 @@ def main() -> None:
     vocab = model.get_vocab()
     Model.n_vocab = vocab.n_vocab
     answers = [answer(model, row, asked["steps"]) for row in asked["ids"]]
-    json.dump({"tokens": [vocab.tokenize(text, False, False) for text in asked["texts"]], "begins": vocab.get_add_bos(),
-               "logits": [one for one, _ in answers], "greedy": [said for _, said in answers]}, sys.stdout)
+    json.dump(
+        {
+            "tokens": [vocab.tokenize(text, False, False) for text in asked["texts"]],
+            "begins": vocab.get_add_bos(),
+            "logits": [one for one, _ in answers],
+            "greedy": [said for _, said in answers],
+        },
+        sys.stdout,
+    )
 
 
 if __name__ == "__main__":

@@ -49,13 +49,20 @@ def texts() -> list[str]:
 
 def engine(folder: Path, texts: list[str], **settings) -> list[list[tuple[str, float, list[str]]]]:
     """What the engine says in a process of its own, where torch's threads do not disturb it."""
-    code = ("import json, sys; from dataclasses import astuple; import qkv\n"
-            "folder, texts, settings = json.load(sys.stdin)\n"
-            "found = qkv.load(folder).translate(texts, **settings)\n"
-            "assert 'torch' not in sys.modules\n"
-            "print(json.dumps([[astuple(one)[:3] for one in best] for best in found]))")
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps([str(folder), texts, settings]),
-                          capture_output=True, text=True, timeout=120)
+    code = (
+        "import json, sys; from dataclasses import astuple; import qkv\n"
+        "folder, texts, settings = json.load(sys.stdin)\n"
+        "found = qkv.load(folder).translate(texts, **settings)\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(json.dumps([[astuple(one)[:3] for one in best] for best in found]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([str(folder), texts, settings]),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -65,14 +72,21 @@ def random_model(spec: s.Spec) -> Transformer:
     model = Transformer(spec).eval()
     with torch.no_grad():
         for weight in model.parameters():
-            weight.copy_(torch.randn_like(weight) * (weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3) + (weight.ndim == 1))
+            weight.copy_(
+                torch.randn_like(weight) * (weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.3)
+                + (weight.ndim == 1)
+            )
     return model
 
 
-def spec_of(positions: s.Positions, norm: s.Norm, ffn: s.FeedForward, heads: s.Heads, **more) -> s.Spec:
+def spec_of(
+    positions: s.Positions, norm: s.Norm, ffn: s.FeedForward, heads: s.Heads, **more
+) -> s.Spec:
     layer, last = s.Layer(heads, ffn, norm, repeat=2), norm.place == "pre"
     encoder = s.Stack((layer,), "all", last)
-    decoder = s.Stack((replace(layer, cross=replace(heads, qk_norm=False, window=None)),), "past", last)
+    decoder = s.Stack(
+        (replace(layer, cross=replace(heads, qk_norm=False, window=None)),), "past", last
+    )
     return s.Spec(LETTERS.vocab_size, 16, encoder, decoder, positions, max_len=40, **more)
 
 
@@ -80,46 +94,91 @@ PRE, POST = s.Norm("rms", "pre", 1e-3), s.Norm("layer", "post")
 BIASED, PLAIN = s.Heads(2, 2, 8, bias=True, out_bias=True), s.Heads(2, 2, 8)
 TRANSLATORS = {
     "2017": encoder_decoder(LETTERS.vocab_size, 16, 2, 2, 24),
-    "halves": spec_of(s.Sinusoidal("halves"), POST, s.Dense(24, "silu", True), BIASED, head=s.LmHead(bias=True)),
-    "learned": spec_of(s.Learned(2), s.Norm("layer", "pre"), s.Dense(24, "gelu", True), BIASED, head=s.LmHead(False)),
+    "halves": spec_of(
+        s.Sinusoidal("halves"), POST, s.Dense(24, "silu", True), BIASED, head=s.LmHead(bias=True)
+    ),
+    "learned": spec_of(
+        s.Learned(2),
+        s.Norm("layer", "pre"),
+        s.Dense(24, "gelu", True),
+        BIASED,
+        head=s.LmHead(False),
+    ),
     "none": spec_of(s.NoPositions(), PRE, s.Gated(24, "gelu_tanh"), PLAIN, scaled_embedding=True),
     "rotary": spec_of(s.Rotary(500.0), PRE, s.Gated(24), s.Heads(2, 2, 8, qk_norm=True)),
-    "adjacent": spec_of(s.Rotary(share=0.5, pairs="adjacent", scaling=s.LinearScaling(2.0)), POST, s.Dense(24), BIASED),
+    "adjacent": spec_of(
+        s.Rotary(share=0.5, pairs="adjacent", scaling=s.LinearScaling(2.0)),
+        POST,
+        s.Dense(24),
+        BIASED,
+    ),
     "relu2": spec_of(s.Rotary(), PRE, s.Dense(24, "relu2", True), s.Heads(4, 2, 4, qk_norm=True)),
     "one key head": spec_of(s.Rotary(), PRE, s.Dense(24, "relu2"), s.Heads(4, 1, 8)),
 }
 WRITERS = {
-    "llama": replace(decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 1, 8), s.Gated(24)), max_len=40),
-    "gpt2": s.Spec(LETTERS.vocab_size, 16, None, s.Stack((s.Layer(BIASED, s.Dense(24, "gelu_tanh", True), repeat=2),),
-                                                         "past", True), s.Learned(), max_len=40),
-    "qwen": replace(decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 2, 16, qk_norm=True), s.Gated(24)), max_len=40),
+    "llama": replace(
+        decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 1, 8), s.Gated(24)), max_len=40
+    ),
+    "gpt2": s.Spec(
+        LETTERS.vocab_size,
+        16,
+        None,
+        s.Stack((s.Layer(BIASED, s.Dense(24, "gelu_tanh", True), repeat=2),), "past", True),
+        s.Learned(),
+        max_len=40,
+    ),
+    "qwen": replace(
+        decoder_only(LETTERS.vocab_size, 16, 2, s.Heads(2, 2, 16, qk_norm=True), s.Gated(24)),
+        max_len=40,
+    ),
 }
 
 
-@pytest.mark.parametrize("spec", (TRANSLATORS | WRITERS).values(), ids=(TRANSLATORS | WRITERS).keys())
+@pytest.mark.parametrize(
+    "spec", (TRANSLATORS | WRITERS).values(), ids=(TRANSLATORS | WRITERS).keys()
+)
 def test_every_part_that_fits_gives_the_same_numbers_and_the_same_greedy_text(spec, tmp_path):
     save_model(tmp_path / "ours", random_model(spec), {"tokenizer": LETTERS})
     _, report = export_ctranslate2(tmp_path / "ours", tmp_path / "theirs", 8)
     assert report.same and report.largest < 1e-4 and report.n_same == 8
 
 
-def test_a_weight_that_went_wrong_is_reported_and_ends_with_1(digits, tmp_path, monkeypatch, capsys):
+def test_a_weight_that_went_wrong_is_reported_and_ends_with_1(
+    digits, tmp_path, monkeypatch, capsys
+):
     from qkv.checkpoint.ctranslate2 import spec as ctranslate2_spec
 
     right = ctranslate2_spec.fill_norm
-    monkeypatch.setattr(ctranslate2_spec, "fill_norm", lambda theirs, name, left: (
-        right(theirs, name, left), setattr(theirs, "gamma", theirs.gamma * (1.01 if "cross" in name else 1))))
+    monkeypatch.setattr(
+        ctranslate2_spec,
+        "fill_norm",
+        lambda theirs, name, left: (
+            right(theirs, name, left),
+            setattr(theirs, "gamma", theirs.gamma * (1.01 if "cross" in name else 1)),
+        ),
+    )
     assert run(["export", str(digits), "--to", "ctranslate2", "--out", str(tmp_path / "bad")]) == 1
     assert "✗ compared with ctranslate2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("settings", [
-    {"beam_size": 1}, {"beam_size": 4}, {"beam_size": 4, "n_best": 4, "length_penalty": 0.0}, {"beam_size": 3, "max_length": 3},
-    {"beam_size": 5, "n_best": 2, "length_penalty": 2.0}, {"beam_size": 5, "n_best": 5, "length_penalty": 2.0},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4},
+        {"beam_size": 4, "n_best": 4, "length_penalty": 0.0},
+        {"beam_size": 3, "max_length": 3},
+        {"beam_size": 5, "n_best": 2, "length_penalty": 2.0},
+        {"beam_size": 5, "n_best": 5, "length_penalty": 2.0},
+    ],
+    ids=str,
+)
 def test_all_200_translations_and_their_scores_equal_ours(digits, exported, texts, settings):
     translator = qkv.load(digits)
-    ours, theirs = translator.translate(texts, **settings), as_translations(engine(exported, texts, **settings))
+    ours, theirs = (
+        translator.translate(texts, **settings),
+        as_translations(engine(exported, texts, **settings)),
+    )
     assert differences(translator, texts, ours, theirs, **settings) == []
 
 
@@ -128,7 +187,9 @@ def as_translations(found: list[list[tuple[str, float, list[str]]]]) -> list[lis
 
 
 @pytest.mark.parametrize("scale", [1.01, 1.1])
-def test_an_engine_with_one_other_weight_matrix_does_not_give_the_same_translations(digits, texts, tmp_path, scale):
+def test_an_engine_with_one_other_weight_matrix_does_not_give_the_same_translations(
+    digits, texts, tmp_path, scale
+):
     loaded = load_model(digits)
     with torch.no_grad():
         loaded.model.decoder.layers[0].cross.branch.v_proj.weight.mul_(scale)
@@ -146,16 +207,27 @@ def test_only_a_text_that_our_model_scores_the_same_is_a_tie(digits):
 
     def translation(translator: qkv.Translator, word: str) -> Translation:
         tokens = ["three", word, "."]
-        return Translation(f"three {word}.", our_scores(translator, source, ids_of(translator, tokens), TranslationConfig())[0], tokens)
+        return Translation(
+            f"three {word}.",
+            our_scores(translator, source, ids_of(translator, tokens), TranslationConfig())[0],
+            tokens,
+        )
 
     def differ(translator: qkv.Translator, a: Translation, b: Translation) -> bool:
         return bool(differences(translator, [source], [[a]], [[b]]))
+
     a, b = translation(doubled, "one"), translation(doubled, "two")
     assert not differ(doubled, a, a) and not differ(doubled, a, b)
-    assert differ(doubled, a, replace(b, score=b.score - 2e-4)) and differ(doubled, a, replace(a, score=a.score - 2e-4))
-    assert differ(doubled, a, replace(b, text="three.")) and differ(doubled, a, replace(a, text="three two."))
+    assert differ(doubled, a, replace(b, score=b.score - 2e-4)) and differ(
+        doubled, a, replace(a, score=a.score - 2e-4)
+    )
+    assert differ(doubled, a, replace(b, text="three.")) and differ(
+        doubled, a, replace(a, text="three two.")
+    )
     a, b = translation(plain, "one"), translation(plain, "two")
-    assert differ(plain, a, b) and differ(plain, a, replace(b, score=a.score))  # a score that is not its own
+    assert differ(plain, a, b) and differ(
+        plain, a, replace(b, score=a.score)
+    )  # a score that is not its own
 
 
 def test_an_unsure_model_is_searched_as_far_as_ours(tmp_path):
@@ -166,7 +238,10 @@ def test_an_unsure_model_is_searched_as_far_as_ours(tmp_path):
     texts = ["abc", "ponm abc abc", "a", "", "abcdefghijklmnop" * 2]
     for settings in ({"beam_size": 1}, {"beam_size": 2}):
         model = qkv.load(tmp_path / "ours")
-        ours, theirs = model.translate(texts, **settings), as_translations(engine(tmp_path / "theirs", texts, **settings))
+        ours, theirs = (
+            model.translate(texts, **settings),
+            as_translations(engine(tmp_path / "theirs", texts, **settings)),
+        )
         assert differences(model, texts, ours, theirs, **settings) == []
 
 
@@ -174,116 +249,237 @@ def test_int8_is_smaller_and_nearly_as_good(digits, exported, tmp_path):
     pairs = TOY["pairs"](200, seed=6)
     _, report = export_ctranslate2(digits, tmp_path / "int8", 16, int8=True)
     assert report.same and not report.greedy and 1e-4 < report.largest <= report.tolerance
-    small, large = ((folder / "model.bin").stat().st_size for folder in (tmp_path / "int8", exported))
+    small, large = (
+        (folder / "model.bin").stat().st_size for folder in (tmp_path / "int8", exported)
+    )
     assert small < 0.6 * large  # biases and norms of so small a model stay large
-    right, before = ([best[0][0] == b for best, (_, b) in zip(engine(folder, [a for a, _ in pairs]), pairs, strict=True)]
-                     for folder in (tmp_path / "int8", exported))
-    lost, won = sum(b and not a for a, b in zip(right, before, strict=True)), sum(a and not b for a, b in zip(right, before, strict=True))
-    assert binomtest(lost, max(1, lost + won), alternative="greater").pvalue > 0.01, (lost, won)  # a paired sign test: not worse
+    right, before = (
+        [
+            best[0][0] == b
+            for best, (_, b) in zip(engine(folder, [a for a, _ in pairs]), pairs, strict=True)
+        ]
+        for folder in (tmp_path / "int8", exported)
+    )
+    lost, won = (
+        sum(b and not a for a, b in zip(right, before, strict=True)),
+        sum(a and not b for a, b in zip(right, before, strict=True)),
+    )
+    assert binomtest(lost, max(1, lost + won), alternative="greater").pvalue > 0.01, (
+        lost,
+        won,
+    )  # a paired sign test: not worse
 
 
 def test_exporting_to_8_bits_leaves_the_model_in_memory_alone(digits, tmp_path):
     model = qkv.load(digits)
     before = {name: weight.clone() for name, weight in model.model.state_dict().items()}
-    loaded = LoadedModel(model.model, {"source": model.source, "target": model.target}, metadata_of(model.model))
+    loaded = LoadedModel(
+        model.model, {"source": model.source, "target": model.target}, metadata_of(model.model)
+    )
     save_ctranslate2(tmp_path / "int8", loaded, int8=True)
-    assert all(torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items())
+    assert all(
+        torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items()
+    )
 
 
-@pytest.mark.parametrize("options", [[], ["--n-best", "2"], ["--json", "--beam-size", "1"]], ids=str)
-def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(digits, exported, texts, tmp_path, capsys, options):
-    (tmp_path / "in.txt").write_text("\n".join([*texts[:20], "", "三一二四。" * 30]), encoding="utf-8")
+@pytest.mark.parametrize(
+    "options", [[], ["--n-best", "2"], ["--json", "--beam-size", "1"]], ids=str
+)
+def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(
+    digits, exported, texts, tmp_path, capsys, options
+):
+    (tmp_path / "in.txt").write_text(
+        "\n".join([*texts[:20], "", "三一二四。" * 30]), encoding="utf-8"
+    )
     options = ["--file", str(tmp_path / "in.txt"), *options]
     code = "import sys; from qkv.cli.app import run; run(sys.argv[1:]); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, "translate", str(exported), "--engine", "ctranslate2", *options],
-                          capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            "translate",
+            str(exported),
+            "--engine",
+            "ctranslate2",
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert run(["translate", str(digits), "--engine", "torch", *options]) == 0
     ours, theirs = capsys.readouterr().out, done.stdout
     scores = [re.findall(SCORE, out) for out in (ours, theirs)]
-    assert list(map(float, scores[0])) == pytest.approx(list(map(float, scores[1])), abs=2e-4)  # four digits are printed
+    assert list(map(float, scores[0])) == pytest.approx(
+        list(map(float, scores[1])), abs=2e-4
+    )  # four digits are printed
     assert re.sub(SCORE, "", ours) == re.sub(SCORE, "", theirs) and len(ours.splitlines()) >= 22
 
 
 def test_other_people_can_use_the_folder_with_the_library_alone(exported):
     core = ctranslate2.Translator(str(exported), intra_threads=1)
-    assert core.translate_batch([["三", "一", "。", "<eos>"]], beam_size=1)[0].hypotheses == [["three", "one", "."]]
+    assert core.translate_batch([["三", "一", "。", "<eos>"]], beam_size=1)[0].hypotheses == [
+        ["three", "one", "."]
+    ]
 
 
 # ── The rule that ends a search ──────────────────────────────────────────────────────────────────────────────────
 def test_a_search_is_settled_when_nothing_alive_can_overtake():
-    settings = TranslationConfig(beam_size=2, length_penalty=1.0)  # the longest translation, 13 tokens, has the penalty 3
+    settings = TranslationConfig(
+        beam_size=2, length_penalty=1.0
+    )  # the longest translation, 13 tokens, has the penalty 3
     done = Hypothesis([5, 3], -2.0, -2.0 / (7 / 6))
-    for alive, is_settled in ((-5.0, False), (-5.3, True)):  # -5 / 3 could still beat -1.71, -5.3 / 3 cannot
+    for alive, is_settled in (
+        (-5.0, False),
+        (-5.3, True),
+    ):  # -5 / 3 could still beat -1.71, -5.3 / 3 cannot
         found = [done, Hypothesis([5, 6, 7], alive, alive / (8 / 6))]
-        assert settled(found, eos=3, steps=3, limit=13, config=settings) == ([done] if is_settled else [])
+        assert settled(found, eos=3, steps=3, limit=13, config=settings) == (
+            [done] if is_settled else []
+        )
     assert settled(found[1:], eos=3, steps=3, limit=3, config=settings) == found[1:]
 
 
 def test_a_search_whose_best_candidates_all_ended_in_the_last_step_is_not_settled_by_that():
     """CTranslate2 returns the best two of the last step; the live ones rank below them and may still win."""
-    settings = TranslationConfig(beam_size=2, length_penalty=2.0)  # the longest translation, 13 tokens, has the penalty 9
+    settings = TranslationConfig(
+        beam_size=2, length_penalty=2.0
+    )  # the longest translation, 13 tokens, has the penalty 9
     for second, is_settled in ((-12.0, False), (-30.0, True)):
-        found = [Hypothesis([5, 6, 3], -5.0, -5.0 / (8 / 6) ** 2), Hypothesis([5, 7, 3], second, second / (8 / 6) ** 2)]
-        assert settled(found, eos=3, steps=3, limit=13, config=settings) == (found[:1] if is_settled else [])
+        found = [
+            Hypothesis([5, 6, 3], -5.0, -5.0 / (8 / 6) ** 2),
+            Hypothesis([5, 7, 3], second, second / (8 / 6) ** 2),
+        ]
+        assert settled(found, eos=3, steps=3, limit=13, config=settings) == (
+            found[:1] if is_settled else []
+        )
 
 
 def test_ids_without_a_piece_are_named_by_their_number():
     names = names_of(LETTERS, LETTERS.vocab_size + 2)
-    assert names[:4] == ["<pad>", "<unk>", "<bos>", "<eos>"] and names[-1] == f"<id {LETTERS.vocab_size + 1}>"
+    assert (
+        names[:4] == ["<pad>", "<unk>", "<bos>", "<eos>"]
+        and names[-1] == f"<id {LETTERS.vocab_size + 1}>"
+    )
 
 
 # ── What does not fit ────────────────────────────────────────────────────────────────────────────────────────────
 WRONG = [
-    (spec_of(s.Rotary(), s.Norm("batch", "pre"), s.Gated(24, "relu2"), PLAIN),
-     "encoder.norm batch, encoder.gated relu2, decoder.norm batch, decoder.gated relu2"),
-    (spec_of(s.Rotary(scaling=s.YarnScaling(2.0, 20)), PRE, s.Dense(24), s.Heads(2, 2, 8, window=4)),
-     "positions.scaling yarn, encoder.window 4, decoder.window 4"),
-    (replace(TRANSLATORS["2017"], encoder=s.Stack((s.Layer(s.Recurrent(), s.Dense(24)),))),
-     "encoder.mixer recurrent"),
-    (replace(TRANSLATORS["none"], decoder=s.Stack((s.Layer(PLAIN, s.Experts(2, 1, s.Gated(8)), PRE, cross=PLAIN),), "past", True)),
-     "decoder.feed_forward experts"),
-    (replace(TRANSLATORS["none"], decoder=s.Stack((s.Layer(PLAIN, s.Dense(8), PRE, replace(PLAIN, qk_norm=True)),), "past", True)),
-     "decoder.cross.qk_norm"),
-    (replace(TRANSLATORS["none"], decoder=s.Stack((s.Layer(PLAIN, s.Dense(8), PRE, PLAIN), s.Layer(PLAIN, s.Dense(9), PRE, PLAIN)),
-                                                  "past", True)), "decoder.layers that differ"),
-    (s.Spec(20, 16, s.Stack((s.Layer(PLAIN, s.Dense(8)),)), head=s.MaskedHead()),
-     "a model that writes nothing word by word, head masked"),
+    (
+        spec_of(s.Rotary(), s.Norm("batch", "pre"), s.Gated(24, "relu2"), PLAIN),
+        "encoder.norm batch, encoder.gated relu2, decoder.norm batch, decoder.gated relu2",
+    ),
+    (
+        spec_of(
+            s.Rotary(scaling=s.YarnScaling(2.0, 20)), PRE, s.Dense(24), s.Heads(2, 2, 8, window=4)
+        ),
+        "positions.scaling yarn, encoder.window 4, decoder.window 4",
+    ),
+    (
+        replace(TRANSLATORS["2017"], encoder=s.Stack((s.Layer(s.Recurrent(), s.Dense(24)),))),
+        "encoder.mixer recurrent",
+    ),
+    (
+        replace(
+            TRANSLATORS["none"],
+            decoder=s.Stack(
+                (s.Layer(PLAIN, s.Experts(2, 1, s.Gated(8)), PRE, cross=PLAIN),), "past", True
+            ),
+        ),
+        "decoder.feed_forward experts",
+    ),
+    (
+        replace(
+            TRANSLATORS["none"],
+            decoder=s.Stack(
+                (s.Layer(PLAIN, s.Dense(8), PRE, replace(PLAIN, qk_norm=True)),), "past", True
+            ),
+        ),
+        "decoder.cross.qk_norm",
+    ),
+    (
+        replace(
+            TRANSLATORS["none"],
+            decoder=s.Stack(
+                (s.Layer(PLAIN, s.Dense(8), PRE, PLAIN), s.Layer(PLAIN, s.Dense(9), PRE, PLAIN)),
+                "past",
+                True,
+            ),
+        ),
+        "decoder.layers that differ",
+    ),
+    (
+        s.Spec(20, 16, s.Stack((s.Layer(PLAIN, s.Dense(8)),)), head=s.MaskedHead()),
+        "a model that writes nothing word by word, head masked",
+    ),
 ]
 
 
 @pytest.mark.parametrize("spec, parts", WRONG, ids=[parts for _, parts in WRONG])
-def test_what_ctranslate2_cannot_say_is_named_in_one_line_and_nothing_is_written(spec, parts, tmp_path):
+def test_what_ctranslate2_cannot_say_is_named_in_one_line_and_nothing_is_written(
+    spec, parts, tmp_path
+):
     save_model(tmp_path / "ours", Transformer(spec), {"tokenizer": LETTERS})
     with pytest.raises(QkvError) as error:
         export_ctranslate2(tmp_path / "ours", tmp_path / "theirs")
-    assert str(error.value) == f"model.json: CTranslate2 has no way to say {parts}; such a model stays in our own format"
+    assert (
+        str(error.value)
+        == f"model.json: CTranslate2 has no way to say {parts}; such a model stays in our own format"
+    )
     assert not (tmp_path / "theirs").exists()
 
 
-@pytest.mark.parametrize("arguments, line", [
-    (["translate", "{ours}", "三", "--engine", "ctranslate2"],
-     "{ours}: no CTranslate2 model; write one: qkv export FOLDER --to ctranslate2 --out NEW"),
-    (["translate", "{tmp}/none", "三", "--engine", "ctranslate2"], "{tmp}/none: no such folder; check the path"),
-    (["translate", "{theirs}", "三", "--engine", "ctranslate"], "--engine: no engine 'ctranslate'; did you mean 'ctranslate2'?"),
-    (["translate", "{theirs}", "三", "--engine", "ctranslate2", "--alignment"],
-     "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from"),
-    (["translate", "{theirs}", "三", "--engine", "ctranslate2", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
-    (["translate", "{theirs}", "三", "--engine", "ctranslate2", "--n-best", "9"],
-     "n_best: 9 of a beam of 4; raise beam_size or lower n_best"),
-    (["export", "{ours}", "--to", "ctranslate2", "--out", "{theirs}"], "{theirs}: is there already; choose another --out"),
-    (["export", "{ours}", "--to", "huggingface", "--int8", "--out", "{tmp}/x"],
-     "--int8: huggingface is written as stored; use --to ctranslate2 or --to gguf"),
-])
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (
+            ["translate", "{ours}", "三", "--engine", "ctranslate2"],
+            "{ours}: no CTranslate2 model; write one: qkv export FOLDER --to ctranslate2 --out NEW",
+        ),
+        (
+            ["translate", "{tmp}/none", "三", "--engine", "ctranslate2"],
+            "{tmp}/none: no such folder; check the path",
+        ),
+        (
+            ["translate", "{theirs}", "三", "--engine", "ctranslate"],
+            "--engine: no engine 'ctranslate'; did you mean 'ctranslate2'?",
+        ),
+        (
+            ["translate", "{theirs}", "三", "--engine", "ctranslate2", "--alignment"],
+            "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from",
+        ),
+        (
+            ["translate", "{theirs}", "三", "--engine", "ctranslate2", "--device", "abacus"],
+            "device: no 'abacus' here; use cpu",
+        ),
+        (
+            ["translate", "{theirs}", "三", "--engine", "ctranslate2", "--n-best", "9"],
+            "n_best: 9 of a beam of 4; raise beam_size or lower n_best",
+        ),
+        (
+            ["export", "{ours}", "--to", "ctranslate2", "--out", "{theirs}"],
+            "{theirs}: is there already; choose another --out",
+        ),
+        (
+            ["export", "{ours}", "--to", "huggingface", "--int8", "--out", "{tmp}/x"],
+            "--int8: huggingface is written as stored; use --to ctranslate2 or --to gguf",
+        ),
+    ],
+)
 def test_a_mistake_is_one_line(digits, exported, tmp_path, arguments, line):
     def filled(text: str) -> str:
         return text.format(ours=digits, theirs=exported, tmp=tmp_path)
+
     with pytest.raises(QkvError) as error:
         run([filled(one) for one in arguments])
     assert str(error.value) == filled(line)
 
 
-@pytest.mark.parametrize("file, content", [("qkv.json", b"{"), ("qkv.json", b"{}"), ("source_vocabulary.json", b"[")])
+@pytest.mark.parametrize(
+    "file, content", [("qkv.json", b"{"), ("qkv.json", b"{}"), ("source_vocabulary.json", b"[")]
+)
 def test_a_damaged_file_is_named(exported, tmp_path, file, content):
     for path in exported.iterdir():
         (tmp_path / path.name).write_bytes(content if path.name == file else path.read_bytes())
@@ -294,7 +490,9 @@ def test_a_damaged_file_is_named(exported, tmp_path, file, content):
 
 def test_a_damaged_model_is_named(exported, tmp_path):
     for path in exported.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes()[:100] if path.name == "model.bin" else path.read_bytes())
+        (tmp_path / path.name).write_bytes(
+            path.read_bytes()[:100] if path.name == "model.bin" else path.read_bytes()
+        )
     with pytest.raises(QkvError) as error:
         Translator.load_ctranslate2(tmp_path)
     assert str(error.value).startswith(f"{tmp_path}: CTranslate2 cannot read it (")

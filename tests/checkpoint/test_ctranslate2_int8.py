@@ -25,21 +25,41 @@ from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
 LETTERS = learn("char", ["abcdefghijklmnop"], 30)
-CPUS = {  # MKL on Intel's CPUs, oneDNN on others
-    "this one": {},
-    "AVX2, MKL": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"},
-    "AVX2, oneDNN": {"CT2_USE_MKL": "0", "ONEDNN_MAX_CPU_ISA": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"},
-    "SSE4, MKL": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "CT2_FORCE_CPU_ISA": "GENERIC"},
-    "SSE4, oneDNN": {"CT2_USE_MKL": "0", "ONEDNN_MAX_CPU_ISA": "SSE41", "CT2_FORCE_CPU_ISA": "GENERIC"},
-} if platform.machine() in ("x86_64", "AMD64") else {"this one": {}}
+CPUS = (
+    {  # MKL on Intel's CPUs, oneDNN on others
+        "this one": {},
+        "AVX2, MKL": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"},
+        "AVX2, oneDNN": {
+            "CT2_USE_MKL": "0",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "CT2_FORCE_CPU_ISA": "AVX2",
+        },
+        "SSE4, MKL": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "CT2_FORCE_CPU_ISA": "GENERIC"},
+        "SSE4, oneDNN": {
+            "CT2_USE_MKL": "0",
+            "ONEDNN_MAX_CPU_ISA": "SSE41",
+            "CT2_FORCE_CPU_ISA": "GENERIC",
+        },
+    }
+    if platform.machine() in ("x86_64", "AMD64")
+    else {"this one": {}}
+)
 WITHOUT_VNNI = [name for name in CPUS if "MKL" in name or "oneDNN" in name]
-every_cpu, without_vnni = pytest.mark.parametrize("cpu", CPUS), pytest.mark.parametrize("cpu", WITHOUT_VNNI)
+every_cpu, without_vnni = (
+    pytest.mark.parametrize("cpu", CPUS),
+    pytest.mark.parametrize("cpu", WITHOUT_VNNI),
+)
 
 
 def python(cpu: str, code: str, *arguments: object) -> object:
     """What a program prints as JSON on such a CPU."""
-    done = subprocess.run([sys.executable, "-c", f"import json, sys\n{code}", *map(str, arguments)], capture_output=True, text=True,
-                          timeout=300, env=os.environ | CPUS[cpu])
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys\n{code}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | CPUS[cpu],
+    )
     assert done.returncode == 0, done.stderr[-2_000:]
     return json.loads(done.stdout)
 
@@ -54,7 +74,9 @@ IDS = [4, 9, 5, 7, 12, 6, 8, 4, 4, 10, 11, 5]
 def signs(n: int, width: int, seed: int) -> list[list[int]]:
     """Rows of 1 and -1, of other shares each; the first is all 1, the second alternates."""
     drawn = random.Random(seed)
-    rows = [[1 if drawn.random() < (row % 5) / 4 else -1 for _ in range(width)] for row in range(2, n)]
+    rows = [
+        [1 if drawn.random() < (row % 5) / 4 else -1 for _ in range(width)] for row in range(2, n)
+    ]
     return [[1] * width, [1, -1] * (width // 2), *rows]
 
 
@@ -62,7 +84,11 @@ def signs(n: int, width: int, seed: int) -> list[list[int]]:
 def saturating() -> tuple[LoadedModel, list[float]]:
     """Layers that add nothing, and a projection whose weights and activations all have the largest size; the exact log-probabilities."""
     width, size, step = 64, LETTERS.vocab_size, 1 / 16
-    spec = replace(decoder_only(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)), max_len=40, head=s.LmHead(False))
+    spec = replace(
+        decoder_only(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)),
+        max_len=40,
+        head=s.LmHead(False),
+    )
     model = Transformer(spec).eval()
     embed, head = signs(size, width, 1), signs(size, width, 2)
     with torch.no_grad():
@@ -70,10 +96,17 @@ def saturating() -> tuple[LoadedModel, list[float]]:
             weight.fill_(0.0 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
         model.embed.weight.copy_(torch.tensor(embed))
         model.lm_head.weight.copy_(torch.tensor(head) * step)
-    sums = np.array([[sum(a * b for a, b in zip(embed[id], row, strict=True)) for row in head] for id in IDS[:-1]])  # (tokens, vocab)
+    sums = np.array(
+        [
+            [sum(a * b for a, b in zip(embed[id], row, strict=True)) for row in head]
+            for id in IDS[:-1]
+        ]
+    )  # (tokens, vocab)
     logits = sums * step / np.sqrt(1 + spec.decoder.layers[0].norm.eps)
     exact = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)), [float(row[id]) for row, id in zip(exact, IDS[1:], strict=True)]
+    return LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)), [
+        float(row[id]) for row, id in zip(exact, IDS[1:], strict=True)
+    ]
 
 
 def largest_gap(cpu: str, folder: Path, exact: list[float]) -> float:
@@ -123,23 +156,33 @@ def test_stories260k_tells_its_published_story_in_int8(cpu, shared, tmp_path):
 
 
 @without_vnni
-def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(cpu, saturating, tmp_path, monkeypatch):
+def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(
+    cpu, saturating, tmp_path, monkeypatch
+):
     """The engine's, whose folders of format 1 may lack weight_bits; CTranslate2 alone would use int8 and be wrong."""
     monkeypatch.setattr(ctranslate2_int8, "LARGEST_WEIGHT", 127)
     facts = save_ctranslate2(tmp_path / "old", saturating[0], int8=True)
     del facts["weight_bits"]
     (tmp_path / "old" / "qkv.json").write_text(json.dumps(facts))
-    code = ("from qkv.pipeline import Generator\nwriter = Generator.load_ctranslate2(sys.argv[1])\n"
-            "print(json.dumps(writer.backend.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))")
+    code = (
+        "from qkv.pipeline import Generator\nwriter = Generator.load_ctranslate2(sys.argv[1])\n"
+        "print(json.dumps(writer.backend.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))"
+    )
     names = json.loads((tmp_path / "old" / "vocabulary.json").read_text())
     found = python(cpu, code, tmp_path / "old", json.dumps([names[id] for id in IDS]))
     assert found == pytest.approx(saturating[1], abs=1e-4)
 
 
-@pytest.mark.parametrize("facts, device, expected", [
-    ({"dtype": "float32"}, "cpu", "float32"), ({"dtype": "int8"}, "cpu", "float32"), ({"dtype": "int8"}, "cuda", "int8"),
-    ({"dtype": "int8", "weight_bits": 7}, "cpu", "int8"), ({"dtype": "int8", "weight_bits": 8}, "cpu", "float32"),
-])
+@pytest.mark.parametrize(
+    "facts, device, expected",
+    [
+        ({"dtype": "float32"}, "cpu", "float32"),
+        ({"dtype": "int8"}, "cpu", "float32"),
+        ({"dtype": "int8"}, "cuda", "int8"),
+        ({"dtype": "int8", "weight_bits": 7}, "cpu", "int8"),
+        ({"dtype": "int8", "weight_bits": 8}, "cpu", "float32"),
+    ],
+)
 def test_the_compute_type_is_one_that_is_right(facts, device, expected):
     assert compute_type(facts, device) == expected
 
@@ -159,9 +202,16 @@ def test_the_copy_that_is_compared_with_holds_the_numbers_of_the_file(digits, tm
     from qkv.checkpoint.ctranslate2.parity import Theirs, random_ids, with_rounded_weights
     from qkv.checkpoint.parity import our_answer
 
-    model, facts = load_model(digits).model, save_ctranslate2(tmp_path / "int8", load_model(digits), int8=True)
+    model, facts = (
+        load_model(digits).model,
+        save_ctranslate2(tmp_path / "int8", load_model(digits), int8=True),
+    )
     source, target = random_ids(model, facts, 8)
     begun = torch.cat([torch.full_like(target[:, :1], facts["bos"]), target], dim=1)
-    ours = our_answer(with_rounded_weights(model))(source, begun[:, :-1]).log_softmax(dim=-1).gather(2, target[..., None])[..., 0]
+    ours = (
+        our_answer(with_rounded_weights(model))(source, begun[:, :-1])
+        .log_softmax(dim=-1)
+        .gather(2, target[..., None])[..., 0]
+    )
     theirs = Theirs(tmp_path / "int8", facts | {"dtype": "float32"}).log_probs(source, target)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)

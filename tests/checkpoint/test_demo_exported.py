@@ -21,8 +21,15 @@ SOURCES, TARGETS = [pair.source for pair in HELD_OUT], [pair.target for pair in 
 
 
 def python(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=os.environ | {"QKV_LANG": "en"} | environment, input=text,
-                          capture_output=True, text=True, timeout=1_500)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"QKV_LANG": "en"} | environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=1_500,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +42,12 @@ def demo() -> Path:
 
 def translated(folder: Path) -> list[list[Translation]]:
     """By CTranslate2 with beam 4, in a process without torch."""
-    code = ("import json, sys; from dataclasses import astuple; from qkv.pipeline import Translator\n"
-            "folder, texts = json.load(sys.stdin)\n"
-            "print(json.dumps([[astuple(one) for one in best] for best in Translator.load_ctranslate2(folder).translate(texts, beam_size=4)]))\n"
-            "sys.exit('torch' in sys.modules)")
+    code = (
+        "import json, sys; from dataclasses import astuple; from qkv.pipeline import Translator\n"
+        "folder, texts = json.load(sys.stdin)\n"
+        "print(json.dumps([[astuple(one) for one in best] for best in Translator.load_ctranslate2(folder).translate(texts, beam_size=4)]))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
     done = python("-c", code, text=json.dumps([str(folder), SOURCES]))
     assert done.returncode == 0, done.stderr[-2_000:]
     return [[Translation(*one) for one in best] for best in json.loads(done.stdout)]
@@ -57,7 +66,10 @@ def test_all_500_translations_are_the_same_in_float32(demo, in_torch, tmp_path):
     _, report = export_ctranslate2(demo, tmp_path / "ct2", 16)
     assert report.same and report.greedy and report.n_same == 16
     theirs = translated(tmp_path / "ct2")
-    assert len(theirs) == 500 and differences(Translator.load(demo), SOURCES, in_torch, theirs, beam_size=4) == []
+    assert (
+        len(theirs) == 500
+        and differences(Translator.load(demo), SOURCES, in_torch, theirs, beam_size=4) == []
+    )
 
 
 def test_int8_costs_less_than_half_a_point_of_bleu(demo, in_torch, tmp_path):
@@ -67,9 +79,17 @@ def test_int8_costs_less_than_half_a_point_of_bleu(demo, in_torch, tmp_path):
 
 
 def test_marian_has_no_words_for_it_and_says_so(demo, tmp_path):
-    done = python("-m", "qkv", "export", str(demo), "--to", "huggingface", "--out", str(tmp_path / "marian"))
+    done = python(
+        "-m", "qkv", "export", str(demo), "--to", "huggingface", "--out", str(tmp_path / "marian")
+    )
     assert done.returncode == 2 and not (tmp_path / "marian").exists()
-    line, = done.stderr.splitlines()
-    assert line.startswith("model.json: the nearest family, ") and line.endswith("; such a model stays in our own format")
-    for part in ("encoder.layers.0.norm.place 'pre'", "decoder.layers.0.mixer.qk_norm True", "'kind': 'rotary'"):
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("model.json: the nearest family, ") and line.endswith(
+        "; such a model stays in our own format"
+    )
+    for part in (
+        "encoder.layers.0.norm.place 'pre'",
+        "decoder.layers.0.mixer.qk_norm True",
+        "'kind': 'rotary'",
+    ):
         assert part in line

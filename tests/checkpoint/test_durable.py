@@ -101,7 +101,9 @@ def crash_at(k, act, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_crash_at_any_operation_leaves_the_old_or_the_new_folder_whole(tmp_path, monkeypatch, existing):
+def test_a_crash_at_any_operation_leaves_the_old_or_the_new_folder_whole(
+    tmp_path, monkeypatch, existing
+):
     def fresh(name):
         path = tmp_path / name / "model"
         if existing:
@@ -146,11 +148,15 @@ def test_a_crash_in_the_repair_after_a_crash_loses_nothing_either(tmp_path, monk
 
 
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(tmp_path, monkeypatch, existing):
+def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(
+    tmp_path, monkeypatch, existing
+):
     path = tmp_path / "runs" / "model"
     if existing:
         save_one_folder(path, OLD)
-    total = operations_of(partial(save_one_folder, tmp_path / "count" / "model", NEW), monkeypatch) + 5
+    total = (
+        operations_of(partial(save_one_folder, tmp_path / "count" / "model", NEW), monkeypatch) + 5
+    )
     refused = 0
     for k in range(1, total + 1):
         with monkeypatch.context() as patch:
@@ -159,10 +165,14 @@ def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(tmp_path,
                 save_one_folder(path, NEW)
             except QkvError as error:
                 refused += 1
-                assert str(error) == (f"{path}: not saved, the disk is full; "
-                                      "free some space and try again, what was saved before is whole")
+                assert str(error) == (
+                    f"{path}: not saved, the disk is full; "
+                    "free some space and try again, what was saved before is whole"
+                )
                 assert not existing or held_by(path) == OLD["w"].tolist()
-                assert [child.name for child in tmp_path.glob("runs/*")] == (["model"] if existing else [])
+                assert [child.name for child in tmp_path.glob("runs/*")] == (
+                    ["model"] if existing else []
+                )
                 assert existing or not standing(path).exists()
                 continue
         assert held_by(path) == NEW["w"].tolist()
@@ -197,19 +207,31 @@ def test_a_crash_while_deleting_leaves_the_whole_folder_or_none(tmp_path, monkey
         assert names_in(path.parent) in (["model", "next"], ["next"])
 
 
-def test_all_is_on_the_disk_before_the_name_and_the_name_before_the_old_version_goes(tmp_path, monkeypatch):
+def test_all_is_on_the_disk_before_the_name_and_the_name_before_the_old_version_goes(
+    tmp_path, monkeypatch
+):
     path, log = tmp_path / "model", []
     save_one_folder(path, OLD)
     for name in OPERATIONS:
+
         def run(*paths, name=name, operation=getattr(disk, name)):
             log.append((name, re.sub(r"qkv-\w+", "qkv", paths[0].name)))
             operation(*paths)
+
         monkeypatch.setattr(disk, name, run)
     save_one_folder(path, NEW)
     files, work = ["model.safetensors", "note.json", "manifest.json"], ".model.qkv.tmp"
-    assert log == [("make_folder", work), *(("fill", file) for file in files), *(("sync", file) for file in files),
-                   ("sync", work), ("rename", "model"), ("rename", work), ("sync", tmp_path.name),
-                   *(("delete_file", file) for file in sorted(files)), ("delete_folder", ".model.old")]
+    assert log == [
+        ("make_folder", work),
+        *(("fill", file) for file in files),
+        *(("sync", file) for file in files),
+        ("sync", work),
+        ("rename", "model"),
+        ("rename", work),
+        ("sync", tmp_path.name),
+        *(("delete_file", file) for file in sorted(files)),
+        ("delete_folder", ".model.old"),
+    ]
 
 
 def test_what_the_kernel_refuses_to_write_is_refused_in_one_line(tmp_path):
@@ -224,14 +246,20 @@ for content in (packed({"w": torch.zeros(9000)}), b"0" * 9001):
     except Exception as error:
         print(type(error).__name__, error)
 """
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "model"], capture_output=True, text=True)
-    line = (f"QkvError {tmp_path}/model: not saved (File too large); "
-            "check the folder and its permissions, what was saved before is whole")
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "model"], capture_output=True, text=True
+    )
+    line = (
+        f"QkvError {tmp_path}/model: not saved (File too large); "
+        "check the folder and its permissions, what was saved before is whole"
+    )
     assert done.stdout.splitlines() == [line, line]
     assert held_by(tmp_path / "model") == OLD["w"].tolist() and names_in(tmp_path) == ["model"]
 
 
-def test_the_temporary_folder_of_a_living_process_is_left_alone_and_that_of_a_dead_one_swept(tmp_path):
+def test_the_temporary_folder_of_a_living_process_is_left_alone_and_that_of_a_dead_one_swept(
+    tmp_path,
+):
     script = """
 import sys, time
 from pathlib import Path
@@ -240,7 +268,9 @@ with scratch(Path(sys.argv[1])):
     print("there", flush=True)
     time.sleep(60)
 """
-    with subprocess.Popen([sys.executable, "-c", script, tmp_path / "model"], stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path / "model"], stdout=subprocess.PIPE
+    ) as other:
         other.stdout.readline()
         write_file(tmp_path / "a", b"a")
         assert len(names_in(tmp_path)) == 2
@@ -254,8 +284,10 @@ def test_a_folder_with_files_of_others_is_never_replaced(tmp_path):
     (tmp_path / "model" / "thesis.txt").write_text("ten years of work")
     with pytest.raises(QkvError) as refused:
         save_one_folder(tmp_path / "model", NEW)
-    assert str(refused.value) == (f"{tmp_path}/model: holds what saving would delete (thesis.txt); "
-                                  "move it away or save elsewhere")
+    assert str(refused.value) == (
+        f"{tmp_path}/model: holds what saving would delete (thesis.txt); "
+        "move it away or save elsewhere"
+    )
     assert names_in(tmp_path) == ["model"] and (tmp_path / "model" / "thesis.txt").exists()
 
 
@@ -268,5 +300,7 @@ def test_saving_through_a_link_leaves_the_link(tmp_path):
 
 def test_saved_tensors_are_as_readable_as_their_folder(tmp_path):
     save_one_folder(tmp_path / "model", OLD)
-    plain, weights = ((tmp_path / "model" / name).stat().st_mode for name in ("note.json", "model.safetensors"))
+    plain, weights = (
+        (tmp_path / "model" / name).stat().st_mode for name in ("note.json", "model.safetensors")
+    )
     assert plain == weights

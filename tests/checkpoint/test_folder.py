@@ -18,7 +18,19 @@ from qkv.checkpoint import disk
 from qkv.checkpoint.folder import load_model, save_model
 from qkv.errors import QkvError
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Convolution, Dense, Experts, Gated, Heads, Latent, Learned, LmHead, Norm, Recurrent, TokenMlp
+from qkv.model.spec import (
+    Convolution,
+    Dense,
+    Experts,
+    Gated,
+    Heads,
+    Latent,
+    Learned,
+    LmHead,
+    Norm,
+    Recurrent,
+    TokenMlp,
+)
 from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 
@@ -37,8 +49,11 @@ def tokenizer(text="the quick brown fox jumps over the lazy dog"):
 
 def same_bits(one, other):
     a, b = one.state_dict(), other.state_dict()
-    return one.spec == other.spec and a.keys() == b.keys() and all(
-        a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
+    return (
+        one.spec == other.spec
+        and a.keys() == b.keys()
+        and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
+    )
 
 
 def complaint(folder, **how):
@@ -47,26 +62,55 @@ def complaint(folder, **how):
     return str(error.value)
 
 
-@pytest.mark.parametrize("spec", [
-    encoder_decoder(30, 8, 1, 2, 12), replace(encoder_decoder(30, 8, 1, 2, 12), source_vocab_size=20),
-    encoder_only(30, 8, 2, 2, 12), decoder_only(30, 8, 2, Latent(2, 4, 4, 2, 4), Experts(4, 2, Gated(6), Dense(6), balance_bias=True)),
-    decoder_only(30, 8, 1, Recurrent(), Dense(8)), decoder_only(30, 8, 1, Convolution(3), Dense(8)),
-    replace(decoder_only(30, 8, 1, TokenMlp(), Dense(8)), positions=Learned(), max_len=16, head=LmHead(bias=True)),
-], ids=["translator", "two-vocabularies", "reader", "latent-experts", "lstm", "convolution", "token-mlp"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        encoder_decoder(30, 8, 1, 2, 12),
+        replace(encoder_decoder(30, 8, 1, 2, 12), source_vocab_size=20),
+        encoder_only(30, 8, 2, 2, 12),
+        decoder_only(
+            30, 8, 2, Latent(2, 4, 4, 2, 4), Experts(4, 2, Gated(6), Dense(6), balance_bias=True)
+        ),
+        decoder_only(30, 8, 1, Recurrent(), Dense(8)),
+        decoder_only(30, 8, 1, Convolution(3), Dense(8)),
+        replace(
+            decoder_only(30, 8, 1, TokenMlp(), Dense(8)),
+            positions=Learned(),
+            max_len=16,
+            head=LmHead(bias=True),
+        ),
+    ],
+    ids=[
+        "translator",
+        "two-vocabularies",
+        "reader",
+        "latent-experts",
+        "lstm",
+        "convolution",
+        "token-mlp",
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_bit_comes_back(spec, dtype, tmp_path):
     model = Transformer(spec).to(dtype)
     save_model(tmp_path / "x", model, {})
     loaded = load_model(tmp_path / "x")
     assert same_bits(loaded.model, model) and not loaded.model.training
-    assert all(weight.requires_grad and weight.device.type == "cpu" for weight in loaded.model.parameters())
+    assert all(
+        weight.requires_grad and weight.device.type == "cpu" for weight in loaded.model.parameters()
+    )
     assert loaded.metadata.parameters == sum(weight.numel() for weight in model.parameters())
     assert loaded.metadata.dtype == str(dtype).removeprefix("torch.")
 
 
 @torch.no_grad()
 def test_a_loaded_model_computes_what_the_saved_one_did(tmp_path):
-    layers = (replace(decoder_only(30, 8, 1, Heads(2, 1, 4), Experts(3, 1, Gated(6))).decoder.layers[0], norm=Norm("batch")),)
+    layers = (
+        replace(
+            decoder_only(30, 8, 1, Heads(2, 1, 4), Experts(3, 1, Gated(6))).decoder.layers[0],
+            norm=Norm("batch"),
+        ),
+    )
     model = small(decoder=replace(small().spec.decoder, layers=layers))
     ids = torch.randint(0, 30, (2, 5))
     model.train().decode(ids)  # moves the running mean, which is no parameter and must be saved too
@@ -86,10 +130,14 @@ def test_a_type_can_be_asked_for(tmp_path):
 def test_tokenizers_come_back(tmp_path):
     save_model(tmp_path / "one", small(), {"tokenizer": tokenizer()})
     save_model(tmp_path / "two", small(), {"source": tokenizer(), "target": tokenizer("xyz")})
-    assert load_model(tmp_path / "one").tokenizers["tokenizer"].fingerprint == tokenizer().fingerprint
+    assert (
+        load_model(tmp_path / "one").tokenizers["tokenizer"].fingerprint == tokenizer().fingerprint
+    )
     two = load_model(tmp_path / "two").tokenizers
     assert {name: one.encode("xyz") for name, one in two.items()} == {
-        "source": tokenizer().encode("xyz"), "target": tokenizer("xyz").encode("xyz")}
+        "source": tokenizer().encode("xyz"),
+        "target": tokenizer("xyz").encode("xyz"),
+    }
 
 
 def test_a_compiled_model_is_saved_as_the_plain_one(tmp_path):
@@ -101,11 +149,20 @@ def test_a_compiled_model_is_saved_as_the_plain_one(tmp_path):
 def test_saving_into_a_run_leaves_the_rest_of_it_alone(tmp_path):
     (tmp_path / "checkpoints" / "step-000500").mkdir(parents=True)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    save_model(tmp_path, small(1), {"source": tokenizer(), "target": tokenizer()}, {"README.md": b"card"})
+    save_model(
+        tmp_path, small(1), {"source": tokenizer(), "target": tokenizer()}, {"README.md": b"card"}
+    )
     save_model(tmp_path, small(2), {"tokenizer": tokenizer()}, {"train.yaml": b"seed: 1\n"})
     assert sorted(child.name for child in tmp_path.iterdir()) == [
-        "README.md", "checkpoints", "manifest.json", "metrics.jsonl", "model.json", "model.safetensors",
-        "tokenizer.json", "train.yaml"]  # the vocabularies of the model before are gone, its card is not
+        "README.md",
+        "checkpoints",
+        "manifest.json",
+        "metrics.jsonl",
+        "model.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "train.yaml",
+    ]  # the vocabularies of the model before are gone, its card is not
     assert same_bits(load_model(tmp_path).model, small(2))
     (tmp_path / "README.md").write_text("a card that a person has edited")
     assert load_model(tmp_path).tokenizers.keys() == {"tokenizer"}
@@ -160,6 +217,7 @@ def test_a_crash_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path, mon
 def test_a_save_between_two_reads_never_gives_a_mixture(tmp_path, monkeypatch):
     save_model(tmp_path, small(1), {"tokenizer": tokenizer()})
     import qkv.checkpoint.folder as module
+
     saves, fill = iter([small(2, vocab_size=40)]), module.fill
 
     def interrupted(model, *rest):
@@ -177,7 +235,9 @@ def test_files_of_two_models_are_not_taken_for_one(name, tmp_path):
     save_model(tmp_path / "b", small(2, dropout=0.5), {"tokenizer": tokenizer("other")})
     shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
     right = "put back a good copy, or delete manifest.json if the change was meant"
-    assert complaint(tmp_path / "a") == f"{tmp_path / 'a'}: {name} changed since it was saved; {right}"
+    assert (
+        complaint(tmp_path / "a") == f"{tmp_path / 'a'}: {name} changed since it was saved; {right}"
+    )
     (tmp_path / "a" / "manifest.json").unlink()
     assert load_model(tmp_path / "a").metadata.sha256 is None
 
@@ -196,17 +256,23 @@ def test_everything_wrong_with_the_weights_is_said_in_one_line(tmp_path):
     assert complaint(tmp_path) == (
         f"{path}: 2 weights missing (embed.weight, {attn}.q_proj.weight), 1 unknown (lm_head.weight), "
         f"1 of another shape ({attn}.k_proj.weight: (8, 4), not (4, 8)), 1 not of a float type ({attn}.v_proj.weight: "
-        "int8); is it the model that model.json describes?")
+        "int8); is it the model that model.json describes?"
+    )
 
 
 def test_weights_that_are_not_finite_are_refused_unless_asked_for(tmp_path):
     model = small()
     with torch.no_grad():
-        model.embed.weight[3, 1], model.embed.weight[4, 1], model.decoder.norm.weight[0] = torch.nan, torch.inf, -torch.inf
+        model.embed.weight[3, 1], model.embed.weight[4, 1], model.decoder.norm.weight[0] = (
+            torch.nan,
+            torch.inf,
+            -torch.inf,
+        )
     save_model(tmp_path, model, {})
     assert complaint(tmp_path) == (
         f"{tmp_path}/model.safetensors: weights that are not finite (embed.weight: 2, decoder.norm.weight: 1); "
-        "the training went astray: take an earlier checkpoint")
+        "the training went astray: take an earlier checkpoint"
+    )
     assert load_model(tmp_path, only_finite=False).model.embed.weight[3, 1].isnan()
 
 
@@ -221,7 +287,11 @@ def broken_safetensors():
     header = {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
     lying_shape = {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 16]}}
     lying_end = {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}
-    for name, table, body in (("shape", lying_shape, 16), ("end", lying_end, 16), ("cut", header, 7)):
+    for name, table, body in (
+        ("shape", lying_shape, 16),
+        ("end", lying_end, 16),
+        ("cut", header, 7),
+    ):
         text = json.dumps(table).encode()
         yield name, struct.pack("<Q", len(text)) + text + bytes(body)
     yield "long-header", struct.pack("<Q", 1 << 60) + b"{}"
@@ -229,22 +299,32 @@ def broken_safetensors():
     yield "empty", b""
 
 
-@pytest.mark.parametrize("content", [content for _, content in broken_safetensors()],
-                         ids=[name for name, _ in broken_safetensors()])
+@pytest.mark.parametrize(
+    "content",
+    [content for _, content in broken_safetensors()],
+    ids=[name for name, _ in broken_safetensors()],
+)
 def test_a_truncated_or_lying_weight_file_is_one_clear_line(content, tmp_path):
     save_model(tmp_path, small(), {})
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "model.safetensors").write_bytes(content)
     line = complaint(tmp_path)
-    assert re.fullmatch(re.escape(f"{tmp_path}/model.safetensors: not a whole safetensors file (") + ".+"
-                        + re.escape("); copy or download it again"), line), line
+    assert re.fullmatch(
+        re.escape(f"{tmp_path}/model.safetensors: not a whole safetensors file (")
+        + ".+"
+        + re.escape("); copy or download it again"),
+        line,
+    ), line
 
 
 def test_what_is_no_model_folder_is_said_to_be_so(tmp_path):
     assert complaint(tmp_path / "x") == f"{tmp_path / 'x'}: no such folder; check the path"
     assert complaint(tmp_path) == f"{tmp_path}: no model.json; is this a model folder?"
     save_model(tmp_path, small(), {})
-    assert complaint(tmp_path / "model.json") == f"{tmp_path / 'model.json'}: is a file; name the folder that holds it"
+    assert (
+        complaint(tmp_path / "model.json")
+        == f"{tmp_path / 'model.json'}: is a file; name the folder that holds it"
+    )
     (tmp_path / "manifest.json").write_text("{}")
     assert complaint(tmp_path) == f"{tmp_path / 'manifest.json'}: damaged; put back a good copy"
     (tmp_path / "manifest.json").unlink()
@@ -269,12 +349,17 @@ def test_a_wrong_model_json_is_named_with_its_path(tmp_path):
     (tmp_path / "manifest.json").unlink()
     path = tmp_path / "model.json"
     path.write_text(path.read_text().replace('"n_kv_heads": 1', '"n_kv_heads": 3'))
-    assert complaint(tmp_path).startswith(f"{path}, decoder.0.mixer: 2 query heads cannot share 3 key/value heads")
+    assert complaint(tmp_path).startswith(
+        f"{path}, decoder.0.mixer: 2 query heads cannot share 3 key/value heads"
+    )
     path.write_bytes(b"\xff\xfe")
     assert complaint(tmp_path).startswith(f"{path}: is not JSON")
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process is read from Linux's /proc",
+)
 def test_loading_takes_the_memory_of_the_file_and_no_compiler(tmp_path):
     model = small(vocab_size=2_000_000)  # 64 MB of embeddings, and as much head
     save_model(tmp_path, model, {})
@@ -287,7 +372,9 @@ def test_loading_takes_the_memory_of_the_file_and_no_compiler(tmp_path):
         loaded = load_model(sys.argv[2])
         print(peak() - before, "torch._dynamo" in sys.modules)"""
     save_model(tmp_path / "warm", small(), {})
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "warm", tmp_path], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "warm", tmp_path], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     megabytes, compiler = done.stdout.split()
     assert 0.95 * 128 < float(megabytes) < 1.15 * 128 and compiler == "False"

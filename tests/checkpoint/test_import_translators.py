@@ -4,18 +4,49 @@ import pytest
 from their_models import check_translator, their
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
-SIZE = {"vocab_size": 61, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 64,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0, "forced_eos_token_id": None}
-LOPSIDED = {"encoder_layers": 3, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_ffn_dim": 24}
+SIZE = {
+    "vocab_size": 61,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 0,
+    "forced_eos_token_id": None,
+}
+LOPSIDED = {
+    "encoder_layers": 3,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_ffn_dim": 24,
+}
 
 CASES = {
-    "marian": (MarianMTModel, MarianConfig(**SIZE, scale_embedding=True, activation_function="swish")),
+    "marian": (
+        MarianMTModel,
+        MarianConfig(**SIZE, scale_embedding=True, activation_function="swish"),
+    ),
     "marian-lopsided": (MarianMTModel, MarianConfig(**SIZE | LOPSIDED, activation_function="relu")),
-    "marian-two-vocabularies": (MarianMTModel, MarianConfig(
-        **SIZE, decoder_vocab_size=47, share_encoder_decoder_embeddings=False, scale_embedding=True)),
+    "marian-two-vocabularies": (
+        MarianMTModel,
+        MarianConfig(
+            **SIZE,
+            decoder_vocab_size=47,
+            share_encoder_decoder_embeddings=False,
+            scale_embedding=True,
+        ),
+    ),
     "bart": (BartForConditionalGeneration, BartConfig(**SIZE)),
-    "bart-lopsided": (BartForConditionalGeneration, BartConfig(**SIZE | LOPSIDED, activation_function="relu")),
+    "bart-lopsided": (
+        BartForConditionalGeneration,
+        BartConfig(**SIZE | LOPSIDED, activation_function="relu"),
+    ),
     "bart-scaled": (BartForConditionalGeneration, BartConfig(**SIZE, scale_embedding=True)),
 }
 

@@ -32,7 +32,9 @@ def both(request, tmp_path):
     """The same model as a folder of Hugging Face's and, read from it, as one of ours."""
     torch.manual_seed(4)
     model = Transformer(SPECS[request.param])
-    save_huggingface(tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)))
+    save_huggingface(
+        tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
+    )
     theirs = load_folder(tmp_path / "theirs")
     save_model(tmp_path / "ours", theirs.model, theirs.tokenizers)
     return tmp_path / "theirs", tmp_path / "ours"
@@ -44,7 +46,11 @@ def test_both_kinds_of_folders_give_the_same_model(both):
     for name, weight in ours.model.state_dict().items():
         assert torch.equal(theirs.model.state_dict()[name], weight), name
     assert not theirs.model.training and not ours.model.training
-    assert theirs.metadata.parameters == ours.metadata.parameters == sum(one.numel() for one in ours.model.parameters())
+    assert (
+        theirs.metadata.parameters
+        == ours.metadata.parameters
+        == sum(one.numel() for one in ours.model.parameters())
+    )
     assert theirs.metadata.family in SPECS and ours.metadata.family is None and ours.metadata.sha256
 
 
@@ -60,7 +66,9 @@ def test_check_and_plan_read_their_folders_and_say_what_they_say_of_ours(both, c
 def test_check_tells_of_weights_that_are_not_finite_in_their_folder_too(tmp_path, capsys):
     model = Transformer(SPECS["llama"])
     model.embed.weight.data[2, 3] = torch.nan
-    save_huggingface(tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model)))
+    save_huggingface(
+        tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
+    )
     with pytest.raises(QkvError, match="holds 1 numbers that are not finite"):
         load_folder(tmp_path / "theirs")
     assert run(["check", str(tmp_path / "theirs")]) == 1
@@ -75,11 +83,28 @@ def test_the_published_stories_are_checked_and_planned_where_they_lie(shared, ca
 
 
 def test_their_folder_is_exported_without_an_import(both, tmp_path, capsys):
-    assert run(["export", str(both[0]), "--to", "huggingface", "--out", str(tmp_path / "again"), "--json"]) == 0
+    assert (
+        run(
+            [
+                "export",
+                str(both[0]),
+                "--to",
+                "huggingface",
+                "--out",
+                str(tmp_path / "again"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert told["report"]["same"] and told["metadata"] == {
-        "parameters": load_folder(both[0]).metadata.parameters, "dtype": "float32", "sha256": None,
-        "bytes": (both[0] / "model.safetensors").stat().st_size, "family": load_folder(both[0]).metadata.family}
+        "parameters": load_folder(both[0]).metadata.parameters,
+        "dtype": "float32",
+        "sha256": None,
+        "bytes": (both[0] / "model.safetensors").stat().st_size,
+        "family": load_folder(both[0]).metadata.family,
+    }
 
 
 def test_a_spec_needs_no_weights(tmp_path):
@@ -92,17 +117,32 @@ def test_a_spec_needs_no_weights(tmp_path):
     assert str(error.value) == f"{tmp_path}: no model.safetensors; is the copy complete?"
 
 
-@pytest.mark.parametrize("stored, options, expected", [
-    (torch.bfloat16, {}, torch.float32), (torch.bfloat16, {"as_stored": True}, torch.bfloat16),
-    (torch.float64, {}, torch.float64), (torch.float64, {"dtype": torch.float32}, torch.float32),
-    (torch.bfloat16, {"dtype": torch.bfloat16}, torch.bfloat16)])
-def test_the_data_type_is_the_stored_one_unless_it_is_asked_for_or_half_on_a_cpu(tmp_path, stored, options, expected):
+@pytest.mark.parametrize(
+    "stored, options, expected",
+    [
+        (torch.bfloat16, {}, torch.float32),
+        (torch.bfloat16, {"as_stored": True}, torch.bfloat16),
+        (torch.float64, {}, torch.float64),
+        (torch.float64, {"dtype": torch.float32}, torch.float32),
+        (torch.bfloat16, {"dtype": torch.bfloat16}, torch.bfloat16),
+    ],
+)
+def test_the_data_type_is_the_stored_one_unless_it_is_asked_for_or_half_on_a_cpu(
+    tmp_path, stored, options, expected
+):
     save_model(tmp_path, Transformer(SPECS["llama"]).to(stored), {})
     loaded = load_folder(tmp_path, **options)
     assert {weight.dtype for weight in loaded.model.parameters()} == {expected}
 
 
-@pytest.mark.parametrize("options, expected", [({}, torch.float32), ({"as_stored": True}, torch.bfloat16), ({"dtype": torch.float64}, torch.float64)])
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, torch.float32),
+        ({"as_stored": True}, torch.bfloat16),
+        ({"dtype": torch.float64}, torch.float64),
+    ],
+)
 def test_their_models_compute_in_float32_unless_asked_otherwise(tmp_path, options, expected):
     model = Transformer(SPECS["llama"]).to(torch.bfloat16)
     save_huggingface(tmp_path / "theirs", LoadedModel(model, {}, metadata_of(model)))
@@ -111,16 +151,26 @@ def test_their_models_compute_in_float32_unless_asked_otherwise(tmp_path, option
 
 
 # ── What comes along ─────────────────────────────────────────────────────────────────────────────────────────────
-IDS, POOLING, HEAD = SpecialTokenIds(5, None, (3, 7)), PoolingConfig("max", True, 12), AlignmentHead(1, 3)
+IDS, POOLING, HEAD = (
+    SpecialTokenIds(5, None, (3, 7)),
+    PoolingConfig("max", True, 12),
+    AlignmentHead(1, 3),
+)
 
 
 def test_what_is_stored_beside_a_model_comes_back(tmp_path):
     save_model(tmp_path, Transformer(SPECS["marian"]), {}, stored_files(IDS, POOLING, HEAD))
     loaded = load_folder(tmp_path)
     assert (loaded.generation, loaded.pooling, loaded.alignment) == (IDS, POOLING, HEAD)
-    files = {name: json.loads((tmp_path / name).read_text()) for name in ("generation.json", "pooling.json", "alignment.json")}
-    assert files == {"generation.json": {"start_id": 5, "eos_ids": [3, 7]}, "alignment.json": {"layer": 1, "head": 3},
-                     "pooling.json": {"pooling": "max", "normalised": True, "max_len": 12}}
+    files = {
+        name: json.loads((tmp_path / name).read_text())
+        for name in ("generation.json", "pooling.json", "alignment.json")
+    }
+    assert files == {
+        "generation.json": {"start_id": 5, "eos_ids": [3, 7]},
+        "alignment.json": {"layer": 1, "head": 3},
+        "pooling.json": {"pooling": "max", "normalised": True, "max_len": 12},
+    }
 
 
 def test_a_folder_without_them_has_none(tmp_path):
@@ -133,19 +183,35 @@ def test_they_are_of_the_version_that_counts(tmp_path):
     model = Transformer(SPECS["marian"])
     save_model(tmp_path, model, {}, stored_files(SpecialTokenIds(1)))
     files = {name: (tmp_path / name).read_bytes() for name in ("model.json", "model.safetensors")}
-    write_folder(tmp_path / NEXT, files | stored_files(SpecialTokenIds(2)))  # a save that was cut short
+    write_folder(
+        tmp_path / NEXT, files | stored_files(SpecialTokenIds(2))
+    )  # a save that was cut short
     assert load_model(tmp_path).generation == SpecialTokenIds(2)
 
 
-@pytest.mark.parametrize("name, content, line", [
-    ("generation.json", '{"start_id": "five"}', ", start_id: cannot be 'five'; use a whole number"),
-    ("generation.json", '{"eos_ids": 3}', ", eos_ids: cannot be 3; use a list"),
-    ("generation.json", "[3]", ": is not a table; is the download complete?"),
-    ("pooling.json", '{"pooling": "men"}', ", pooling: cannot be 'men'; did you mean 'mean'?"),
-    ("pooling.json", '{"normalised": "yes?"}', ", normalize: cannot be 'yes?'; use true or false"),
-    ("alignment.json", '{"layer": 2, "head": 0}',
-     ": names no cross-attention head of this model: {'layer': 2, 'head': 0}; write a layer and a head, both from 0"),
-])
+@pytest.mark.parametrize(
+    "name, content, line",
+    [
+        (
+            "generation.json",
+            '{"start_id": "five"}',
+            ", start_id: cannot be 'five'; use a whole number",
+        ),
+        ("generation.json", '{"eos_ids": 3}', ", eos_ids: cannot be 3; use a list"),
+        ("generation.json", "[3]", ": is not a table; is the download complete?"),
+        ("pooling.json", '{"pooling": "men"}', ", pooling: cannot be 'men'; did you mean 'mean'?"),
+        (
+            "pooling.json",
+            '{"normalised": "yes?"}',
+            ", normalize: cannot be 'yes?'; use true or false",
+        ),
+        (
+            "alignment.json",
+            '{"layer": 2, "head": 0}',
+            ": names no cross-attention head of this model: {'layer': 2, 'head': 0}; write a layer and a head, both from 0",
+        ),
+    ],
+)
 def test_a_mistake_in_them_is_one_line(tmp_path, name, content, line):
     save_model(tmp_path, Transformer(SPECS["marian"]), {})
     (tmp_path / name).write_text(content)

@@ -21,8 +21,15 @@ from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.errors import QkvError
 
-LLAMA = LlamaConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, vocab_size=61,
-                    num_key_value_heads=2, max_position_embeddings=64)
+LLAMA = LlamaConfig(
+    hidden_size=32,
+    intermediate_size=40,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    vocab_size=61,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 AGAIN = "copy or download it again"
 ONE_MATRIX = {"dtype": "F32", "shape": [4, 4]}
@@ -45,7 +52,10 @@ def config(folder: Path, **fields) -> None:
 
 def weights(folder: Path, **new) -> None:
     old = load_file(folder / WEIGHTS)
-    save_file(old | {f"model.{name.replace('__', '.')}": one for name, one in new.items()}, folder / WEIGHTS)
+    save_file(
+        old | {f"model.{name.replace('__', '.')}": one for name, one in new.items()},
+        folder / WEIGHTS,
+    )
 
 
 def header(folder: Path, entries: dict, body: bytes = bytes(64)) -> None:
@@ -89,8 +99,10 @@ def twice(folder: Path) -> None:
 
 
 def pooling_outside(folder: Path) -> None:
-    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"},
-               {"path": "../outside", "type": "sentence_transformers.models.Pooling"}]
+    modules = [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "../outside", "type": "sentence_transformers.models.Pooling"},
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -100,108 +112,289 @@ def strange_module(folder: Path) -> None:
 
 
 def unknown_family_with_code(folder: Path) -> None:
-    config(folder, model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    config(
+        folder,
+        model_type="evil",
+        auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+    )
     (folder / "evil.py").write_text(CODE)
 
 
 OUTSIDE = "names a file outside ({!r}); only plain names of files in the folder are read"
 LINK = "a link out of the folder; put the file itself there"
-COMMAND = ("on a machine you can spare, run in that folder: python -c \"import torch; from safetensors.torch import "
-           "save_file; save_file({n: t.contiguous().clone() for f in ['pytorch_model.bin'] for n, t in torch.load(f, "
-           "weights_only=True).items()}, 'model.safetensors')\"")
+COMMAND = (
+    'on a machine you can spare, run in that folder: python -c "import torch; from safetensors.torch import '
+    "save_file; save_file({n: t.contiguous().clone() for f in ['pytorch_model.bin'] for n, t in torch.load(f, "
+    "weights_only=True).items()}, 'model.safetensors')\""
+)
 POISONS = {
-    "code in auto_map of an unknown family": (unknown_family_with_code, (
-        "{f}/config.json, model_type: cannot be 'evil'; choose from llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, "
-        "deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart")),
-    "a module of sentence vectors that is code": (strange_module, (
-        "{f}/modules.json: a module we do not have (Module); Transformer, Pooling and Normalize can be imported")),
-    "a pickle with a payload": (pickle_only, (
-        "{f}/pytorch_model.bin: a pickle, which can run any program when it is opened; " + COMMAND)),
-    "a pickle called safetensors": (lambda f: (f / WEIGHTS).write_bytes(pickle.dumps(Payload())), (
-        "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN)),
-    "an index that goes up": (lambda f: index(f, "../outside/model.safetensors"), (
-        "{f}: " + OUTSIDE.format("../outside/model.safetensors"))),
-    "an index with an absolute path": (lambda f: index(f, "/etc/passwd"), "{f}: " + OUTSIDE.format("/etc/passwd")),
+    "code in auto_map of an unknown family": (
+        unknown_family_with_code,
+        (
+            "{f}/config.json, model_type: cannot be 'evil'; choose from llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, "
+            "deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart"
+        ),
+    ),
+    "a module of sentence vectors that is code": (
+        strange_module,
+        (
+            "{f}/modules.json: a module we do not have (Module); Transformer, Pooling and Normalize can be imported"
+        ),
+    ),
+    "a pickle with a payload": (
+        pickle_only,
+        (
+            "{f}/pytorch_model.bin: a pickle, which can run any program when it is opened; "
+            + COMMAND
+        ),
+    ),
+    "a pickle called safetensors": (
+        lambda f: (f / WEIGHTS).write_bytes(pickle.dumps(Payload())),
+        ("{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
+    ),
+    "an index that goes up": (
+        lambda f: index(f, "../outside/model.safetensors"),
+        ("{f}: " + OUTSIDE.format("../outside/model.safetensors")),
+    ),
+    "an index with an absolute path": (
+        lambda f: index(f, "/etc/passwd"),
+        "{f}: " + OUTSIDE.format("/etc/passwd"),
+    ),
     "an index with a backslash": (lambda f: index(f, "..\\x"), "{f}: " + OUTSIDE.format("..\\x")),
     "an index of dots": (lambda f: index(f, ".."), "{f}: " + OUTSIDE.format("..")),
-    "an index of a missing shard": (lambda f: index(f, "model-7.safetensors"), (
-        "{f}/model-7.safetensors: no such file; is the download complete?")),
-    "an index that is a list": (lambda f: (index(f), (f / INDEX).write_text("[1]")), (
-        "{f}/model.safetensors.index.json: is not a table; is the download complete?")),
-    "an index without a map": (lambda f: index(f), (
-        "{f}/model.safetensors.index.json: has no table 'weight_map' of names to files; " + AGAIN)),
-    "a weight in two shards": (twice, (
-        "{f}/model-2.safetensors: holds again what another file holds (lm_head.weight); " + AGAIN)),
-    "weights that are a link out": (lambda f: replace_by_link(f, WEIGHTS, "../outside/model.safetensors"), (
-        "{f}/model.safetensors: " + LINK)),
-    "a config that is a link out": (lambda f: replace_by_link(f, "config.json", "../outside/config.json"), (
-        "{f}/config.json: " + LINK)),
-    "a tokenizer that is a link out": (lambda f: replace_by_link(f, "tokenizer.json", "../outside/secret"), (
-        "{f}/tokenizer.json: " + LINK)),
-    "a link to itself": (lambda f: replace_by_link(f, WEIGHTS, WEIGHTS), (
-        "{f}/model.safetensors: no such file; is the download complete?")),
-    "a link to a device": (lambda f: replace_by_link(f, "config.json", "/dev/zero"), "{f}/config.json: " + LINK),
-    "a pipe that never ends": (fifo, "{f}/config.json: is not a plain file; put the file itself there"),
+    "an index of a missing shard": (
+        lambda f: index(f, "model-7.safetensors"),
+        ("{f}/model-7.safetensors: no such file; is the download complete?"),
+    ),
+    "an index that is a list": (
+        lambda f: (index(f), (f / INDEX).write_text("[1]")),
+        ("{f}/model.safetensors.index.json: is not a table; is the download complete?"),
+    ),
+    "an index without a map": (
+        lambda f: index(f),
+        ("{f}/model.safetensors.index.json: has no table 'weight_map' of names to files; " + AGAIN),
+    ),
+    "a weight in two shards": (
+        twice,
+        ("{f}/model-2.safetensors: holds again what another file holds (lm_head.weight); " + AGAIN),
+    ),
+    "weights that are a link out": (
+        lambda f: replace_by_link(f, WEIGHTS, "../outside/model.safetensors"),
+        ("{f}/model.safetensors: " + LINK),
+    ),
+    "a config that is a link out": (
+        lambda f: replace_by_link(f, "config.json", "../outside/config.json"),
+        ("{f}/config.json: " + LINK),
+    ),
+    "a tokenizer that is a link out": (
+        lambda f: replace_by_link(f, "tokenizer.json", "../outside/secret"),
+        ("{f}/tokenizer.json: " + LINK),
+    ),
+    "a link to itself": (
+        lambda f: replace_by_link(f, WEIGHTS, WEIGHTS),
+        ("{f}/model.safetensors: no such file; is the download complete?"),
+    ),
+    "a link to a device": (
+        lambda f: replace_by_link(f, "config.json", "/dev/zero"),
+        "{f}/config.json: " + LINK,
+    ),
+    "a pipe that never ends": (
+        fifo,
+        "{f}/config.json: is not a plain file; put the file itself there",
+    ),
     "pooling outside": (pooling_outside, "{f}: " + OUTSIDE.format("../outside/config.json")),
-    "a header longer than the file": (lambda f: (f / WEIGHTS).write_bytes(struct.pack("<Q", 1 << 60) + b"{}"), (
-        "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN)),
-    "tensors that overlap": (lambda f: header(f, {
-        "a": ONE_MATRIX | {"data_offsets": [0, 64]}, "b": ONE_MATRIX | {"data_offsets": [0, 64]}}), (
-        "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN)),
-    "a tensor beyond the end": (lambda f: header(f, {"a": ONE_MATRIX | {"data_offsets": [1 << 40, (1 << 40) + 64]}}), (
-        "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN)),
-    "a shape that lies about its bytes": (lambda f: header(f, {"a": {
-        "dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 64]}}), (
-        "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN)),
+    "a header longer than the file": (
+        lambda f: (f / WEIGHTS).write_bytes(struct.pack("<Q", 1 << 60) + b"{}"),
+        ("{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
+    ),
+    "tensors that overlap": (
+        lambda f: header(
+            f,
+            {
+                "a": ONE_MATRIX | {"data_offsets": [0, 64]},
+                "b": ONE_MATRIX | {"data_offsets": [0, 64]},
+            },
+        ),
+        ("{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
+    ),
+    "a tensor beyond the end": (
+        lambda f: header(f, {"a": ONE_MATRIX | {"data_offsets": [1 << 40, (1 << 40) + 64]}}),
+        ("{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
+    ),
+    "a shape that lies about its bytes": (
+        lambda f: header(f, {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 64]}}),
+        ("{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
+    ),
     "half a file": (truncated, "{f}/model.safetensors: not a whole safetensors file (*); " + AGAIN),
-    "a wrong shape": (lambda f: weights(f, norm__weight=torch.ones(4, 8)), (
-        "{f}: 1 of another shape (model.norm.weight: (4, 8), not (32,)); is the download complete, and the model what "
-        "config.json says?")),
-    "a NaN": (lambda f: weights(f, norm__weight=torch.full((32,), torch.nan)), (
-        "{f}: model.norm.weight holds 32 numbers that are not finite; " + AGAIN)),
-    "an infinity": (lambda f: weights(f, norm__weight=torch.cat([torch.ones(31), torch.tensor([-torch.inf])])), (
-        "{f}: model.norm.weight holds 1 numbers that are not finite; " + AGAIN)),
-    "a billion layers": (lambda f: config(f, num_hidden_layers=10**9), (
-        "{f}/config.json, num_hidden_layers: cannot be 1000000000; a whole number from 1 to 4,096")),
-    "a thousand layers": (lambda f: config(f, num_hidden_layers=1_000), (
-        "{f}/config.json: tells of 1,000 layers and experts, and the files hold only 12 weights; is the download "
-        "complete?")),
-    "a negative width": (lambda f: config(f, hidden_size=-32), (
-        "{f}/config.json, hidden_size: cannot be -32; a whole number from 1 to 16,777,216")),
-    "a word for a number": (lambda f: config(f, vocab_size="__import__('os')"), (
-        "{f}/config.json, vocab_size: cannot be \"__import__('os')\"; a whole number from 1 to 16,777,216")),
-    "an eps of NaN": (lambda f: config(f, rms_norm_eps=float("nan")), (
-        "{f}/config.json, rms_norm_eps: cannot be nan; a positive number")),
-    "heads that share nothing": (lambda f: config(f, num_key_value_heads=3), (
-        "{f}/config.json, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4")),
-    "quantised weights": (lambda f: config(f, quantization_config={"quant_method": "fp8"}), (
-        "{f}/config.json, quantization_config: cannot be {'quant_method': 'fp8'}; take the checkpoint with whole "
-        "weights (bf16, f16, f32)")),
-    "a config of brackets": (lambda f: (f / "config.json").write_text("[" * 100_000), "{f}/config.json: is not JSON; *"),
-    "a config that is a list": (lambda f: (f / "config.json").write_text("[]"), (
-        "{f}/config.json: is not a table; is the download complete?")),
+    "a wrong shape": (
+        lambda f: weights(f, norm__weight=torch.ones(4, 8)),
+        (
+            "{f}: 1 of another shape (model.norm.weight: (4, 8), not (32,)); is the download complete, and the model what "
+            "config.json says?"
+        ),
+    ),
+    "a NaN": (
+        lambda f: weights(f, norm__weight=torch.full((32,), torch.nan)),
+        ("{f}: model.norm.weight holds 32 numbers that are not finite; " + AGAIN),
+    ),
+    "an infinity": (
+        lambda f: weights(f, norm__weight=torch.cat([torch.ones(31), torch.tensor([-torch.inf])])),
+        ("{f}: model.norm.weight holds 1 numbers that are not finite; " + AGAIN),
+    ),
+    "a billion layers": (
+        lambda f: config(f, num_hidden_layers=10**9),
+        (
+            "{f}/config.json, num_hidden_layers: cannot be 1000000000; a whole number from 1 to 4,096"
+        ),
+    ),
+    "a thousand layers": (
+        lambda f: config(f, num_hidden_layers=1_000),
+        (
+            "{f}/config.json: tells of 1,000 layers and experts, and the files hold only 12 weights; is the download "
+            "complete?"
+        ),
+    ),
+    "a negative width": (
+        lambda f: config(f, hidden_size=-32),
+        ("{f}/config.json, hidden_size: cannot be -32; a whole number from 1 to 16,777,216"),
+    ),
+    "a word for a number": (
+        lambda f: config(f, vocab_size="__import__('os')"),
+        (
+            "{f}/config.json, vocab_size: cannot be \"__import__('os')\"; a whole number from 1 to 16,777,216"
+        ),
+    ),
+    "an eps of NaN": (
+        lambda f: config(f, rms_norm_eps=float("nan")),
+        ("{f}/config.json, rms_norm_eps: cannot be nan; a positive number"),
+    ),
+    "heads that share nothing": (
+        lambda f: config(f, num_key_value_heads=3),
+        (
+            "{f}/config.json, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4"
+        ),
+    ),
+    "quantised weights": (
+        lambda f: config(f, quantization_config={"quant_method": "fp8"}),
+        (
+            "{f}/config.json, quantization_config: cannot be {'quant_method': 'fp8'}; take the checkpoint with whole "
+            "weights (bf16, f16, f32)"
+        ),
+    ),
+    "a config of brackets": (
+        lambda f: (f / "config.json").write_text("[" * 100_000),
+        "{f}/config.json: is not JSON; *",
+    ),
+    "a config that is a list": (
+        lambda f: (f / "config.json").write_text("[]"),
+        ("{f}/config.json: is not a table; is the download complete?"),
+    ),
 }
 
 
 STRANGE = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from([10**6, 10**30, 0.5, -1.0, float("inf"), "", "default"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["rope_type", "factor"]), inner, max_size=2),
-    max_leaves=4)
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.sampled_from([10**6, 10**30, 0.5, -1.0, float("inf"), "", "default"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["rope_type", "factor"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
 FIELDS = [
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "eos_token_id",
-    "intermediate_size", "hidden_act", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "layer_types",
-    "max_position_embeddings", "sliding_window", "use_sliding_window", "max_window_layers", "attention_bias", "mlp_bias",
-    "tie_word_embeddings", "architectures", "bos_token_id", "num_local_experts", "num_experts_per_tok", "mlp_only_layers",
-    "num_experts", "moe_intermediate_size", "norm_topk_prob", "n_routed_experts", "first_k_dense_replace", "topk_method",
-    "n_group", "topk_group", "kv_lora_rank", "n_embd", "n_head", "n_inner", "resid_pdrop", "type_vocab_size", "pad_token_id",
-    "dim", "n_heads", "d_model", "encoder_layers", "decoder_ffn_dim", "scale_embedding", "decoder_vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "eos_token_id",
+    "intermediate_size",
+    "hidden_act",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "layer_types",
+    "max_position_embeddings",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "architectures",
+    "bos_token_id",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "mlp_only_layers",
+    "num_experts",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "n_routed_experts",
+    "first_k_dense_replace",
+    "topk_method",
+    "n_group",
+    "topk_group",
+    "kv_lora_rank",
+    "n_embd",
+    "n_head",
+    "n_inner",
+    "resid_pdrop",
+    "type_vocab_size",
+    "pad_token_id",
+    "dim",
+    "n_heads",
+    "d_model",
+    "encoder_layers",
+    "decoder_ffn_dim",
+    "scale_embedding",
+    "decoder_vocab_size",
 ]
-SIZES = {"n_embd": 32, "n_head": 4, "n_layer": 1, "n_positions": 64, "dim": 32, "hidden_dim": 40, "n_heads": 4, "n_layers": 1,
-         "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-         "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "moe_intermediate_size": 8, "n_routed_experts": 4, "kv_lora_rank": 8,
-         "num_experts": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "num_experts_per_tok": 2}
-MODEL_TYPES = ["llama", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt2", "bert",
-               "roberta", "distilbert", "marian", "bart"]
+SIZES = {
+    "n_embd": 32,
+    "n_head": 4,
+    "n_layer": 1,
+    "n_positions": 64,
+    "dim": 32,
+    "hidden_dim": 40,
+    "n_heads": 4,
+    "n_layers": 1,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 4,
+    "kv_lora_rank": 8,
+    "num_experts": 4,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 4,
+    "num_experts_per_tok": 2,
+}
+MODEL_TYPES = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "gpt2",
+    "bert",
+    "roberta",
+    "distilbert",
+    "marian",
+    "bart",
+]
 
 
 @pytest.fixture(scope="module")
@@ -223,18 +416,29 @@ def place(honest, tmp_path, monkeypatch) -> Path:
 
 
 events: list[tuple[str, str]] = []
-sys.addaudithook(lambda name, arguments: events.append((name, str(arguments[0] if arguments else ""))))
+sys.addaudithook(
+    lambda name, arguments: events.append((name, str(arguments[0] if arguments else "")))
+)
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     found = (path.lstat() for path in folder.rglob("*"))
-    return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in zip(folder.rglob("*"), found, strict=True)}
+    return {
+        str(path): (stat.st_size, stat.st_mtime_ns)
+        for path, stat in zip(folder.rglob("*"), found, strict=True)
+    }
 
 
 def assert_harmless(place: Path, before: dict) -> None:
     """Nothing ran, nothing outside was opened, nothing was written."""
     names = {name for name, _ in events}
-    assert not names & {"os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "pickle.find_class"}
+    assert not names & {
+        "os.system",
+        "subprocess.Popen",
+        "os.exec",
+        "os.posix_spawn",
+        "pickle.find_class",
+    }
     assert not [path for name, path in events if name == "open" and str(place / "outside") in path]
     assert not [path for name, path in events if name == "import" and path.startswith("evil")]
     assert snapshot(place) == before
@@ -249,20 +453,28 @@ def test_a_poisoned_folder_is_refused_in_one_line(poison, place):
     with pytest.raises(QkvError) as error:
         import_folder(place / "model", place / "imported")
     assert_harmless(place, before)
-    told, (start, _, end) = str(error.value), line.replace("{f}", str(place / "model")).partition("*")
+    told, (start, _, end) = (
+        str(error.value),
+        line.replace("{f}", str(place / "model")).partition("*"),
+    )
     assert told.startswith(start) and told.endswith(end) and "\n" not in told
     assert "*" in line or told == start
 
 
 def test_code_beside_a_known_family_is_ignored(place):
-    config(place / "model", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    config(
+        place / "model",
+        auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+    )
     (place / "model" / "evil.py").write_text(CODE)
     (place / "model" / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
     before = snapshot(place)
     events.clear()
     load_huggingface(place / "model")
     assert_harmless(place, before)
-    import_folder(place / "model", place / "imported")  # transformers, asked for its opinion, sees no code either
+    import_folder(
+        place / "model", place / "imported"
+    )  # transformers, asked for its opinion, sees no code either
     assert not list((place / "work").iterdir())
     assert not [path for name, path in events if "evil" in path and name in ("open", "import")]
 
@@ -277,12 +489,16 @@ def test_any_strange_config_loads_or_is_refused_in_one_line(honest, kind, fields
         load_huggingface(folder)
 
 
-@pytest.mark.parametrize("name", ["generation_config.json", "sentence_bert_config.json", "1_Pooling/config.json"])
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "sentence_bert_config.json", "1_Pooling/config.json"]
+)
 @pytest.mark.parametrize("content", ["[]", "7", '"x"', "{}", "{"])
 def test_other_files_are_data_too(name, content, honest, tmp_path):
     folder = shutil.copytree(honest, tmp_path / "other")
     pooling_outside(folder)
-    (folder / "modules.json").write_text((folder / "modules.json").read_text().replace("../outside", "1_Pooling"))
+    (folder / "modules.json").write_text(
+        (folder / "modules.json").read_text().replace("../outside", "1_Pooling")
+    )
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     (folder / name).write_text(content)

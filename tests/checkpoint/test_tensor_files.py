@@ -7,15 +7,25 @@ from qkv.checkpoint.durable import read_tensors, write_tensors
 from qkv.errors import QkvError
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+)
 def test_tensors_come_back_bit_by_bit(tmp_path, dtype):
     table = torch.randint(0, 100, (5, 7)).to(dtype)
-    tensors = {"whole": table, "turned": table.t(), "row": table[2], "again": table, "point": table[0, 0],
-               "none": table[:0]}
+    tensors = {
+        "whole": table,
+        "turned": table.t(),
+        "row": table[2],
+        "again": table,
+        "point": table[0, 0],
+        "none": table[:0],
+    }
     write_tensors(tmp_path / "a.safetensors", tensors)
     back = read_tensors(tmp_path / "a.safetensors")
     assert back.keys() == tensors.keys()
-    assert all(torch.equal(back[name], tensors[name]) and back[name].dtype == dtype for name in tensors)
+    assert all(
+        torch.equal(back[name], tensors[name]) and back[name].dtype == dtype for name in tensors
+    )
     assert [child.name for child in tmp_path.iterdir()] == ["a.safetensors"]
 
 
@@ -26,19 +36,37 @@ def lie(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
 F32 = b'{"a":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}}'
 
 
-@pytest.mark.parametrize("written", [
-    b"", b"\0" * 7, b"\0" * 64, b"\xff" * 64, lie(b"{}", length=2**62), lie(b"{}", length=100), lie(b"{", b""),
-    lie(b"\xff\xfe"), lie(b"[]"), lie(b"{}", b"rest"), lie(F32 % (b"F32", b"2", 0, 8), b"1234"),
-    lie(F32 % (b"F32", b"3", 0, 8), b"12345678"), lie(F32 % (b"F32", b"-2", 0, 8), b"12345678"),
-    lie(F32 % (b"F99", b"2", 0, 8), b"12345678"), lie(F32 % (b"F32", b"2", 8, 0), b"12345678"),
-    lie(F32 % (b"F32", b"2", 4, 12), b"123456789012"), lie(F32 % (b"F32", b"4611686018427387904,4", 0, 8), b"12345678"),
-])
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"",
+        b"\0" * 7,
+        b"\0" * 64,
+        b"\xff" * 64,
+        lie(b"{}", length=2**62),
+        lie(b"{}", length=100),
+        lie(b"{", b""),
+        lie(b"\xff\xfe"),
+        lie(b"[]"),
+        lie(b"{}", b"rest"),
+        lie(F32 % (b"F32", b"2", 0, 8), b"1234"),
+        lie(F32 % (b"F32", b"3", 0, 8), b"12345678"),
+        lie(F32 % (b"F32", b"-2", 0, 8), b"12345678"),
+        lie(F32 % (b"F99", b"2", 0, 8), b"12345678"),
+        lie(F32 % (b"F32", b"2", 8, 0), b"12345678"),
+        lie(F32 % (b"F32", b"2", 4, 12), b"123456789012"),
+        lie(F32 % (b"F32", b"4611686018427387904,4", 0, 8), b"12345678"),
+    ],
+)
 def test_a_lying_header_is_refused_in_one_line(tmp_path, written):
     (tmp_path / "a.safetensors").write_bytes(written)
     with pytest.raises(QkvError) as refused:
         read_tensors(tmp_path / "a.safetensors")
     line = str(refused.value)
-    assert line.startswith(f"{tmp_path}/a.safetensors: not a whole safetensors file (") and "\n" not in line
+    assert (
+        line.startswith(f"{tmp_path}/a.safetensors: not a whole safetensors file (")
+        and "\n" not in line
+    )
     assert line.endswith("; copy or download it again")
 
 

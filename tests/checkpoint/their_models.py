@@ -32,7 +32,9 @@ def stir(model: nn.Module) -> nn.Module:
                 weight.normal_(std=0.1)
             elif "embed_positions" in name and type(model).__name__.startswith("Marian"):
                 continue  # a formula, not a weight
-            elif not name.endswith(("inv_freq", "embed_scale")) and weight.is_floating_point():  # formulas too
+            elif (
+                not name.endswith(("inv_freq", "embed_scale")) and weight.is_floating_point()
+            ):  # formulas too
                 weight.normal_(std=0.3)
     model.tie_weights()
     return model.eval()
@@ -81,7 +83,9 @@ def in_float64(model: nn.Module) -> Iterator[nn.Module]:
 
 def sines(length: int, width: int) -> Tensor:
     """Marian's table in float64: all sines, then all cosines."""
-    angles = torch.arange(length)[:, None].double() / 10_000 ** (torch.arange(0, width, 2).double() / width)
+    angles = torch.arange(length)[:, None].double() / 10_000 ** (
+        torch.arange(0, width, 2).double() / width
+    )
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
@@ -96,7 +100,10 @@ def places(real: Tensor) -> Tensor:
 
 def left_padded(vocab: int, lengths: list[int]) -> tuple[Tensor, Tensor]:
     """Random sentences, their ends aligned, and which tokens are real; 0 is padding."""
-    ids, real = torch.zeros(len(lengths), max(lengths), dtype=torch.long), torch.zeros(len(lengths), max(lengths)).bool()
+    ids, real = (
+        torch.zeros(len(lengths), max(lengths), dtype=torch.long),
+        torch.zeros(len(lengths), max(lengths)).bool(),
+    )
     for row, length in enumerate(lengths):
         ids[row, -length:], real[row, -length:] = torch.randint(3, vocab, (length,)), True
     return ids, real
@@ -117,7 +124,10 @@ def check_decoder(model: nn.Module, folder: Path) -> None:
     """Logits, padded batches and greedy text equal theirs; then the same for what we export."""
     vocab = model.config.vocab_size
     ids, real = left_padded(vocab, [12, 7, 3])
-    mine, theirs = ours(folder), model(ids, attention_mask=real.long(), position_ids=places(real)).logits
+    mine, theirs = (
+        ours(folder),
+        model(ids, attention_mask=real.long(), position_ids=places(real)).logits,
+    )
     assert_close(mine.logits(mine.decode(ids, real=real))[real], theirs[real], 1e-4)
     with in_float64(model) as wide:
         theirs = wide(ids, attention_mask=real.long(), position_ids=places(real)).logits
@@ -125,8 +135,15 @@ def check_decoder(model: nn.Module, folder: Path) -> None:
     exact = ours(folder, torch.float64)
     assert_close(exact.logits(exact.decode(ids, real=real))[real], theirs[real], 1e-8)
     assert greedy_ours(mine, ids, real) == greedy_theirs(model, ids, real)
-    check_export(folder, mine, lambda again: again(ids, attention_mask=real.long(), position_ids=places(real)).logits[real],
-                 lambda model: model.logits(model.decode(ids, real=real))[real], transformers.AutoModelForCausalLM)
+    check_export(
+        folder,
+        mine,
+        lambda again: again(ids, attention_mask=real.long(), position_ids=places(real)).logits[
+            real
+        ],
+        lambda model: model.logits(model.decode(ids, real=real))[real],
+        transformers.AutoModelForCausalLM,
+    )
 
 
 def greedy_ours(model: Transformer, ids: Tensor, real: Tensor, steps: int = 50) -> list[list[int]]:
@@ -141,7 +158,9 @@ def greedy_ours(model: Transformer, ids: Tensor, real: Tensor, steps: int = 50) 
 def greedy_theirs(model: nn.Module, ids: Tensor, real: Tensor, steps: int = 50) -> list[list[int]]:
     past, said, mask, where = None, [], real.long(), places(real)
     for _ in range(steps):
-        out = model(ids, attention_mask=mask, position_ids=where, past_key_values=past, use_cache=True)
+        out = model(
+            ids, attention_mask=mask, position_ids=where, past_key_values=past, use_cache=True
+        )
         ids, past = out.logits[:, -1:].argmax(dim=-1), out.past_key_values
         mask, where = torch.cat([mask, torch.ones_like(ids)], dim=1), where[:, -1:] + 1
         said.append(ids[:, 0].tolist())
@@ -163,10 +182,18 @@ def check_translator(model: nn.Module, folder: Path) -> None:
     with in_float64(model) as wide:
         assert_close(answer(ours(folder, torch.float64)), wide(**inputs).logits, 1e-8)
     assert translate_ours(mine, source, real) == translate_theirs(model, source, real)
-    check_export(folder, mine, lambda again: again(**inputs).logits, answer, transformers.AutoModelForSeq2SeqLM)
+    check_export(
+        folder,
+        mine,
+        lambda again: again(**inputs).logits,
+        answer,
+        transformers.AutoModelForSeq2SeqLM,
+    )
 
 
-def translate_ours(model: Transformer, source: Tensor, real: Tensor, steps: int = 50) -> list[list[int]]:
+def translate_ours(
+    model: Transformer, source: Tensor, real: Tensor, steps: int = 50
+) -> list[list[int]]:
     memory, cache, said = model.encode(source, real), model.new_cache(), []
     ids = torch.zeros(len(source), 1, dtype=torch.long)
     for _ in range(steps):
@@ -175,12 +202,19 @@ def translate_ours(model: Transformer, source: Tensor, real: Tensor, steps: int 
     return said
 
 
-def translate_theirs(model: nn.Module, source: Tensor, real: Tensor, steps: int = 50) -> list[list[int]]:
+def translate_theirs(
+    model: nn.Module, source: Tensor, real: Tensor, steps: int = 50
+) -> list[list[int]]:
     memory = model.get_encoder()(source, attention_mask=real.long())
     ids, past, said = torch.zeros(len(source), 1, dtype=torch.long), None, []
     for _ in range(steps):
-        out = model(encoder_outputs=memory, attention_mask=real.long(), decoder_input_ids=ids, past_key_values=past,
-                    use_cache=True)
+        out = model(
+            encoder_outputs=memory,
+            attention_mask=real.long(),
+            decoder_input_ids=ids,
+            past_key_values=past,
+            use_cache=True,
+        )
         ids, past = out.logits[:, -1:].argmax(dim=-1), out.past_key_values
         said.append(ids[:, 0].tolist())
     return said
@@ -191,12 +225,24 @@ def translate_theirs(model: nn.Module, source: Tensor, real: Tensor, steps: int 
 def check_encoder(model: nn.Module, folder: Path, pad: int = 0) -> None:
     ids, real = right_padded(model.config.vocab_size, [12, 7, 3])
     ids = ids.masked_fill(~real, pad)
-    auto = transformers.AutoModelForMaskedLM if type(model).__name__.endswith("MaskedLM") else transformers.AutoModel
+    auto = (
+        transformers.AutoModelForMaskedLM
+        if type(model).__name__.endswith("MaskedLM")
+        else transformers.AutoModel
+    )
     mine = ours(folder)
     assert_close(read_ours(mine, ids, real), read_theirs(model, ids, real), 1e-4)
     with in_float64(model) as wide:
-        assert_close(read_ours(ours(folder, torch.float64), ids, real), read_theirs(wide, ids, real), 1e-8)
-    check_export(folder, mine, lambda again: read_theirs(again, ids, real), lambda one: read_ours(one, ids, real), auto)
+        assert_close(
+            read_ours(ours(folder, torch.float64), ids, real), read_theirs(wide, ids, real), 1e-8
+        )
+    check_export(
+        folder,
+        mine,
+        lambda again: read_theirs(again, ids, real),
+        lambda one: read_ours(one, ids, real),
+        auto,
+    )
 
 
 def read_ours(model: Transformer, ids: Tensor, real: Tensor) -> Tensor:
@@ -225,8 +271,12 @@ def check_export(folder: Path, mine: Transformer, theirs: Any, answer: Any, auto
     loaded, out = load_huggingface(folder, dtype=None), folder / "exported"
     save_huggingface(out, loaded)
     again, notes = auto.from_pretrained(out, output_loading_info=True)
-    assert not any(notes[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), notes
+    assert not any(
+        notes[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    ), notes
     assert_close(answer(mine), theirs(again.eval()), 1e-4)
     before, back = loaded.model.state_dict(), load_huggingface(out, dtype=None).model.state_dict()
-    assert {name: weight.dtype for name, weight in back.items()} == {name: weight.dtype for name, weight in before.items()}
+    assert {name: weight.dtype for name, weight in back.items()} == {
+        name: weight.dtype for name, weight in before.items()
+    }
     assert all(torch.equal(back[name], weight) for name, weight in before.items())

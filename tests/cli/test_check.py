@@ -40,15 +40,23 @@ def test_a_sound_model_of_each_family_passes(family, tmp_path, capsys):
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.endswith(" parameters, tried in float64, differences up to 1e-10 are rounding")
     marks = "".join(line[0] for line in lines)
-    assert marks == {"translator": "✓✓✓✓✓✓✓✓✓", "writer": "✓✓✓✓✓✓✓✓✓", "reader": "✓–✓––✓✓✓✓"}[family]
-    assert lines[3].startswith("✓ blind to the future: worst" if family != "reader" else "– blind to the future: it sees")
+    assert (
+        marks == {"translator": "✓✓✓✓✓✓✓✓✓", "writer": "✓✓✓✓✓✓✓✓✓", "reader": "✓–✓––✓✓✓✓"}[family]
+    )
+    assert lines[3].startswith(
+        "✓ blind to the future: worst" if family != "reader" else "– blind to the future: it sees"
+    )
 
 
 def test_a_broken_model_leaves_with_1_and_says_why(tmp_path, capsys):
     def harm(model):
         model.embed.weight.data[2, 3] = torch.inf
+
     assert run(["check", saved(tmp_path / "x", SPECS["writer"], harm)]) == 1
-    assert "✗ every weight is finite: NaN or infinity in embed.weight: 1; take an earlier checkpoint" in capsys.readouterr().out
+    assert (
+        "✗ every weight is finite: NaN or infinity in embed.weight: 1; take an earlier checkpoint"
+        in capsys.readouterr().out
+    )
 
 
 def test_another_models_tokenizer_leaves_with_1(tmp_path, capsys):
@@ -71,7 +79,9 @@ def test_it_speaks_chinese_too(tmp_path, capsys):
 
 
 def test_what_is_no_model_is_one_line_and_2(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "qkv", "check", str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "qkv", "check", str(tmp_path)], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{tmp_path}: no model.json; is this a model folder?\n"
 
@@ -83,5 +93,7 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path):
     path.write_text(path.read_text().replace('"tied": false', '"tied": true'))
     with pytest.raises(QkvError) as error:
         run(["check", folder])
-    assert str(error.value) == (f"{folder}/model.safetensors: 1 unknown (lm_head.weight); "
-                                "is it the model that model.json describes?")
+    assert str(error.value) == (
+        f"{folder}/model.safetensors: 1 unknown (lm_head.weight); "
+        "is it the model that model.json describes?"
+    )

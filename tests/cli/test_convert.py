@@ -28,18 +28,57 @@ def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
     assert out[1].startswith("✓ compared with transformers 5.")
     assert out[2].endswith("same greedy text 8/8")
     assert any(line.startswith("  model.safetensors  1,045,056  sha256 ") for line in out)
-    assert run(["export", str(tmp_path / "ours"), "--to", "huggingface", "--out", str(tmp_path / "theirs"), "--json"]) == 0
+    assert (
+        run(
+            [
+                "export",
+                str(tmp_path / "ours"),
+                "--to",
+                "huggingface",
+                "--out",
+                str(tmp_path / "theirs"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
-    assert told["metadata"]["family"] == "llama" and told["report"]["same"] and told["report"]["largest"] < 1e-4
-    assert set(told["report"]["files"]) == {"README.md", "config.json", "generation_config.json", "model.safetensors",
-                                            "tokenizer.json", "tokenizer_config.json"}
+    assert (
+        told["metadata"]["family"] == "llama"
+        and told["report"]["same"]
+        and told["report"]["largest"] < 1e-4
+    )
+    assert set(told["report"]["files"]) == {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
 
 
-def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(stories, tmp_path, capsys):
+def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(
+    stories, tmp_path, capsys
+):
     run(["import", str(stories), "--out", str(tmp_path / "ours"), "--inputs", "0"])
     assert capsys.readouterr().out.splitlines()[1] == "– not compared (--inputs 0)"
-    assert json.loads((tmp_path / "ours" / "generation.json").read_text()) == {"start_id": 1, "eos_ids": [2]}
-    run(["export", str(tmp_path / "ours"), "--to", "huggingface", "--out", str(tmp_path / "theirs"), "--inputs", "0"])
+    assert json.loads((tmp_path / "ours" / "generation.json").read_text()) == {
+        "start_id": 1,
+        "eos_ids": [2],
+    }
+    run(
+        [
+            "export",
+            str(tmp_path / "ours"),
+            "--to",
+            "huggingface",
+            "--out",
+            str(tmp_path / "theirs"),
+            "--inputs",
+            "0",
+        ]
+    )
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
@@ -52,7 +91,9 @@ def test_a_mismatch_leaves_with_1_in_both_languages(stories, tmp_path, capsys, m
         loaded.model.embed.weight.data[5] += 1
         return loaded
 
-    monkeypatch.setattr(convert, "load_folder", load_and_spoil)  # as if a weight had been lost on the way
+    monkeypatch.setattr(
+        convert, "load_folder", load_and_spoil
+    )  # as if a weight had been lost on the way
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 1
     assert "✗ compared with transformers" in capsys.readouterr().out
     set_language("zh")
@@ -66,7 +107,10 @@ def test_a_mismatch_leaves_with_1_in_both_languages(stories, tmp_path, capsys, m
 def test_without_transformers_the_files_are_read_again(stories, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(parity, "has_transformers", lambda: False)
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 0
-    assert "✓ compared with the same files, read again (transformers is not installed)" in capsys.readouterr().out
+    assert (
+        "✓ compared with the same files, read again (transformers is not installed)"
+        in capsys.readouterr().out
+    )
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(digits, tmp_path):
@@ -82,8 +126,12 @@ def test_an_import_never_overwrites(stories, digits):
 
 
 def test_a_refusal_is_one_line_and_exit_code_2(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "qkv", "import", str(tmp_path), "--out", str(tmp_path / "x")],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "qkv", "import", str(tmp_path), "--out", str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert done.stderr == f"{tmp_path}: no model.safetensors; is the download complete?\n"
 
@@ -99,6 +147,12 @@ def test_a_translator_we_trained_translates_alike_in_transformers(digits, digit_
     rows = [torch.tensor([*ours.source.encode(text), ours.source.eos_id]) for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=ours.pad)
     real = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
-    said = theirs.generate(ids, attention_mask=real.long(), max_new_tokens=30, num_beams=1, do_sample=False,
-                           bad_words_ids=None)
+    said = theirs.generate(
+        ids,
+        attention_mask=real.long(),
+        max_new_tokens=30,
+        num_beams=1,
+        do_sample=False,
+        bad_words_ids=None,
+    )
     assert ours.target.decode_batch(said.tolist()) == ours(texts, beam_size=1)

@@ -16,7 +16,10 @@ def test_a_folder_that_is_no_demo_is_not_emptied(tmp_path):
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(QkvError) as error:
         run(["demo", "--out", str(tmp_path), "--again"])
-    assert str(error.value) == f"{tmp_path}: not a folder of this demo, so it is not emptied; choose another --out"
+    assert (
+        str(error.value)
+        == f"{tmp_path}: not a folder of this demo, so it is not emptied; choose another --out"
+    )
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 

@@ -21,14 +21,44 @@ def files(tmp_path: Path, digit_pairs) -> tuple[str, str]:
 
 
 def sacrebleu(reference: str, output: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "sacrebleu", reference, "-i", str(output), "-m", "bleu", "chrf", "-f", "text"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=True, timeout=60).stdout
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        reference,
+        "-i",
+        str(output),
+        "-m",
+        "bleu",
+        "chrf",
+        "-f",
+        "text",
+    ]
+    return subprocess.run(
+        [*command, *options], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
-@pytest.mark.parametrize("options, theirs", [([], []), (["--tokenize", "none"], ["--tokenize", "none"])])
-def test_the_scores_are_those_of_the_sacrebleu_command(digits, files, tmp_path, capsys, options, theirs):
+@pytest.mark.parametrize(
+    "options, theirs", [([], []), (["--tokenize", "none"], ["--tokenize", "none"])]
+)
+def test_the_scores_are_those_of_the_sacrebleu_command(
+    digits, files, tmp_path, capsys, options, theirs
+):
     output = tmp_path / "out.en"
-    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--output", str(output), *options])
+    run(
+        [
+            "evaluate",
+            str(digits),
+            "--source",
+            files[0],
+            "--target",
+            files[1],
+            "--output",
+            str(output),
+            *options,
+        ]
+    )
     lines = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(lines[:2]) == sacrebleu(files[1], output, *theirs)
     assert lines[2].startswith("exact match ") and lines[3].startswith("perplexity 1.")
@@ -40,62 +70,152 @@ def test_the_translations_are_those_of_qkv_translate(digits, files, tmp_path, ca
     run(["translate", str(digits), "--file", files[0], "--beam-size", "2", *more])
     translated = capsys.readouterr().out
     output = tmp_path / "out.en"
-    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--beam-size", "2", "--output", str(output), *more])
+    run(
+        [
+            "evaluate",
+            str(digits),
+            "--source",
+            files[0],
+            "--target",
+            files[1],
+            "--beam-size",
+            "2",
+            "--output",
+            str(output),
+            *more,
+        ]
+    )
     assert output.read_text(encoding="utf-8") == translated
 
 
 def test_json_has_the_same_figures(digits, files, capsys):
-    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--json", "--against", files[1]])
+    run(
+        [
+            "evaluate",
+            str(digits),
+            "--source",
+            files[0],
+            "--target",
+            files[1],
+            "--json",
+            "--against",
+            files[1],
+        ]
+    )
     facts = json.loads(capsys.readouterr().out)
-    assert 20 < facts["bleu"] < 100 and "tok:13a" in facts["bleu_signature"] and facts["sentences"] == 40
+    assert (
+        20 < facts["bleu"] < 100
+        and "tok:13a" in facts["bleu_signature"]
+        and facts["sentences"] == 40
+    )
     assert facts["perplexity"] == pytest.approx(math.exp(facts["nats_per_token"]))
     assert facts["sentences_per_second"] == pytest.approx(40 / facts["seconds"])
     assert facts["against"]["bleu"] == pytest.approx(100) and facts["p_bleu"] < 0.05
 
 
 def test_a_model_does_not_differ_from_itself(digits, files, capsys):
-    run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--against", str(digits)])
+    run(
+        [
+            "evaluate",
+            str(digits),
+            "--source",
+            files[0],
+            "--target",
+            files[1],
+            "--against",
+            str(digits),
+        ]
+    )
     printed = capsys.readouterr().out
     assert printed.count("p = 1.0000") == 2 and "|bs:1000|seed:12345|" in printed
 
 
-@pytest.mark.parametrize("arguments, line", [
-    (["{digits}", "--source", "{s}", "--target", "{tmp}/short"],
-     "{s}, {tmp}/short: 40 lines against 1; line n of one must translate line n of the other"),
-    (["{digits}", "--source", "{s}", "--target", "{t}", "--against", "{tmp}/short"],
-     "{tmp}/short: 1 lines for 40 sentences; give one translation a line"),
-    (["{digits}", "--source", "{tmp}/none", "--target", "{t}"], "{tmp}/none: no such file; check the path"),
-    (["{tmp}/none", "--source", "{s}", "--target", "{t}"], "{tmp}/none: no such folder; check the path"),
-    (["{digits}", "--source", "{s}", "--target", "{t}", "--tokenize", "13b"],
-     "--tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"),
-    (["{digits}", "--source", "{s}", "--target", "{t}", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
-    (["{digits}", "--source", "{s}"], "qkv evaluate: half a question, or two at once; give --source and --target, or --text, or --pairs"),
-])
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (
+            ["{digits}", "--source", "{s}", "--target", "{tmp}/short"],
+            "{s}, {tmp}/short: 40 lines against 1; line n of one must translate line n of the other",
+        ),
+        (
+            ["{digits}", "--source", "{s}", "--target", "{t}", "--against", "{tmp}/short"],
+            "{tmp}/short: 1 lines for 40 sentences; give one translation a line",
+        ),
+        (
+            ["{digits}", "--source", "{tmp}/none", "--target", "{t}"],
+            "{tmp}/none: no such file; check the path",
+        ),
+        (
+            ["{tmp}/none", "--source", "{s}", "--target", "{t}"],
+            "{tmp}/none: no such folder; check the path",
+        ),
+        (
+            ["{digits}", "--source", "{s}", "--target", "{t}", "--tokenize", "13b"],
+            "--tokenize: no BLEU tokenizer '13b'; did you mean '13a'?",
+        ),
+        (
+            ["{digits}", "--source", "{s}", "--target", "{t}", "--beam-size", "0"],
+            "beam_size: 0 is too small; use 1 or more",
+        ),
+        (
+            ["{digits}", "--source", "{s}"],
+            "qkv evaluate: half a question, or two at once; give --source and --target, or --text, or --pairs",
+        ),
+    ],
+)
 def test_bad_input_is_one_line(digits, files, tmp_path, arguments, line):
     (tmp_path / "short").write_text("one\n", encoding="utf-8")
 
     def filled(text: str) -> str:
         return text.format(digits=digits, tmp=tmp_path, s=files[0], t=files[1])
+
     with pytest.raises(QkvError) as error:
         run(["evaluate", *map(filled, arguments)])
     assert str(error.value) == filled(line)
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(digits, files, tmp_path, monkeypatch):
+def test_an_output_that_cannot_be_written_is_told_before_the_work(
+    digits, files, tmp_path, monkeypatch
+):
     from qkv.pipeline import Translator
 
-    monkeypatch.setattr(Translator, "translate", lambda *given, **named: pytest.fail("the work was begun"))
+    monkeypatch.setattr(
+        Translator, "translate", lambda *given, **named: pytest.fail("the work was begun")
+    )
     (tmp_path / "file").write_text("x")
-    for output, wrong in ((tmp_path, "a folder, not a file; name a file"), (Path(), "a folder, not a file; name a file"),
-                          (tmp_path / "file" / "deeper", "cannot be written; choose another place")):
+    for output, wrong in (
+        (tmp_path, "a folder, not a file; name a file"),
+        (Path(), "a folder, not a file; name a file"),
+        (tmp_path / "file" / "deeper", "cannot be written; choose another place"),
+    ):
         with pytest.raises(QkvError) as error:
-            run(["evaluate", str(digits), "--source", files[0], "--target", files[1], "--output", str(output)])
+            run(
+                [
+                    "evaluate",
+                    str(digits),
+                    "--source",
+                    files[0],
+                    "--target",
+                    files[1],
+                    "--output",
+                    str(output),
+                ]
+            )
         assert str(error.value) == f"{output}: {wrong}"
 
 
-@pytest.mark.parametrize("option", [["--output", "x"], ["--against", "x"], ["--language", "zh"], ["--tokenize", "13a"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "option",
+    [["--output", "x"], ["--against", "x"], ["--language", "zh"], ["--tokenize", "13a"]],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("kind", ["--text", "--pairs"])
-def test_options_of_a_translator_are_refused_where_they_would_do_nothing(digits, files, option, kind):
+def test_options_of_a_translator_are_refused_where_they_would_do_nothing(
+    digits, files, option, kind
+):
     with pytest.raises(QkvError) as error:
         run(["evaluate", str(digits), kind, files[0], *option])
-    assert str(error.value) == f"{option[0]}: only for a translator's --source and --target; leave it out"
+    assert (
+        str(error.value)
+        == f"{option[0]}: only for a translator's --source and --target; leave it out"
+    )

@@ -15,8 +15,14 @@ from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
 from qkv.text.learn import learn
 
-PAIRS = [("the cat sat", "a cat is sitting", 4.5), ("the cat sat", "stocks fell", 0.2), ("dogs run", "a dog runs", 5.0),
-         ("rain today", "it is raining", 4.0), ("rain today", "dogs run", 0.5), ("rain today", "the cat sat", 0.5)]
+PAIRS = [
+    ("the cat sat", "a cat is sitting", 4.5),
+    ("the cat sat", "stocks fell", 0.2),
+    ("dogs run", "a dog runs", 5.0),
+    ("rain today", "it is raining", 4.0),
+    ("rain today", "dogs run", 0.5),
+    ("rain today", "the cat sat", 0.5),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +41,10 @@ def as_tsv(path):
 
 def as_jsonl(path):
     keys = ("sentence1", "sentence2", "score")
-    path.write_text("".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n\n" for pair in PAIRS), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n\n" for pair in PAIRS),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -46,13 +55,21 @@ def test_correlations_are_scipys_of_the_cosines(folder, tmp_path, capsys, write,
     a, b = (embedder([pair[n] for pair in PAIRS], normalize=True) for n in (0, 1))
     scores, said = [pair[2] for pair in PAIRS], (a * b).sum(axis=1)
     assert told["pairs"] == 6
-    assert told["spearman"] == pytest.approx(scipy_stats.spearmanr(said, scores).statistic, abs=1e-6)
+    assert told["spearman"] == pytest.approx(
+        scipy_stats.spearmanr(said, scores).statistic, abs=1e-6
+    )
     assert told["pearson"] == pytest.approx(scipy_stats.pearsonr(said, scores).statistic, abs=1e-5)
     near = [0, 2]  # 4.5 and 5.0: the top fifth from 0.2 to 5.0 begins at 4.04
     assert told["alignment_pairs"] == 2
-    assert told["alignment"] == pytest.approx(float((np.linalg.norm(a[near] - b[near], axis=1) ** 2).mean()), abs=1e-5)
-    distinct = embedder(sorted({text for one, two, _ in PAIRS for text in (one, two)}), normalize=True)
-    spread = [np.exp(-2 * np.sum((x - y) ** 2)) for n, x in enumerate(distinct) for y in distinct[:n]]
+    assert told["alignment"] == pytest.approx(
+        float((np.linalg.norm(a[near] - b[near], axis=1) ** 2).mean()), abs=1e-5
+    )
+    distinct = embedder(
+        sorted({text for one, two, _ in PAIRS for text in (one, two)}), normalize=True
+    )
+    spread = [
+        np.exp(-2 * np.sum((x - y) ** 2)) for n, x in enumerate(distinct) for y in distinct[:n]
+    ]
     assert told["uniformity"] == pytest.approx(float(np.log(np.mean(spread))), abs=1e-5)
 
 
@@ -60,16 +77,36 @@ def test_a_person_reads_three_lines(folder, tmp_path, capsys):
     run(["evaluate", str(folder), "--pairs", str(as_tsv(tmp_path / "pairs.tsv"))])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("Spearman ") and first.endswith("(6 pairs)")
-    assert second.startswith("alignment ") and "uniformity -" in second and third.endswith(" sentences/s")
+    assert (
+        second.startswith("alignment ")
+        and "uniformity -" in second
+        and third.endswith(" sentences/s")
+    )
 
 
 def test_partners_of_aligned_files_are_looked_for_both_ways(folder, tmp_path, capsys):
     one = ["the cat sat", "dogs run", "rain today", "stocks fell", "the cat sat dogs run"]
     (tmp_path / "a").write_text("\n".join(one), encoding="utf-8")
-    (tmp_path / "b").write_text("\n".join([*one[:3], one[4], one[3]]), encoding="utf-8")  # two have changed places
-    run(["evaluate", str(folder), "--source", str(tmp_path / "a"), "--target", str(tmp_path / "b"), "--json"])
+    (tmp_path / "b").write_text(
+        "\n".join([*one[:3], one[4], one[3]]), encoding="utf-8"
+    )  # two have changed places
+    run(
+        [
+            "evaluate",
+            str(folder),
+            "--source",
+            str(tmp_path / "a"),
+            "--target",
+            str(tmp_path / "b"),
+            "--json",
+        ]
+    )
     told = json.loads(capsys.readouterr().out)
-    assert told["source_to_target"]["accuracy_at_1"] == told["target_to_source"]["accuracy_at_1"] == pytest.approx(0.6)
+    assert (
+        told["source_to_target"]["accuracy_at_1"]
+        == told["target_to_source"]["accuracy_at_1"]
+        == pytest.approx(0.6)
+    )
     assert told["mean"]["accuracy_at_5"] == 1.0 and told["pairs"] == 5
     run(["evaluate", str(folder), "--source", str(tmp_path / "a"), "--target", str(tmp_path / "a")])
     rows = capsys.readouterr().out.splitlines()
@@ -82,16 +119,23 @@ RIGHT = "write sentence<TAB>sentence<TAB>score"
 JSON_RIGHT = 'write {"sentence1": "...", "sentence2": "...", "score": 4.2}'
 
 
-@pytest.mark.parametrize("name, content, line", [
-    ("p.tsv", "a\tb\t1\na\tb\n", f"line 2: 2 of 3 columns; {RIGHT}"),
-    ("p.tsv", "a\tb\t1\na b\n", f"line 2: 1 of 3 columns; {RIGHT}"),
-    ("p.tsv", "a\tb\t1\na\t \t2\n", f"line 2: an empty sentence; {RIGHT}"),
-    ("p.tsv", "a\tb\thigh\n", f"line 1: 'high' is no score; {RIGHT}"),
-    ("p.tsv", "a\tb\tnan\n", f"line 1: 'nan' is no score; {RIGHT}"),
-    ("p.jsonl", '{"sentence1": "a", "score": 1}\n', f"line 1: no 'sentence2'; {JSON_RIGHT}"),
-    ("p.jsonl", '{"sentence1": "a", "sentence2": 3, "score": 1}\n', f"line 1: an empty sentence; {JSON_RIGHT}"),
-    ("p.jsonl", "{\n", f"line 1: not JSON; {JSON_RIGHT}"),
-])
+@pytest.mark.parametrize(
+    "name, content, line",
+    [
+        ("p.tsv", "a\tb\t1\na\tb\n", f"line 2: 2 of 3 columns; {RIGHT}"),
+        ("p.tsv", "a\tb\t1\na b\n", f"line 2: 1 of 3 columns; {RIGHT}"),
+        ("p.tsv", "a\tb\t1\na\t \t2\n", f"line 2: an empty sentence; {RIGHT}"),
+        ("p.tsv", "a\tb\thigh\n", f"line 1: 'high' is no score; {RIGHT}"),
+        ("p.tsv", "a\tb\tnan\n", f"line 1: 'nan' is no score; {RIGHT}"),
+        ("p.jsonl", '{"sentence1": "a", "score": 1}\n', f"line 1: no 'sentence2'; {JSON_RIGHT}"),
+        (
+            "p.jsonl",
+            '{"sentence1": "a", "sentence2": 3, "score": 1}\n',
+            f"line 1: an empty sentence; {JSON_RIGHT}",
+        ),
+        ("p.jsonl", "{\n", f"line 1: not JSON; {JSON_RIGHT}"),
+    ],
+)
 def test_a_bad_line_is_named(tmp_path, name, content, line):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(QkvError) as error:

@@ -20,21 +20,43 @@ SETS = [f"--set={key}={value}" for key, value in SMALL.items()]
 
 
 def test_new_writes_a_model_json_that_reads_back(tmp_path, capsys):
-    assert run(["model", "new", "tiny", *SETS, "--set", "decoder.layers.0.mixer.n_kv_heads=1", "--out", str(tmp_path / "model.json")]) == 0
+    assert (
+        run(
+            [
+                "model",
+                "new",
+                "tiny",
+                *SETS,
+                "--set",
+                "decoder.layers.0.mixer.n_kv_heads=1",
+                "--out",
+                str(tmp_path / "model.json"),
+            ]
+        )
+        == 0
+    )
     spec, plain = from_json((tmp_path / "model.json").read_text()), preset("tiny", **SMALL)
     layer = plain.decoder.layers[0]
     mixer = replace(layer.mixer, n_kv_heads=1)
-    assert spec == replace(plain, decoder=replace(plain.decoder, layers=(replace(layer, mixer=mixer),)))
+    assert spec == replace(
+        plain, decoder=replace(plain.decoder, layers=(replace(layer, mixer=mixer),))
+    )
     assert run(["model", "new", "tiny", *SETS, "--set", "decoder.layers.0.mixer.n_kv_heads=1"]) == 0
     assert capsys.readouterr().out == (tmp_path / "model.json").read_text()
 
 
-@pytest.mark.parametrize(("arguments", "line"), [
-    (["tinny"], "tinny: no such preset; did you mean 'tiny'?"),
-    (["tiny", "--set=layers"], "--set layers: no value; write key=value"),
-    (["tiny", "--set=decoder.layers.0.mixer.n_kv_heads=3"], "model, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4"),
-    (["tiny", "--set=dropout=1"], "model, dropout: 1.0 is no share; use 0 <= dropout < 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["tinny"], "tinny: no such preset; did you mean 'tiny'?"),
+        (["tiny", "--set=layers"], "--set layers: no value; write key=value"),
+        (
+            ["tiny", "--set=decoder.layers.0.mixer.n_kv_heads=3"],
+            "model, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4",
+        ),
+        (["tiny", "--set=dropout=1"], "model, dropout: 1.0 is no share; use 0 <= dropout < 1"),
+    ],
+)
 def test_new_says_what_is_wrong_and_writes_nothing(tmp_path, arguments, line):
     with pytest.raises(QkvError) as error:
         run(["model", "new", *arguments, "--out", str(tmp_path / "model.json")])
@@ -44,9 +66,18 @@ def test_new_says_what_is_wrong_and_writes_nothing(tmp_path, arguments, line):
 def test_show_prints_the_spec_and_the_shapes(capsys):
     assert run(["model", "show", "gpt2", "--batch", "2", "--seq-len", "9"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    for line in ("mixer: heads", "n_kv_heads: 12", "repeat: 12", "positions: learned", "124,439,808 parameters; activations of 2 x 9 tokens",
-                 "embed (2, 9, 768) weight (50257, 768)", "layers 0 x 12 (2, 9, 768)", "scores (2, 12, 9, 9)",
-                 "up_proj (2, 9, 3072) weight (3072, 768), bias (3072,)", "lm_head (2, 9, 50257)"):
+    for line in (
+        "mixer: heads",
+        "n_kv_heads: 12",
+        "repeat: 12",
+        "positions: learned",
+        "124,439,808 parameters; activations of 2 x 9 tokens",
+        "embed (2, 9, 768) weight (50257, 768)",
+        "layers 0 x 12 (2, 9, 768)",
+        "scores (2, 12, 9, 9)",
+        "up_proj (2, 9, 3072) weight (3072, 768), bias (3072,)",
+        "lm_head (2, 9, 50257)",
+    ):
         assert line in lines
 
 
@@ -55,7 +86,9 @@ def test_show_reads_files_and_folders_ours_and_theirs(tmp_path, capsys):
 
     spec = preset("tiny", **SMALL)
     save_model(tmp_path / "ours", Transformer(spec), {})
-    GPT2LMHeadModel(GPT2Config(vocab_size=31, n_positions=20, n_embd=16, n_layer=2, n_head=2)).save_pretrained(tmp_path / "theirs")
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=31, n_positions=20, n_embd=16, n_layer=2, n_head=2)
+    ).save_pretrained(tmp_path / "theirs")
     for name in ("ours", "ours/model.json", "theirs"):
         assert run(["model", "show", str(tmp_path / name), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
@@ -76,12 +109,18 @@ def test_show_speaks_chinese(capsys):
     assert "个参数；激活按 1 x 128 个词元" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "line"), [
-    (["writer-10mm"], "writer-10mm: no such preset; choose from"),
-    (["gone/model.json"], "gone/model.json: no such file; give a model.json or a preset"),
-    (["gone/folder"], "gone/folder: "),
-    (["gpt2", "--seq-len", "2000"], "ids: 2000 tokens are too long; this model reads at most 1024"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["writer-10mm"], "writer-10mm: no such preset; choose from"),
+        (["gone/model.json"], "gone/model.json: no such file; give a model.json or a preset"),
+        (["gone/folder"], "gone/folder: "),
+        (
+            ["gpt2", "--seq-len", "2000"],
+            "ids: 2000 tokens are too long; this model reads at most 1024",
+        ),
+    ],
+)
 def test_show_says_what_is_wrong(arguments, line):
     with pytest.raises(QkvError) as error:
         run(["model", "show", *arguments])
@@ -96,4 +135,9 @@ def test_an_old_name_of_a_preset_is_answered_with_the_new_one():
 
 def test_the_help_needs_no_torch():
     code = "import sys; from qkv.cli.app import run; run(['model', '--help']); assert 'torch' not in sys.modules"
-    assert "show" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert (
+        "show"
+        in subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )

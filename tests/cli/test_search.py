@@ -45,10 +45,26 @@ def test_the_nearest_come_first_with_cosine_line_and_text(folder, file, capsys):
 
 
 def test_json_has_everything_for_a_program(folder, file, tmp_path, capsys):
-    run(["search", str(folder), str(file), "a dog ran home", "--json", "--index", str(tmp_path / "kept"), "--dimensions", "8"])
+    run(
+        [
+            "search",
+            str(folder),
+            str(file),
+            "a dog ran home",
+            "--json",
+            "--index",
+            str(tmp_path / "kept"),
+            "--dimensions",
+            "8",
+        ]
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["query"] == "a dog ran home" and len(answer["hits"]) == 4
-    assert answer["hits"][0] == {"line": 3, "score": pytest.approx(1.0, abs=1e-6), "text": "a dog ran home"}
+    assert answer["hits"][0] == {
+        "line": 3,
+        "score": pytest.approx(1.0, abs=1e-6),
+        "text": "a dog ran home",
+    }
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"index.json", "vectors.npy"}
 
 
@@ -62,10 +78,14 @@ def test_a_changed_file_is_read_anew(folder, file, capsys):
 
 def test_questions_come_from_standard_input_or_a_person(folder, file):
     command = [sys.executable, "-m", "qkv", "search", str(folder), str(file), "-k", "1"]
-    done = subprocess.run(command, input="狗在跑\na dog ran home\n", capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, input="狗在跑\na dog ran home\n", capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "1.0000\t2\t狗在跑\n1.0000\t3\ta dog ran home\n" and done.returncode == 0
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         os.write(ours, "狗在跑\n".encode())
         assert process.stdout.readline() == "1.0000\t2\t狗在跑\n"
         os.write(ours, b"\x04")
@@ -80,16 +100,28 @@ def test_vectors_of_another_model_are_one_clear_line(folder, file, tmp_path, cap
     other = make(tmp_path / "other", 1)
     with pytest.raises(QkvError) as error:
         run(["search", str(other), str(file), "the cow"])
-    assert str(error.value) == f"{file}.index: holds vectors of another model; use --rebuild, or --index with another folder"
+    assert (
+        str(error.value)
+        == f"{file}.index: holds vectors of another model; use --rebuild, or --index with another folder"
+    )
     assert run(["search", str(other), str(file), "the cow", "--rebuild"]) == 0
 
 
-@pytest.mark.parametrize("arguments, line", [
-    (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
-    (["{tmp}/pipe", "cow"], "{tmp}/pipe: a pipe, which can be read only once; write it to a file first"),
-    (["{file}", "  "], "line 1: no text in it; an empty sentence has no vector; take the line out"),
-    (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
-])
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["{tmp}/none", "cow"], "{tmp}/none: no such file; check the path"),
+        (
+            ["{tmp}/pipe", "cow"],
+            "{tmp}/pipe: a pipe, which can be read only once; write it to a file first",
+        ),
+        (
+            ["{file}", "  "],
+            "line 1: no text in it; an empty sentence has no vector; take the line out",
+        ),
+        (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
+    ],
+)
 def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(QkvError) as error:

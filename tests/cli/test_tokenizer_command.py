@@ -41,7 +41,9 @@ def qkv(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("kind", ["word", "char", "bpe", "bytes", "wordpiece"])
 def test_learning_writes_a_tokenizer_and_nothing_else(qkv, tmp_path, kind):
     before = {path.name for path in tmp_path.iterdir()}
-    assert qkv("learn", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "new/x.json")[0] == 0
+    assert (
+        qkv("learn", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "new/x.json")[0] == 0
+    )
     assert {path.name for path in tmp_path.iterdir()} == before | {"new"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
     theirs = tokenizers.Tokenizer.from_file("new/x.json")
@@ -52,25 +54,57 @@ def test_learning_tells_what_it_made(qkv, tmp_path):
     code, out, err = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json")
     assert (code, out, err) == (0, "x.json: 280 tokens (bytes)\n", "")
     code, out, _ = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json", "--json")
-    assert json.loads(out) == {"file": "x.json", "kind": "bytes", "vocab_size": 280,
-                               "fingerprint": read_tokenizer("x.json").fingerprint}
+    assert json.loads(out) == {
+        "file": "x.json",
+        "kind": "bytes",
+        "vocab_size": 280,
+        "fingerprint": read_tokenizer("x.json").fingerprint,
+    }
 
 
 def test_a_person_at_a_terminal_sees_a_bar_and_a_pipe_does_not(qkv, tmp_path):
     screen, end = pty.openpty()
     command = [sys.executable, "-m", "qkv", "tokenizer", "learn", "a.txt", "--out", "x.json"]
     environment = {**os.environ, "TERM": "xterm"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, env=environment, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+        env=environment,
+        timeout=60,
+        cwd=tmp_path,
+    )
     os.close(end)
     assert done.stdout == f"x.json: {read_tokenizer('x.json').vocab_size} tokens (bytes)\n"
     assert "learning" in os.read(screen, 10_000).decode()
-    assert subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path).stderr == ""
+    assert (
+        subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path).stderr
+        == ""
+    )
 
 
 def test_choices_and_packed_files_are_taken(qkv, tmp_path):
     (tmp_path / "b.gz").write_bytes(gzip.compress("ＬＯＷ 学习\n".encode()))
-    assert qkv("learn", "a.txt", "b.gz", "--kind", "word", "--lowercase", "--nfkc", "--split-chinese", "--special", "<mask>",
-               "--min-count", "2", "--out", "x.json")[0] == 0
+    assert (
+        qkv(
+            "learn",
+            "a.txt",
+            "b.gz",
+            "--kind",
+            "word",
+            "--lowercase",
+            "--nfkc",
+            "--split-chinese",
+            "--special",
+            "<mask>",
+            "--min-count",
+            "2",
+            "--out",
+            "x.json",
+        )[0]
+        == 0
+    )
     code, out, _ = qkv("encode", "x.json", "Ｌow LOWER 学习", "--pieces")
     assert (code, out) == (0, "low lower 学 习\n")
     assert read_tokenizer("x.json").mask_id == 4
@@ -90,8 +124,16 @@ def test_ids_go_to_text_and_back_line_by_line(qkv, tmp_path):
 def test_texts_and_ids_can_be_arguments_and_json(qkv):
     known = read_tokenizer("tok.json")
     ids = known.encode("low")
-    assert qkv("encode", "tok.json", "low", "wid") == (0, f"{ids[0]}\n{' '.join(map(str, known.encode('wid')))}\n", "")
-    assert json.loads(qkv("encode", "tok.json", "好", "--json")[1])["pieces"] == ["好[1/3]", "好[2/3]", "好[3/3]"]
+    assert qkv("encode", "tok.json", "low", "wid") == (
+        0,
+        f"{ids[0]}\n{' '.join(map(str, known.encode('wid')))}\n",
+        "",
+    )
+    assert json.loads(qkv("encode", "tok.json", "好", "--json")[1])["pieces"] == [
+        "好[1/3]",
+        "好[2/3]",
+        "好[3/3]",
+    ]
     assert json.loads(qkv("decode", "tok.json", *map(str, ids), "--json")[1]) == {"text": "low"}
     assert qkv("encode", "tok.json", "<eos>", "--parse-special") == (0, "3\n", "")
     assert qkv("encode", "tok.json", "a\ud800")[1] == qkv("encode", "tok.json", "a\ufffd")[1]
@@ -103,14 +145,21 @@ def test_show_tells_the_merges_of_a_word_in_order(qkv, tmp_path):
     _, out, _ = qkv("show", "x.json", "low")
     rows = [line.split("│")[1:5] for line in out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in rows] == [
-        ["0", "", "", "l o w</w>"], ["1", "l + o", "1", "lo w</w>"], ["2", "lo + w</w>", "3", "low</w>"]]  # w + e comes between
+        ["0", "", "", "l o w</w>"],
+        ["1", "l + o", "1", "lo w</w>"],
+        ["2", "lo + w</w>", "3", "low</w>"],
+    ]  # w + e comes between
     steps = json.loads(qkv("show", "x.json", "low", "--json")[1])
     assert steps[2] == {"step": 2, "merge": "lo + w</w>", "rank": 3, "pieces": ["low</w>"]}
 
 
 def test_show_gives_the_pieces_where_there_are_no_merges(qkv):
     qkv("learn", "a.txt", "--kind", "char", "--out", "x.json")
-    assert [row["piece"] for row in json.loads(qkv("show", "x.json", "low", "--json")[1])] == ["l", "o", "w"]
+    assert [row["piece"] for row in json.loads(qkv("show", "x.json", "low", "--json")[1])] == [
+        "l",
+        "o",
+        "w",
+    ]
     assert "[/b]" in qkv("show", "tok.json", "[/b]")[1].replace(" ", "")
 
 
@@ -126,7 +175,12 @@ def test_report_counts_each_file(qkv, tmp_path):
     (tmp_path / "b.txt").write_text("aé 好\n\nx  y\n")
     _, out, _ = qkv("report", "tok.json", "a.txt", "b.txt", "--json")
     first, second = json.loads(out)
-    assert (first["file"], first["lines"], second["file"], second["lines"]) == ("a.txt", 10, "b.txt", 3)
+    assert (first["file"], first["lines"], second["file"], second["lines"]) == (
+        "a.txt",
+        10,
+        "b.txt",
+        3,
+    )
     tokens = sum(map(len, read_tokenizer("tok.json").encode_batch(["aé 好", "", "x  y"])))
     assert second["tokens"] == tokens
     assert second["tokens_per_word"] == tokens / 4 and second["tokens_per_character"] == tokens / 8
@@ -142,41 +196,87 @@ def test_report_sees_unknown_words_and_lost_spaces():
 
 BAD = [
     (["learn", "none.txt", "--out", "x.json"], "none.txt: no such file; check the path"),
-    (["learn", "empty.txt", "--out", "x.json"], "empty.txt: empty file; give a text file with at least one line"),
-    (["learn", "binary.bin", "--out", "x.json"], "binary.bin: a binary file, not text; give plain text in UTF-8"),
-    (["learn", "a.txt", "latin.txt", "--out", "x.json"],
-     "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace"),
-    (["learn", "a.txt", "--vocab-size", "100", "--out", "x.json"],
-     "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260"),
-    (["learn", "ab.txt", "--kind", "bpe", "--vocab-size", "7", "--out", "x.json"],
-     "--vocab-size: 7 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8"),
-    (["learn", "a.txt", "--kind", "byte", "--out", "x.json"], "--kind: no kind of tokenizer 'byte'; did you mean 'bytes'?"),
-    (["learn", "a.txt", "--min-count", "-1", "--out", "x.json"], "--min-count: -1 is no count; use 1 or more"),
-    (["learn", "a.txt", "--vocab-size", "99999999999999999999", "--out", "x.json"],
-     "--vocab-size: 99,999,999,999,999,999,999 is too large; use at most 2,147,483,647"),
-    (["learn", "a.txt", "--errors", "ignore", "--out", "x.json"], "--errors: no way 'ignore'; choose from strict, replace"),
-    (["learn", "a.txt", "--special", "mask", "--out", "x.json"],
-     "--special: 'mask' could be a word of the text; write <mask> or [mask]"),
-    (["learn", "a.txt", "--out", "a.txt/x.json"], "a.txt/x.json: cannot be written (File exists); check the folder and the free space"),
+    (
+        ["learn", "empty.txt", "--out", "x.json"],
+        "empty.txt: empty file; give a text file with at least one line",
+    ),
+    (
+        ["learn", "binary.bin", "--out", "x.json"],
+        "binary.bin: a binary file, not text; give plain text in UTF-8",
+    ),
+    (
+        ["learn", "a.txt", "latin.txt", "--out", "x.json"],
+        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace",
+    ),
+    (
+        ["learn", "a.txt", "--vocab-size", "100", "--out", "x.json"],
+        "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260",
+    ),
+    (
+        ["learn", "ab.txt", "--kind", "bpe", "--vocab-size", "7", "--out", "x.json"],
+        "--vocab-size: 7 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8",
+    ),
+    (
+        ["learn", "a.txt", "--kind", "byte", "--out", "x.json"],
+        "--kind: no kind of tokenizer 'byte'; did you mean 'bytes'?",
+    ),
+    (
+        ["learn", "a.txt", "--min-count", "-1", "--out", "x.json"],
+        "--min-count: -1 is no count; use 1 or more",
+    ),
+    (
+        ["learn", "a.txt", "--vocab-size", "99999999999999999999", "--out", "x.json"],
+        "--vocab-size: 99,999,999,999,999,999,999 is too large; use at most 2,147,483,647",
+    ),
+    (
+        ["learn", "a.txt", "--errors", "ignore", "--out", "x.json"],
+        "--errors: no way 'ignore'; choose from strict, replace",
+    ),
+    (
+        ["learn", "a.txt", "--special", "mask", "--out", "x.json"],
+        "--special: 'mask' could be a word of the text; write <mask> or [mask]",
+    ),
+    (
+        ["learn", "a.txt", "--out", "a.txt/x.json"],
+        "a.txt/x.json: cannot be written (File exists); check the folder and the free space",
+    ),
     (["learn", "a.txt", "--out", "folder"], "folder: a folder; write --out folder/tokenizer.json"),
     (["encode", "none.json", "x"], "none.json: no such file; check the path"),
-    (["encode", "cut.json", "x"], "cut.json: damaged JSON (line 1, column 12); is the download complete?"),
-    (["encode", "config.json", "x"],
-     "config.json: JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library"),
-    (["encode", "tok.json", "x", "--file", "a.txt"], "--file: a text is given as well; give one of the two"),
+    (
+        ["encode", "cut.json", "x"],
+        "cut.json: damaged JSON (line 1, column 12); is the download complete?",
+    ),
+    (
+        ["encode", "config.json", "x"],
+        "config.json: JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library",
+    ),
+    (
+        ["encode", "tok.json", "x", "--file", "a.txt"],
+        "--file: a text is given as well; give one of the two",
+    ),
     (["encode", "tok.json"], "stdin: empty file; give a text file with at least one line"),
-    (["encode", "tok.json", "--file", "latin.txt"],
-     "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace"),
+    (
+        ["encode", "tok.json", "--file", "latin.txt"],
+        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace",
+    ),
     (["decode", "tok.json", "12", "1x"], "ids: '1x' is not an id; write numbers from 0 to 299"),
     (["decode", "tok.json", "300"], "ids: '300' is not an id; write numbers from 0 to 299"),
     (["report", "tok.json", "none.txt"], "none.txt: no such file; check the path"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[message.split(";")[0] for _, message in BAD])
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD, ids=[message.split(";")[0] for _, message in BAD]
+)
 def test_bad_input_is_one_line_and_leaves_nothing_behind(qkv, tmp_path, arguments, message):
-    for name, content in {"empty.txt": b"", "binary.bin": b"\x7fELF\0\0", "latin.txt": b"fine\ncaf\xe9\n", "ab.txt": b"ab ba\n",
-                          "cut.json": b'{"model": {', "config.json": b'{"d_model": 512}'}.items():
+    for name, content in {
+        "empty.txt": b"",
+        "binary.bin": b"\x7fELF\0\0",
+        "latin.txt": b"fine\ncaf\xe9\n",
+        "ab.txt": b"ab ba\n",
+        "cut.json": b'{"model": {',
+        "config.json": b'{"d_model": 512}',
+    }.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     before = sorted(path.name for path in tmp_path.rglob("*"))
@@ -187,8 +287,14 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(qkv, tmp_path, argument
 
 def test_replacing_goes_on_past_foreign_bytes(qkv, tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
-    assert qkv("learn", "latin.txt", "--errors", "replace", "--kind", "char", "--out", "x.json")[0] == 0
-    assert qkv("encode", "x.json", "--file", "latin.txt", "--errors", "replace", "--pieces")[1] == "f i n e\nc a f \ufffd\n"
+    assert (
+        qkv("learn", "latin.txt", "--errors", "replace", "--kind", "char", "--out", "x.json")[0]
+        == 0
+    )
+    assert (
+        qkv("encode", "x.json", "--file", "latin.txt", "--errors", "replace", "--pieces")[1]
+        == "f i n e\nc a f \ufffd\n"
+    )
 
 
 def test_a_failed_learning_keeps_the_old_tokenizer(qkv, tmp_path):

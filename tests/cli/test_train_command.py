@@ -13,8 +13,20 @@ from qkv.train.recipe import TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
 from qkv.train.state import saved_steps
 
-SMALL = ["vocab_size=400", "model.layers=1", "model.d_model=16", "model.n_heads=2", "model.d_ff=32", "model.max_len=64",
-         "steps=6", "save_every=3", "validate_every=3", "batch_tokens=800", "warmup=2", "beam_size=2"]  # fmt: skip
+SMALL = [
+    "vocab_size=400",
+    "model.layers=1",
+    "model.d_model=16",
+    "model.n_heads=2",
+    "model.d_ff=32",
+    "model.max_len=64",
+    "steps=6",
+    "save_every=3",
+    "validate_every=3",
+    "batch_tokens=800",
+    "warmup=2",
+    "beam_size=2",
+]
 
 
 @pytest.fixture
@@ -22,9 +34,15 @@ def files(tmp_path, monkeypatch):
     """The test's own folder, with 300 pairs to learn from and 12 held out."""
     pairs = builtin_pairs()[0]
     for name, some in (("a", pairs[:300]), ("v", pairs[300:312])):
-        (tmp_path / f"{name}.zh").write_text("".join(f"{pair.source}\n" for pair in some), encoding="utf-8")
-        (tmp_path / f"{name}.en").write_text("".join(f"{pair.target}\n" for pair in some), encoding="utf-8")
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in some), encoding="utf-8")
+        (tmp_path / f"{name}.zh").write_text(
+            "".join(f"{pair.source}\n" for pair in some), encoding="utf-8"
+        )
+        (tmp_path / f"{name}.en").write_text(
+            "".join(f"{pair.target}\n" for pair in some), encoding="utf-8"
+        )
+        (tmp_path / f"{name}.tsv").write_text(
+            "".join(f"{pair.source}\t{pair.target}\n" for pair in some), encoding="utf-8"
+        )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -40,38 +58,58 @@ def qkv(monkeypatch, *arguments):
 @pytest.fixture
 def train(files, monkeypatch):
     """train("--out", "run", settings=["steps=3"]): trains on a.zh and a.en unless other files are given."""
+
     def run(*arguments, settings=(), data=("--source", "a.zh", "--target", "a.en")):
         chosen = [f"--set={one}" for one in (*SMALL, *settings)]
         return qkv(monkeypatch, "train", "translate", *data, *arguments, *chosen)
+
     return run
 
 
 @pytest.fixture
 def complaint(train, capsys):
     """The one line that a command says before it leaves with 2."""
+
     def line(*arguments, **named):
         capsys.readouterr()
         assert train(*arguments, **named) == 2
         out, error = capsys.readouterr()
         assert out == "" and error.count("\n") == 1
         return error.rstrip("\n")
+
     return line
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------
 
+
 def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
     assert train("--out", "run", "--valid-source", "v.zh", "--valid-target", "v.en") == 0
     out, run = capsys.readouterr().out, files / "run"
     names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
-    assert names == {"model.json", "model.safetensors", "tokenizer.json", "manifest.json", "train.yaml", "metrics.jsonl",
-                     "curves.png", "README.md", "checkpoints", "data"}  # fmt: skip
+    assert names == {
+        "model.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "manifest.json",
+        "train.yaml",
+        "metrics.jsonl",
+        "curves.png",
+        "README.md",
+        "checkpoints",
+        "data",
+    }
     assert saved_steps(run) == [3, 6]
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out and "chrF2|" in out
     assert out.endswith("run holds the model: qkv translate run TEXT\n")
     recipe = read_recipe(TranslateRecipe, run / "train.yaml")
-    assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model["d_model"]) == ("a.zh", "v.en", 6, 16)
+    assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model["d_model"]) == (
+        "a.zh",
+        "v.en",
+        6,
+        16,
+    )
 
 
 def test_the_card_s_python_runs_and_says_what_the_card_says(train, files):
@@ -83,7 +121,11 @@ def test_the_card_s_python_runs_and_says_what_the_card_says(train, files):
     names = {}
     exec("\n".join(lines), names)
     assert eval(expression, names) == eval(said)
-    assert "| held out | 3 |" in card and "| steps | 6 |" in card and "![learning curves](curves.png)" in card
+    assert (
+        "| held out | 3 |" in card
+        and "| steps | 6 |" in card
+        and "![learning curves](curves.png)" in card
+    )
 
 
 def test_one_tsv_serves_for_both_sides(train, files):
@@ -98,27 +140,61 @@ def test_separate_vocabularies_are_kept_as_two_files(train, files):
 
 
 def test_a_recipe_file_settings_and_flags_work_together(files, monkeypatch):
-    (files / "my.yaml").write_text("source: nowhere.zh\ntarget: a.en\nseed: 5\nlr: 0.5\n" + "\n".join(
-        one.replace("=", ": ") for one in SMALL if not one.startswith("model.")))
+    (files / "my.yaml").write_text(
+        "source: nowhere.zh\ntarget: a.en\nseed: 5\nlr: 0.5\n"
+        + "\n".join(one.replace("=", ": ") for one in SMALL if not one.startswith("model."))
+    )
     sizes = [f"--set={one}" for one in SMALL if one.startswith("model.")]
-    assert qkv(monkeypatch, "train", "translate", "--recipe", "my.yaml", "--source", "a.zh", "--set", "lr=1e-3", *sizes, "--out", "run") == 0
+    assert (
+        qkv(
+            monkeypatch,
+            "train",
+            "translate",
+            "--recipe",
+            "my.yaml",
+            "--source",
+            "a.zh",
+            "--set",
+            "lr=1e-3",
+            *sizes,
+            "--out",
+            "run",
+        )
+        == 0
+    )
     recipe = read_recipe(TranslateRecipe, files / "run" / "train.yaml")
-    assert (recipe.source, recipe.target, recipe.seed, recipe.lr, recipe.steps) == ("a.zh", "a.en", 5, 0.001, 6)
+    assert (recipe.source, recipe.target, recipe.seed, recipe.lr, recipe.steps) == (
+        "a.zh",
+        "a.en",
+        5,
+        0.001,
+        6,
+    )
 
 
 def test_resume_needs_only_the_folder_and_more_steps_can_be_asked_for(train, files, monkeypatch):
     assert train("--out", "run") == 0
-    assert qkv(monkeypatch, "train", "translate", "--out", "run", "--resume", "--set", "steps=9") == 0
-    assert saved_steps(files / "run")[-1] == 9 and read_recipe(TranslateRecipe, files / "run" / "train.yaml").steps == 9
+    assert (
+        qkv(monkeypatch, "train", "translate", "--out", "run", "--resume", "--set", "steps=9") == 0
+    )
+    assert (
+        saved_steps(files / "run")[-1] == 9
+        and read_recipe(TranslateRecipe, files / "run" / "train.yaml").steps == 9
+    )
 
 
 def test_an_early_stop_is_told_by_the_card(train, files):
-    assert train("--out", "run", settings=["steps=40", "patience=1", "lr=0", "valid_bleu=false"]) == 0
+    assert (
+        train("--out", "run", settings=["steps=40", "patience=1", "lr=0", "valid_bleu=false"]) == 0
+    )
     assert "| steps | 6 |" in (files / "run" / "README.md").read_text(encoding="utf-8")
 
 
 def test_explain_lists_the_options_in_both_languages(monkeypatch, capsys):
-    for language, words in (("en", ("option", "steps of rising learning rate")), ("zh", ("选项", "预热步数"))):
+    for language, words in (
+        ("en", ("option", "steps of rising learning rate")),
+        ("zh", ("选项", "预热步数")),
+    ):
         set_language("en")
         assert qkv(monkeypatch, "train", "translate", "--explain", "--lang", language) == 0
         out = capsys.readouterr().out
@@ -127,7 +203,19 @@ def test_explain_lists_the_options_in_both_languages(monkeypatch, capsys):
 
 
 def test_the_command_line_program_prints_one_line_and_leaves_with_2(files):
-    command = [sys.executable, "-m", "qkv", "train", "translate", "--source", "a.zh", "--out", "run", "--set", "stepz=3"]
+    command = [
+        sys.executable,
+        "-m",
+        "qkv",
+        "train",
+        "translate",
+        "--source",
+        "a.zh",
+        "--out",
+        "run",
+        "--set",
+        "stepz=3",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "--set: no option 'stepz'; did you mean 'steps'?\n"
@@ -135,40 +223,69 @@ def test_the_command_line_program_prints_one_line_and_leaves_with_2(files):
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
 
+
 def test_files_of_different_line_counts(complaint, files):
-    (files / "a.en").write_text("".join((files / "a.en").read_text().splitlines(keepends=True)[:-7]))
-    assert complaint("--out", "run") == "a.zh, a.en: 300 lines against 293; line n of one must translate line n of the other"
+    (files / "a.en").write_text(
+        "".join((files / "a.en").read_text().splitlines(keepends=True)[:-7])
+    )
+    assert (
+        complaint("--out", "run")
+        == "a.zh, a.en: 300 lines against 293; line n of one must translate line n of the other"
+    )
 
 
 def test_an_empty_side(complaint, files):
     (files / "a.en").write_text("\n" * 300)
     assert complaint("--out", "run") == (
-        "a.en: an empty side: no pair has text on both sides; give a sentence and its translation on each line")
+        "a.en: an empty side: no pair has text on both sides; give a sentence and its translation on each line"
+    )
 
 
 def test_held_out_files_that_are_swapped(complaint):
     assert complaint("--out", "run", "--valid-source", "v.en", "--valid-target", "v.zh") == (
-        "v.en: shares no word with the training text; are source and target swapped?")
+        "v.en: shares no word with the training text; are source and target swapped?"
+    )
 
 
 def test_a_folder_that_holds_another_run(train, complaint, files):
     assert train("--out", "run", settings=["steps=1"]) == 0
-    before = (files / "run" / "train.yaml").read_bytes(), (files / "run" / "model.safetensors").read_bytes()
-    assert complaint("--out", "run") == "run: already holds a run; go on with --resume, or choose another --out"
-    assert ((files / "run" / "train.yaml").read_bytes(), (files / "run" / "model.safetensors").read_bytes()) == before
+    before = (
+        (files / "run" / "train.yaml").read_bytes(),
+        (files / "run" / "model.safetensors").read_bytes(),
+    )
+    assert (
+        complaint("--out", "run")
+        == "run: already holds a run; go on with --resume, or choose another --out"
+    )
+    assert (
+        (files / "run" / "train.yaml").read_bytes(),
+        (files / "run" / "model.safetensors").read_bytes(),
+    ) == before
 
 
 def test_a_score_that_cannot_be_made_is_noticed_before_training(complaint, files):
-    assert complaint("--out", "run", settings=["bleu_tokenize=13b"]) == "bleu_tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
-    assert complaint("--out", "run", settings=["length_penalty=99"]) == "length_penalty: 99.0 is no penalty; use 0 to 20; the paper has 0.6"
+    assert (
+        complaint("--out", "run", settings=["bleu_tokenize=13b"])
+        == "bleu_tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
+    )
+    assert (
+        complaint("--out", "run", settings=["length_penalty=99"])
+        == "length_penalty: 99.0 is no penalty; use 0 to 20; the paper has 0.6"
+    )
     assert not saved_steps(files / "run")
 
 
 def test_resuming_where_nothing_is(complaint, files):
-    assert complaint("--out", "nowhere", "--resume") == "nowhere: nothing to resume; leave out --resume to begin"
+    assert (
+        complaint("--out", "nowhere", "--resume")
+        == "nowhere: nothing to resume; leave out --resume to begin"
+    )
     assert not (files / "nowhere").exists()
     (files / "empty").mkdir()
-    assert complaint("--out", "empty", "--resume") == "empty: nothing to resume; leave out --resume to begin"
+    assert (
+        complaint("--out", "empty", "--resume")
+        == "empty: nothing to resume; leave out --resume to begin"
+    )
 
 
 def test_resuming_with_another_model_leaves_the_run_s_recipe_alone(train, complaint, files):
@@ -176,25 +293,34 @@ def test_resuming_with_another_model_leaves_the_run_s_recipe_alone(train, compla
     before = (files / "run" / "train.yaml").read_bytes()
     assert complaint("--out", "run", "--resume", settings=["model.d_model=32"]) == (
         "run/checkpoints/step-000001: saved by a run with another model, optimizer or ema; "
-        "go on with the run's own recipe, or choose another --out")
+        "go on with the run's own recipe, or choose another --out"
+    )
     assert complaint("--out", "run", "--resume", settings=["vocab_size=300"]) == (
-        "tokenizer, vocab_size: the run learned another tokenizer; leave both as they were, or choose another --out")
+        "tokenizer, vocab_size: the run learned another tokenizer; leave both as they were, or choose another --out"
+    )
     assert (files / "run" / "train.yaml").read_bytes() == before
 
 
 def test_an_unknown_option(complaint):
-    assert complaint("--out", "run", settings=["warmup_step=3"]) == "--set: no option 'warmup_step'; did you mean 'warmup'?"
+    assert (
+        complaint("--out", "run", settings=["warmup_step=3"])
+        == "--set: no option 'warmup_step'; did you mean 'warmup'?"
+    )
 
 
 def test_a_vocabulary_larger_than_the_text_supports(complaint):
     line = complaint("--out", "run", settings=["vocab_size=50000"])
-    found = re.fullmatch(r"vocab_size: this text supports only ([\d,]+) pieces, not 50,000; use at most ([\d,]+)", line)
+    found = re.fullmatch(
+        r"vocab_size: this text supports only ([\d,]+) pieces, not 50,000; use at most ([\d,]+)",
+        line,
+    )
     assert found and found[1] == found[2] and 300 < int(found[1].replace(",", "")) < 50_000
 
 
 def test_a_vocabulary_too_small_for_the_alphabet(complaint):
     assert complaint("--out", "run", settings=["vocab_size=100"]) == (
-        "vocab_size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260")
+        "vocab_size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260"
+    )
 
 
 def test_no_folder(complaint):
@@ -202,37 +328,69 @@ def test_no_folder(complaint):
 
 
 def test_no_text(complaint):
-    assert complaint("--out", "run", data=()) == "source: no text to learn from; give --source and --target, or a recipe"
+    assert (
+        complaint("--out", "run", data=())
+        == "source: no text to learn from; give --source and --target, or a recipe"
+    )
 
 
 def test_a_file_that_is_not_there(complaint):
-    assert complaint("--out", "run", data=("--source", "b.zh", "--target", "a.en")) == "b.zh: no such file; check the path"
+    assert (
+        complaint("--out", "run", data=("--source", "b.zh", "--target", "a.en"))
+        == "b.zh: no such file; check the path"
+    )
 
 
 def test_one_plain_file_without_translations(complaint):
-    assert complaint("--out", "run", data=("--source", "a.zh")) == "a.zh, line 1: no second column; write source<TAB>target"
+    assert (
+        complaint("--out", "run", data=("--source", "a.zh"))
+        == "a.zh, line 1: no second column; write source<TAB>target"
+    )
 
 
 def test_held_out_translations_without_their_sources(complaint):
-    assert complaint("--out", "run", "--valid-target", "v.en") == "valid_target: given without valid_source; give both files"
+    assert (
+        complaint("--out", "run", "--valid-target", "v.en")
+        == "valid_target: given without valid_source; give both files"
+    )
 
 
 def test_too_few_pairs_to_hold_some_out(complaint, files):
     (files / "few.tsv").write_text("".join(f"{n}\t{n}\n" for n in range(9)))
     assert complaint("--out", "run", data=("--source", "few.tsv")) == (
-        "few.tsv: only 9 pairs, too few to hold some out; give 10 or more, or --valid-source")
+        "few.tsv: only 9 pairs, too few to hold some out; give 10 or more, or --valid-source"
+    )
 
 
 def test_a_model_that_cannot_translate(complaint, files, monkeypatch, capsys):
-    given = ["train", "translate", "--source", "a.zh", "--target", "a.en", "--out", "run", "--set", "vocab_size=400"]
+    given = [
+        "train",
+        "translate",
+        "--source",
+        "a.zh",
+        "--target",
+        "a.en",
+        "--out",
+        "run",
+        "--set",
+        "vocab_size=400",
+    ]
     assert qkv(monkeypatch, *given, "--set", "model=gpt2") == 2
-    assert capsys.readouterr().err == "model: 'gpt2' is no encoder-decoder; translation needs both stacks, as in 'tiny'\n"
+    assert (
+        capsys.readouterr().err
+        == "model: 'gpt2' is no encoder-decoder; translation needs both stacks, as in 'tiny'\n"
+    )
     assert qkv(monkeypatch, *given, "--set", "model=gone/model.json") == 2
-    assert capsys.readouterr().err == "gone/model.json: no such file; give a model.json or a preset\n"
+    assert (
+        capsys.readouterr().err == "gone/model.json: no such file; give a model.json or a preset\n"
+    )
 
 
 def test_heads_that_do_not_divide_the_width(complaint):
-    assert complaint("--out", "run", settings=["model.n_heads=3"]) == "model.n_heads: 16 does not divide into 3 heads; use 1, 2, 4, 8"
+    assert (
+        complaint("--out", "run", settings=["model.n_heads=3"])
+        == "model.n_heads: 16 does not divide into 3 heads; use 1, 2, 4, 8"
+    )
 
 
 def test_a_device_that_is_not_there(complaint):
@@ -241,11 +399,15 @@ def test_a_device_that_is_not_there(complaint):
 
 def test_sentences_too_long_for_the_batch(complaint):
     assert complaint("--out", "run", settings=["batch_tokens=4"]) == (
-        "batch_tokens: none of 297 pairs fits batch_tokens 4 and max_len 64; raise the limit or shorten the sentences")
+        "batch_tokens: none of 297 pairs fits batch_tokens 4 and max_len 64; raise the limit or shorten the sentences"
+    )
 
 
 def test_mistakes_are_told_in_chinese_too(complaint, monkeypatch):
     try:
-        assert complaint("--out", "run", "--lang", "zh", data=()) == "source: 没有训练文本; 请给 --source 与 --target，或一个配方"
+        assert (
+            complaint("--out", "run", "--lang", "zh", data=())
+            == "source: 没有训练文本; 请给 --source 与 --target，或一个配方"
+        )
     finally:
         set_language("en")

@@ -39,7 +39,11 @@ def test_a_file_is_translated_line_by_line(digits, tmp_path, capsys):
 def test_n_best_and_alignment_are_columns(digits, capsys):
     run(["translate", str(digits), "三一。", "--n-best", "2", "--alignment"])
     first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert first[0] == second[0] == "1" and float(first[1]) > float(second[1]) and first[2] == "three one."
+    assert (
+        first[0] == second[0] == "1"
+        and float(first[1]) > float(second[1])
+        and first[2] == "three one."
+    )
     assert [pair.split("(")[0] for pair in first[3].split()[:2]] == ["三→three", "一→one"]
 
 
@@ -48,14 +52,23 @@ def test_json_has_everything_for_a_program(digits, capsys):
     answer = json.loads(capsys.readouterr().out)
     best = answer["translations"][0]
     assert answer["source"] == "三一。" and len(answer["translations"]) == 2
-    assert best["text"] == "three one." and best["score"] < 0 and best["tokens"] == ["three", "one", "."]
+    assert (
+        best["text"] == "three one."
+        and best["score"] < 0
+        and best["tokens"] == ["three", "one", "."]
+    )
     assert best["alignment"][0]["source"] == "三" and best["alignment"][0]["target"] == "three"
 
 
 def test_a_program_that_waits_for_each_answer_gets_it(digits):
     """Standard input stays open: the second line is sent only after the first answer has come."""
-    with subprocess.Popen(qkv("translate", digits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                          encoding="utf-8") as process:
+    with subprocess.Popen(
+        qkv("translate", digits),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as process:
         for line, answer in (("三一。", "three one."), ("", ""), ("四。", "four.")):
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
@@ -66,8 +79,15 @@ def test_a_program_that_waits_for_each_answer_gets_it(digits):
 
 def test_a_person_at_a_terminal_is_asked_and_answered(digits):
     ours, theirs = pty.openpty()
-    with subprocess.Popen(qkv("translate", digits), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, encoding="utf-8", env=os.environ | {"PYTHONUTF8": "1"}) as process:
+    with subprocess.Popen(
+        qkv("translate", digits),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONUTF8": "1"},
+    ) as process:
         os.write(ours, "三一。\n".encode())
         assert process.stdout.readline() == "three one.\n"
         os.write(ours, b"\x04")
@@ -78,35 +98,56 @@ def test_a_person_at_a_terminal_is_asked_and_answered(digits):
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(digits):
-    done = subprocess.run(qkv("translate", digits, "三", "--n-best", "9"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        qkv("translate", digits, "三", "--n-best", "9"), capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "n_best: 9 of a beam of 4; raise beam_size or lower n_best\n"
 
 
-@pytest.mark.parametrize("arguments, line", [
-    (["{tmp}/none", "三"], "{tmp}/none: no such folder; check the path"),
-    (["{tmp}", "三"], "{tmp}: no model.json; is this a model folder?"),
-    (["{digits}", "三", "--file", "x"], "qkv translate: both a text and --file; give one of them"),
-    (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
-    (["{digits}", "三", "--length-penalty", "-1"], "length_penalty: -1.0 is no penalty; use 0 to 20; the paper has 0.6"),
-    (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
-    (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
-    (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
-    (["{digits}", "三", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
-    (["{digits}", "三", "--engine", "ctranslate2", "--int8"], "--int8: CTranslate2 takes its type from the folder; export with --int8"),
-])
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["{tmp}/none", "三"], "{tmp}/none: no such folder; check the path"),
+        (["{tmp}", "三"], "{tmp}: no model.json; is this a model folder?"),
+        (
+            ["{digits}", "三", "--file", "x"],
+            "qkv translate: both a text and --file; give one of them",
+        ),
+        (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
+        (
+            ["{digits}", "三", "--length-penalty", "-1"],
+            "length_penalty: -1.0 is no penalty; use 0 to 20; the paper has 0.6",
+        ),
+        (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
+        (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
+        (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
+        (["{digits}", "三", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
+        (
+            ["{digits}", "三", "--engine", "ctranslate2", "--int8"],
+            "--int8: CTranslate2 takes its type from the folder; export with --int8",
+        ),
+    ],
+)
 def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
     def filled(text: str) -> str:
         return text.format(digits=digits, tmp=tmp_path)
+
     with pytest.raises(QkvError) as error:
         run(["translate", *map(filled, arguments)])
     assert str(error.value) == filled(line)
 
 
-@pytest.mark.parametrize("given, line", [
-    (b"", "standard input: empty file; give a text file with at least one line"),
-    (b"\xff\xfe\n", "standard input, line 1, byte 1: 0xff is not UTF-8; convert the file to UTF-8"),
-])
+@pytest.mark.parametrize(
+    "given, line",
+    [
+        (b"", "standard input: empty file; give a text file with at least one line"),
+        (
+            b"\xff\xfe\n",
+            "standard input, line 1, byte 1: 0xff is not UTF-8; convert the file to UTF-8",
+        ),
+    ],
+)
 def test_standard_input_that_is_no_text_is_one_line(digits, given, line):
     done = subprocess.run(qkv("translate", digits), input=given, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr.decode()) == (2, f"{line}\n")
@@ -116,21 +157,32 @@ def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
     """As `nohup` leaves it: open, but not for reading."""
     closed = os.open(os.devnull, os.O_WRONLY)
     try:
-        done = subprocess.run(qkv("translate", digits), stdin=closed, capture_output=True, timeout=60)
+        done = subprocess.run(
+            qkv("translate", digits), stdin=closed, capture_output=True, timeout=60
+        )
     finally:
         os.close(closed)
-    assert done.returncode == 2 and done.stderr.decode() == "standard input: cannot be read; Bad file descriptor\n"
+    assert (
+        done.returncode == 2
+        and done.stderr.decode() == "standard input: cannot be read; Bad file descriptor\n"
+    )
 
 
 def test_a_text_in_another_encoding_is_mended_not_a_traceback(digits):
-    done = subprocess.run([*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"],
+        capture_output=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["source"] == "三\ufffd"
 
 
 def test_half_a_character_typed_is_no_end_of_the_session(digits):
     leader, follower = pty.openpty()
-    process = subprocess.Popen(qkv("translate", digits), stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        qkv("translate", digits), stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     os.write(leader, b"\xe4\xb8\n" + "三一。\n".encode() + b"\x04")
     out, error = process.communicate(timeout=60)
     os.close(leader)
@@ -143,4 +195,10 @@ def test_n_best_has_its_columns_on_every_line(digits, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("三\n\n四\n", encoding="utf-8")
     run(["translate", str(digits), "--file", str(tmp_path / "in.txt"), "--n-best", "2"])
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert all(len(row) == 3 for row in rows) and [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert all(len(row) == 3 for row in rows) and [row[0] for row in rows] == [
+        "1",
+        "1",
+        "2",
+        "3",
+        "3",
+    ]

@@ -21,7 +21,9 @@ def write(path, *lines):
 @pytest.fixture
 def pairs(tmp_path):
     """Three pairs; the second of the four lines has an empty side."""
-    return Pairs(write(tmp_path / "a.tsv", "我爱书\ti love books", "空\t", "他 来\the comes", "好\tgood"))
+    return Pairs(
+        write(tmp_path / "a.tsv", "我爱书\ti love books", "空\t", "他 来\the comes", "好\tgood")
+    )
 
 
 def test_links_follow_their_pairs_past_dropped_ones(pairs, tmp_path):
@@ -35,14 +37,32 @@ def test_links_follow_a_share_of_the_pairs(pairs, tmp_path):
     assert list(read_alignment(Share(pairs, 3, held_out=False), file)) == [[(0, 0)], [(0, 0)]]
 
 
-@pytest.mark.parametrize("lines, message", [
-    (["0-0", "", "0:0", ""], "{}, line 3: '0:0' is not a link; write source-target word numbers from 0, such as 0-0 1-2"),
-    (["0-0", "", "-1-0", ""], "{}, line 3: '-1-0' is not a link; write source-target word numbers from 0, such as 0-0 1-2"),
-    (["0-3", "", "", ""], "{}, line 1: link 0-3, but the pair has 3 and 3 words; count words from 0; each Chinese character and "
-     "punctuation mark is a word"),
-    (["0-0", ""], "{}: ends after line 2, the pairs do not; give one line for each pair, empty where nothing is aligned"),
-    (["", "", "", "", "0-0"], "{}: has more lines than the 4 pairs; give one line for each pair, empty where nothing is aligned"),
-])
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (
+            ["0-0", "", "0:0", ""],
+            "{}, line 3: '0:0' is not a link; write source-target word numbers from 0, such as 0-0 1-2",
+        ),
+        (
+            ["0-0", "", "-1-0", ""],
+            "{}, line 3: '-1-0' is not a link; write source-target word numbers from 0, such as 0-0 1-2",
+        ),
+        (
+            ["0-3", "", "", ""],
+            "{}, line 1: link 0-3, but the pair has 3 and 3 words; count words from 0; each Chinese character and "
+            "punctuation mark is a word",
+        ),
+        (
+            ["0-0", ""],
+            "{}: ends after line 2, the pairs do not; give one line for each pair, empty where nothing is aligned",
+        ),
+        (
+            ["", "", "", "", "0-0"],
+            "{}: has more lines than the 4 pairs; give one line for each pair, empty where nothing is aligned",
+        ),
+    ],
+)
 def test_a_bad_file_is_refused_with_its_line(pairs, tmp_path, lines, message):
     file = write(tmp_path / "a.align", *lines)
     with pytest.raises(QkvError) as error:
@@ -53,9 +73,18 @@ def test_a_bad_file_is_refused_with_its_line(pairs, tmp_path, lines, message):
 def test_each_target_token_gets_the_source_tokens_of_the_words_it_is_linked_with():
     source, target = "机器学习很有趣", "machine learning is"
     words = word_spans(source), word_spans(target)
-    tokens = [(0, 2), (2, 3), (3, 5), (5, 7)], [(0, 2), (2, 7), (7, 16), (16, 19)]     # 机器 学 习很 有趣; ma chine learning is
+    tokens = (
+        [(0, 2), (2, 3), (3, 5), (5, 7)],
+        [(0, 2), (2, 7), (7, 16), (16, 19)],
+    )  # 机器 学 习很 有趣; ma chine learning is
     links = parse_links("0-0 1-0 2-1 3-1", 7, 3, "")
-    assert token_links(links, words, tokens) == [[0], [0], [1, 2], [4], [4]]           # is and <eos>: the source's <eos>, token 4
+    assert token_links(links, words, tokens) == [
+        [0],
+        [0],
+        [1, 2],
+        [4],
+        [4],
+    ]  # is and <eos>: the source's <eos>, token 4
 
 
 def test_overlaps_are_those_of_every_pair_of_spans():
@@ -64,20 +93,32 @@ def test_overlaps_are_those_of_every_pair_of_spans():
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6).map(
-    lambda steps: [(sum(map(sum, steps[:i])) + gap, sum(map(sum, steps[:i])) + gap + size) for i, (gap, size) in enumerate(steps)])
+    lambda steps: [
+        (sum(map(sum, steps[:i])) + gap, sum(map(sum, steps[:i])) + gap + size)
+        for i, (gap, size) in enumerate(steps)
+    ]
+)
 
 
 @given(SPANS, SPANS)
 def test_overlaps_of_any_spans_are_those_found_by_comparing_all(rows, columns):
-    shared = [[i for i, column in enumerate(columns) if set(range(*row)) & set(range(*column))] for row in rows]
+    shared = [
+        [i for i, column in enumerate(columns) if set(range(*row)) & set(range(*column))]
+        for row in rows
+    ]
     assert overlaps(rows, columns) == shared
 
 
 def test_the_pieces_of_one_character_all_overlap_it():
-    assert overlaps([(0, 1), (1, 2)], [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2)]) == [[0, 1, 2], [3, 4]]
+    assert overlaps([(0, 1), (1, 2)], [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2)]) == [
+        [0, 1, 2],
+        [3, 4],
+    ]
 
 
 def test_gold_weights_share_one_among_the_links_of_a_target_token_and_padding_has_none():
     rows = [np.array([0, 0, 1, 1, 2, 1, 3, 2]), np.array([1, 0])]
-    wanted = torch.tensor([[[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]])
+    wanted = torch.tensor(
+        [[[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]]
+    )
     assert torch.equal(gold_weights(rows, 3, 4), wanted)

@@ -68,7 +68,9 @@ def test_resuming_at_any_step_equals_the_unbroken_order(corpus, seed, world, ste
 @given(CORPORA, SEEDS)
 def test_epochs_follow_without_a_seam(corpus, seed):
     plan = plan_of(corpus, seed)
-    assert listed(plan.batch(i) for i in range(2 * len(plan))) == listed(plan.epoch(0) + plan.epoch(1))
+    assert listed(plan.batch(i) for i in range(2 * len(plan))) == listed(
+        plan.epoch(0) + plan.epoch(1)
+    )
 
 
 def test_seeds_and_epochs_give_different_orders_and_different_company():
@@ -102,8 +104,10 @@ def test_what_is_too_long_is_left_out_and_listed():
 def test_a_budget_that_no_pair_fits_is_said_in_one_line():
     with pytest.raises(QkvError) as refusal:
         BatchPlan(np.array([50, 60]), np.array([50, 60]), 64, seed=1, max_len=55)
-    assert str(refusal.value) == ("batch_tokens: none of 2 pairs fits batch_tokens 64 and max_len 55; "
-                                  "raise the limit or shorten the sentences")
+    assert str(refusal.value) == (
+        "batch_tokens: none of 2 pairs fits batch_tokens 64 and max_len 55; "
+        "raise the limit or shorten the sentences"
+    )
 
 
 @given(CORPORA)
@@ -113,9 +117,14 @@ def test_the_stated_padding_is_the_padding(corpus):
     assert plan.padding == pytest.approx(1 - lengths.sum() / padded)
 
 
-@pytest.mark.parametrize(("unit", "most"), [(str.split, 0.027), (list, 0.022)], ids=["words", "characters"])
+@pytest.mark.parametrize(
+    ("unit", "most"), [(str.split, 0.027), (list, 0.022)], ids=["words", "characters"]
+)
 def test_batches_of_4096_tokens_of_multi30k_are_less_than_3_percent_padding(shared, unit, most):
-    sides = [(shared / "multi30k" / f"train.{side}").read_text("utf-8").split("\n")[:-1] for side in ("en", "de")]
+    sides = [
+        (shared / "multi30k" / f"train.{side}").read_text("utf-8").split("\n")[:-1]
+        for side in ("en", "de")
+    ]
     source, target = (np.array([len(unit(line)) + 1 for line in side]) for side in sides)
     plan = BatchPlan(source, target, 4096, seed=1)
     assert plan.padding < most < 0.03 and len(plan.dropped) == 0  # measured: 2.63 % and 2.09 %
@@ -133,9 +142,14 @@ def dropped_out(variants: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarr
 def test_encodings_take_turns_and_each_epoch_reads_every_pair_once(world):
     lengths = dropped_out(4)
     plan = TurnPlan(lengths.__getitem__, 4, 600, seed=5)
-    places = [(step, rank, world) for step in range(-(-2 * len(plan) // world)) for rank in range(world)]
+    places = [
+        (step, rank, world) for step in range(-(-2 * len(plan) // world)) for rank in range(world)
+    ]
     asked = [(plan.variant(*place), plan.batch(*place)) for place in places]
-    epochs = [(variant, np.concatenate([rows for _, rows in some])) for variant, some in groupby(asked[: 2 * len(plan)], itemgetter(0))]
+    epochs = [
+        (variant, np.concatenate([rows for _, rows in some]))
+        for variant, some in groupby(asked[: 2 * len(plan)], itemgetter(0))
+    ]
     assert [variant for variant, _ in epochs] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(sorted(rows) == list(range(3_000)) for _, rows in epochs)
     assert not np.array_equal(epochs[0][1], epochs[4][1])  # another order in the next turn
@@ -146,8 +160,13 @@ def test_every_encoding_has_batches_within_the_budget_and_by_its_own_lengths():
     plan = TurnPlan(lengths.__getitem__, 8, 1_000, seed=1)
     for step in range(len(plan)):
         rows = plan.batch(step)
-        assert int(np.array(lengths[plan.variant(step)])[:, rows].max(axis=1).sum()) * len(rows) <= 1_000
-    one_for_all = BatchPlan(*np.max(lengths, axis=0), 1_000, seed=1)  # by the longest of each pair's encodings
+        assert (
+            int(np.array(lengths[plan.variant(step)])[:, rows].max(axis=1).sum()) * len(rows)
+            <= 1_000
+        )
+    one_for_all = BatchPlan(
+        *np.max(lengths, axis=0), 1_000, seed=1
+    )  # by the longest of each pair's encodings
     assert len(plan) < 0.95 * 8 * len(one_for_all)
 
 
@@ -155,7 +174,10 @@ def test_one_encoding_in_turn_is_the_plain_plan():
     lengths = dropped_out(1)
     turn, plain = TurnPlan(lengths.__getitem__, 1, 600, seed=3), BatchPlan(*lengths[0], 600, seed=3)
     assert len(turn) == len(plain)
-    assert all(turn.variant(step) == 0 and np.array_equal(turn.batch(step), plain.batch(step)) for step in (0, 5, len(plain) + 7))
+    assert all(
+        turn.variant(step) == 0 and np.array_equal(turn.batch(step), plain.batch(step))
+        for step in (0, 5, len(plain) + 7)
+    )
 
 
 def test_the_work_of_a_plan_grows_with_its_batches_not_with_its_pairs(lines_executed):
@@ -176,11 +198,19 @@ def test_one_sided_text_is_planned_with_empty_targets():
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=6), st.booleans(), st.booleans())
+@given(
+    st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
 def test_collated_rows_equal_torchs_own_padding(rows, begins, ends):
     whole = [[10] * begins + row + [11] * ends for row in rows]
-    expected = torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in whole], True, 0)
-    found = collate([np.array(row, "u2") for row in rows], 0, 10 if begins else None, 11 if ends else None)
+    expected = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.int64) for row in whole], True, 0
+    )
+    found = collate(
+        [np.array(row, "u2") for row in rows], 0, 10 if begins else None, 11 if ends else None
+    )
     assert found.dtype == torch.int64 and torch.equal(found, expected)
 
 
@@ -195,7 +225,9 @@ def test_the_decoder_reads_bos_y_and_should_say_y_eos():
 def test_a_batch_of_tensors_is_as_large_as_planned(corpus):
     lengths, batch_tokens = np.array(corpus[0]), corpus[1]
     batch = plan_of(corpus).batch(0)
-    rows = [[np.full(n - 1, 5) for n in lengths[batch, side]] for side in (0, 1)]  # one place is for <eos>
+    rows = [
+        [np.full(n - 1, 5) for n in lengths[batch, side]] for side in (0, 1)
+    ]  # one place is for <eos>
     tensors = pair_batch(*rows, pad_id=0, bos_id=1, eos_id=2)
     assert tensors.source.numel() + tensors.target_out.numel() <= batch_tokens
     assert tensors.target_in.shape == tensors.target_out.shape

@@ -64,8 +64,20 @@ def test_the_notes_sentence_is_held_out_and_quoted_nowhere_in_training(note: Pai
     assert not [pair for pair in TRAIN if note.source in pair.source or note.target in pair.target]
 
 
-@pytest.mark.parametrize("note, name", zip(NOTES_SENTENCES, [
-    "study_loved", "study_is", "weather_today", "not_crossed_because_of_the_walker", "not_crossed_because_of_the_way"], strict=True))
+@pytest.mark.parametrize(
+    "note, name",
+    zip(
+        NOTES_SENTENCES,
+        [
+            "study_loved",
+            "study_is",
+            "weather_today",
+            "not_crossed_because_of_the_walker",
+            "not_crossed_because_of_the_way",
+        ],
+        strict=True,
+    ),
+)
 def test_the_grammar_itself_can_say_the_notes_sentence(note: Pair, name: str):
     speak, dice = PATTERNS[name][0], Dice(1)
     assert any(Pair(*speak(dice)) == note for _ in range(40_000))
@@ -75,7 +87,9 @@ def test_every_word_and_character_held_out_is_seen_20_times_in_training():
     characters = Counter(character for pair in TRAIN for character in pair.source)
     words = {word for pair in HELD_OUT for word in re.findall(r"[a-z']+", pair.target)}
     assert not [word for word in words if ENGLISH[word] < 20]
-    assert not [character for pair in HELD_OUT for character in pair.source if characters[character] < 20]
+    assert not [
+        character for pair in HELD_OUT for character in pair.source if characters[character] < 20
+    ]
 
 
 def test_every_pattern_is_trained_and_none_drowns_the_others():
@@ -84,7 +98,9 @@ def test_every_pattern_is_trained_and_none_drowns_the_others():
     assert len(sizes) >= 60
     assert min(sizes.values()) >= 30, min(sizes, key=sizes.__getitem__)
     assert max(sizes.values()) <= 0.03 * len(TRAIN)
-    assert sum(bool(held_out.intersection(pairs)) for pairs in compositions().values()) >= 0.95 * len(sizes)
+    assert sum(
+        bool(held_out.intersection(pairs)) for pairs in compositions().values()
+    ) >= 0.95 * len(sizes)
 
 
 def test_two_calls_give_equal_lists_that_a_caller_may_change():
@@ -95,47 +111,81 @@ def test_two_calls_give_equal_lists_that_a_caller_may_change():
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_another_process_says_the_same_whatever_its_hash_seed(seed):
-    run = subprocess.run([sys.executable, "-c", SHA256], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", SHA256],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert run.stdout.strip() == hashlib.sha256(repr((TRAIN, HELD_OUT)).encode()).hexdigest()
 
 
 def test_building_the_corpus_takes_a_hundred_lines_of_python_per_sentence_at_most(lines_executed):
     sentences = sum(map(len, compositions().values()))
-    assert lines_executed(compositions.__wrapped__) < 100 * sentences  # measured: 55; a second in all (benchmarks/latency.py)
+    assert (
+        lines_executed(compositions.__wrapped__) < 100 * sentences
+    )  # measured: 55; a second in all (benchmarks/latency.py)
 
 
 def test_sentences_are_plain_text_of_a_moderate_length():
     lengths = [len(pair.target.split()) for pair in EVERYTHING]
     assert not offenders(r"[^a-z', ]|^ | $|  | ,|,(?! )")
-    assert not [pair.source for pair in EVERYTHING if not re.fullmatch(r"[\u4e00-\u9fff，]+", pair.source)]
+    assert not [
+        pair.source for pair in EVERYTHING if not re.fullmatch(r"[\u4e00-\u9fff，]+", pair.source)
+    ]
     assert 6 <= sum(lengths) / len(lengths) <= 9
     assert max(lengths) <= 18
 
 
-HE = r"^(?:he|she|it|tom|mary|anna|jack|(?:the|that|my|his) (?:teacher|boy|model|dog|mother|friend))"
+HE = (
+    r"^(?:he|she|it|tom|mary|anna|jack|(?:the|that|my|his) (?:teacher|boy|model|dog|mother|friend))"
+)
 
 
-@pytest.mark.parametrize("mistake", [
-    r"\ba (?!uni|use)[aeiou]", r"\ban (?!honest|hour)[^aeiou]", r"\b(\w+) \1\b(?<!that that)",
-    HE + r" (?:like|want|love|need|have|do|go|are|were|am|play|eat|drink|learn|think|say)\b",
-    r"\b(?:i|you|we|they) (?:likes|wants|loves|needs|has|does|goes|is|plays|eats|drinks|learns|thinks|says)\b",
-    r"\bi (?:are|were)\b", r"\b(?:you|we|they) (?:am|was)\b",
-    r"\b(?:did|does|do|will|can|should|must|cannot)(?: not)? (?:went|ate|bought|has|is|was|does|goes|likes|plays|saw)\b",
-    r"\b(?:to|will|should|must|can) (?:going|eating|playing|bought|ate|went|learned|learning|reading|written|wrote)\b",
-    r"\b(?:am|is|are|was|were) (?:go|eat|play|write|read|learn|make|run)\b",
-    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|several|many|these) (?:book|apple|cat|dog|child|box|mouse|key|year|day|layer|knife)\b",
-    r"\b(?:childs|mouses|sheeps|knifes|potatos|gooder|more \w+er|goed|eated|buyed|runing|swiming|writeing|useing)\b(?<!more water)",
-    r"\bthere is (?:two|three|several)\b", r"\bthere are an?\b", r"\bmore (?:big|small|tall|fast|cold|happy|easy)\b", r"\b(?:of|to|in|at|the)$",
-])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        r"\ba (?!uni|use)[aeiou]",
+        r"\ban (?!honest|hour)[^aeiou]",
+        r"\b(\w+) \1\b(?<!that that)",
+        HE + r" (?:like|want|love|need|have|do|go|are|were|am|play|eat|drink|learn|think|say)\b",
+        r"\b(?:i|you|we|they) (?:likes|wants|loves|needs|has|does|goes|is|plays|eats|drinks|learns|thinks|says)\b",
+        r"\bi (?:are|were)\b",
+        r"\b(?:you|we|they) (?:am|was)\b",
+        r"\b(?:did|does|do|will|can|should|must|cannot)(?: not)? (?:went|ate|bought|has|is|was|does|goes|likes|plays|saw)\b",
+        r"\b(?:to|will|should|must|can) (?:going|eating|playing|bought|ate|went|learned|learning|reading|written|wrote)\b",
+        r"\b(?:am|is|are|was|were) (?:go|eat|play|write|read|learn|make|run)\b",
+        r"\b(?:two|three|four|five|six|seven|eight|nine|ten|several|many|these) (?:book|apple|cat|dog|child|box|mouse|key|year|day|layer|knife)\b",
+        r"\b(?:childs|mouses|sheeps|knifes|potatos|gooder|more \w+er|goed|eated|buyed|runing|swiming|writeing|useing)\b(?<!more water)",
+        r"\bthere is (?:two|three|several)\b",
+        r"\bthere are an?\b",
+        r"\bmore (?:big|small|tall|fast|cold|happy|easy)\b",
+        r"\b(?:of|to|in|at|the)$",
+    ],
+)
 def test_english_is_free_of(mistake):
     assert not offenders(mistake)
 
 
-@pytest.mark.parametrize("mistake", [
-    "一本(?!.*(书|杂志|词典))", "[一这那]只[马牛书]", "喝(了|一杯|这杯)?(面包|米饭|苹果|面条)", "吃(了)?(水|茶|咖啡|牛奶)",
-    "(?<!十)二[本个只位支张把件]", "不有", "正在在", "了了",
-    "没有.{1,6}了(?!，|吗)(?<!因为)$", "的的", "太[^，]{1,4}$(?<!了)(?<!不会太..)(?<!不会太.)", "很很", "每天昨天",
-])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "一本(?!.*(书|杂志|词典))",
+        "[一这那]只[马牛书]",
+        "喝(了|一杯|这杯)?(面包|米饭|苹果|面条)",
+        "吃(了)?(水|茶|咖啡|牛奶)",
+        "(?<!十)二[本个只位支张把件]",
+        "不有",
+        "正在在",
+        "了了",
+        "没有.{1,6}了(?!，|吗)(?<!因为)$",
+        "的的",
+        "太[^，]{1,4}$(?<!了)(?<!不会太..)(?<!不会太.)",
+        "很很",
+        "每天昨天",
+    ],
+)
 def test_chinese_is_free_of(mistake):
     found = [pair.source for pair in EVERYTHING if re.search(mistake, pair.source)]
     assert not found[:5]
@@ -151,40 +201,85 @@ def test_tense_follows_the_word_of_time():
 
 
 def test_it_was_too_wide_speaks_of_the_way_and_it_was_too_tired_of_the_walker():
-    for reason, expected in {"因为它太宽了": "it was too wide", "因为它太累了": "it was too tired", "因为他太累了": "he was too tired"}.items():
-        siblings = [pair for pair in TRAIN if "没有" in pair.source and pair.source.endswith(reason)]
+    for reason, expected in {
+        "因为它太宽了": "it was too wide",
+        "因为它太累了": "it was too tired",
+        "因为他太累了": "he was too tired",
+    }.items():
+        siblings = [
+            pair for pair in TRAIN if "没有" in pair.source and pair.source.endswith(reason)
+        ]
         assert len(siblings) >= 8
         assert all(pair.target.endswith(f"because {expected}") for pair in siblings)
 
 
 def test_after_但是_the_translation_names_what_它_refers_to():
-    for name, noun in {"wanted_to_cross_but_the_walker": 0, "wanted_to_cross_but_the_way": 1}.items():
+    for name, noun in {
+        "wanted_to_cross_but_the_walker": 0,
+        "wanted_to_cross_but_the_way": 1,
+    }.items():
         pairs = compositions()[name]
         assert len(pairs) >= 300
         for pair in pairs:
-            found = re.fullmatch(r"the (\w+) wanted to cross the (\w+), but the (\w+) was too \w+", pair.target)
-            assert found and found[3] == found[1 + noun] and re.search("本来想.*，但是它太.+了$", pair.source), pair
+            found = re.fullmatch(
+                r"the (\w+) wanted to cross the (\w+), but the (\w+) was too \w+", pair.target
+            )
+            assert (
+                found
+                and found[3] == found[1 + noun]
+                and re.search("本来想.*，但是它太.+了$", pair.source)
+            ), pair
 
 
 def test_the_same_reason_names_the_same_noun_wherever_it_is_said():
-    reasons = {name: {pair.source.partition("它太")[2] for pair in compositions()[name]} for name in (
-        "wanted_to_cross_but_the_walker", "wanted_to_cross_but_the_way")}
+    reasons = {
+        name: {pair.source.partition("它太")[2] for pair in compositions()[name]}
+        for name in ("wanted_to_cross_but_the_walker", "wanted_to_cross_but_the_way")
+    }
     walker, way = reasons.values()
     assert "累了" in walker and "宽了" in way and not walker & way
 
 
 def test_all_other_patterns_say_what_they_said_before_它_was_named():
-    others = sorted((name, [tuple(pair) for pair in pairs]) for name, pairs in compositions().items() if not name.startswith("wanted_to_cross"))
-    assert hashlib.sha256(repr(others).encode()).hexdigest() == "1588e37fa378cbaed25f8aa82de1af1fc76d90d90ea29a6ce66dd9c9f1a5a50e"
+    others = sorted(
+        (name, [tuple(pair) for pair in pairs])
+        for name, pairs in compositions().items()
+        if not name.startswith("wanted_to_cross")
+    )
+    assert (
+        hashlib.sha256(repr(others).encode()).hexdigest()
+        == "1588e37fa378cbaed25f8aa82de1af1fc76d90d90ea29a6ce66dd9c9f1a5a50e"
+    )
 
 
-@pytest.mark.parametrize("form, plain, wanted", [
-    ("plural", "child", "children"), ("plural", "box", "boxes"), ("plural", "library", "libraries"), ("plural", "loss function", "loss functions"),
-    ("past", "go", "went"), ("past", "plan", "planned"), ("past", "study", "studied"), ("past", "listen to music", "listened to music"),
-    ("participle", "write", "written"), ("participle", "use", "used"), ("third", "have", "has"), ("third", "watch movies", "watches movies"),
-    ("ing", "write", "writing"), ("ing", "swim", "swimming"), ("ing", "see", "seeing"), ("more", "big", "bigger"), ("more", "happy", "happier"),
-    ("more", "wide", "wider"), ("more", "useful", "more useful"), ("most", "tall", "tallest"), ("most", "honest", "most honest"),
-    ("a", "apple", "an apple"), ("a", "university", "a university"), ("a", "honest man", "an honest man"),
-])
+@pytest.mark.parametrize(
+    "form, plain, wanted",
+    [
+        ("plural", "child", "children"),
+        ("plural", "box", "boxes"),
+        ("plural", "library", "libraries"),
+        ("plural", "loss function", "loss functions"),
+        ("past", "go", "went"),
+        ("past", "plan", "planned"),
+        ("past", "study", "studied"),
+        ("past", "listen to music", "listened to music"),
+        ("participle", "write", "written"),
+        ("participle", "use", "used"),
+        ("third", "have", "has"),
+        ("third", "watch movies", "watches movies"),
+        ("ing", "write", "writing"),
+        ("ing", "swim", "swimming"),
+        ("ing", "see", "seeing"),
+        ("more", "big", "bigger"),
+        ("more", "happy", "happier"),
+        ("more", "wide", "wider"),
+        ("more", "useful", "more useful"),
+        ("most", "tall", "tallest"),
+        ("most", "honest", "most honest"),
+        ("a", "apple", "an apple"),
+        ("a", "university", "a university"),
+        ("a", "honest man", "an honest man"),
+    ],
+)
 def test_english_words_take_their_endings(form, plain, wanted):
     assert getattr(builtin_english, form)(plain) == wanted

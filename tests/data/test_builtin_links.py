@@ -12,8 +12,12 @@ from qkv.text.words import word_spans
 TRAIN, HELD_OUT = builtin_pairs()
 
 # Written by hand: for each English word the Chinese word it comes from, - for none; 他#2 is the second 他 of the sentence.
-BY_HAND = Path(__file__).with_name("builtin_links.txt").read_text(encoding="utf-8").strip().split("\n")
-TARGETS = {pair.source: pair.target for pairs in compositions().values() for pair in pairs} | dict(NOTES_SENTENCES)
+BY_HAND = (
+    Path(__file__).with_name("builtin_links.txt").read_text(encoding="utf-8").strip().split("\n")
+)
+TARGETS = {pair.source: pair.target for pairs in compositions().values() for pair in pairs} | dict(
+    NOTES_SENTENCES
+)
 
 
 def links_by_hand(source: str, entries: list[str]) -> list[GoldLink]:
@@ -34,33 +38,61 @@ def links_by_hand(source: str, entries: list[str]) -> list[GoldLink]:
 def test_the_sure_links_of_a_sentence_are_those_written_by_hand(line):
     source, entries = line.split(":")[0], line.split(": ")[1].split(" ")
     target = TARGETS[source]
-    assert [target[start:end] for start, end in word_spans(target)] == [entry.rpartition("=")[2] for entry in entries]
-    assert [link for link in gold_links(source, target) if link.sure] == links_by_hand(source, entries)
+    assert [target[start:end] for start, end in word_spans(target)] == [
+        entry.rpartition("=")[2] for entry in entries
+    ]
+    assert [link for link in gold_links(source, target) if link.sure] == links_by_hand(
+        source, entries
+    )
 
 
-@pytest.mark.parametrize("source, target, by_hand", [
-    ("这只猫想穿过街道", "the cat wants to cross the street", {("只", "the"), ("想", "to")}),
-    ("他喝了咖啡", "he drank coffee", {("了", "drank")}),
-    ("这杯茶太热了", "the cup of tea is too hot", {("了", "too")}),
-    ("音乐比物理难", "music is more difficult than physics", {("难", "more")}),
-    ("汤姆是村子里最高的孩子", "tom is the tallest child in the village", {("最", "tallest"), ("的", "tallest")}),
-    ("他们每天在花园里下象棋", "they play chess in the garden every day", {("里", "in")}),
-    ("玛丽紧张吗", "is mary nervous", {("吗", "is")}),
-    ("她经常和汤姆一起跑步", "she often runs with tom", {("一起", "with")}),
-])
+@pytest.mark.parametrize(
+    "source, target, by_hand",
+    [
+        ("这只猫想穿过街道", "the cat wants to cross the street", {("只", "the"), ("想", "to")}),
+        ("他喝了咖啡", "he drank coffee", {("了", "drank")}),
+        ("这杯茶太热了", "the cup of tea is too hot", {("了", "too")}),
+        ("音乐比物理难", "music is more difficult than physics", {("难", "more")}),
+        (
+            "汤姆是村子里最高的孩子",
+            "tom is the tallest child in the village",
+            {("最", "tallest"), ("的", "tallest")},
+        ),
+        ("他们每天在花园里下象棋", "they play chess in the garden every day", {("里", "in")}),
+        ("玛丽紧张吗", "is mary nervous", {("吗", "is")}),
+        ("她经常和汤姆一起跑步", "she often runs with tom", {("一起", "with")}),
+    ],
+)
 def test_the_possible_links_of_a_sentence_are_those_written_by_hand(source, target, by_hand):
     words = [target[start:end] for start, end in word_spans(target)]
-    assert {(source[link.start : link.end], words[link.word]) for link in gold_links(source, target) if not link.sure} == by_hand
+    assert {
+        (source[link.start : link.end], words[link.word])
+        for link in gold_links(source, target)
+        if not link.sure
+    } == by_hand
 
 
 def test_every_pattern_of_the_grammar_has_a_sentence_aligned_by_hand():
     sources = {line.split(":")[0] for line in BY_HAND}
-    assert [name for name, pairs in compositions().items() if not any(pair.source in sources for pair in pairs)] == []
+    assert [
+        name
+        for name, pairs in compositions().items()
+        if not any(pair.source in sources for pair in pairs)
+    ] == []
 
 
 def test_links_belong_to_a_pair():
-    assert NOTES_SENTENCES[0].links == [GoldLink(0, 1, 0), GoldLink(1, 2, 1), GoldLink(2, 4, 2), GoldLink(4, 6, 3)]
-    assert Pair("我爱艺术", "i love art").links == [GoldLink(0, 1, 0), GoldLink(1, 2, 1), GoldLink(2, 4, 2)]
+    assert NOTES_SENTENCES[0].links == [
+        GoldLink(0, 1, 0),
+        GoldLink(1, 2, 1),
+        GoldLink(2, 4, 2),
+        GoldLink(4, 6, 3),
+    ]
+    assert Pair("我爱艺术", "i love art").links == [
+        GoldLink(0, 1, 0),
+        GoldLink(1, 2, 1),
+        GoldLink(2, 4, 2),
+    ]
 
 
 def unlinked(pairs: list[Pair]) -> tuple[Counter[str], Counter[str]]:
@@ -70,14 +102,41 @@ def unlinked(pairs: list[Pair]) -> tuple[Counter[str], Counter[str]]:
         links, spans = pair.links, word_spans(pair.target)
         sure, starts = [link.word for link in links if link.sure], {link.start for link in links}
         assert len(sure) == len(set(sure)), f"{pair}: a word with two sure links"
-        english.update(pair.target[slice(*spans[word])] for word in range(len(spans)) if word not in sure)
-        chinese.update(segment.text for segment in segments(pair.source) if segment.start not in starts)
+        english.update(
+            pair.target[slice(*spans[word])] for word in range(len(spans)) if word not in sure
+        )
+        chinese.update(
+            segment.text for segment in segments(pair.source) if segment.start not in starts
+        )
     return english, chinese
 
 
 def test_only_function_words_are_left_without_a_link_in_the_whole_corpus():
     english, chinese = unlinked(TRAIN + HELD_OUT)
-    assert set(english) <= {"the", "a", "an", "of", "to", "in", "on", "for", "is", "am", "are", "was", "were", "be", "it", "has",
-                            "have", "do", "does", "more", "costs"}
+    assert set(english) <= {
+        "the",
+        "a",
+        "an",
+        "of",
+        "to",
+        "in",
+        "on",
+        "for",
+        "is",
+        "am",
+        "are",
+        "was",
+        "were",
+        "be",
+        "it",
+        "has",
+        "have",
+        "do",
+        "does",
+        "more",
+        "costs",
+    }
     assert set(chinese) <= {"，", "但是", "的", "吗", "把", "的时候", "在", "很"}
-    assert sum(english.values()) < 0.15 * sum(len(word_spans(pair.target)) for pair in TRAIN + HELD_OUT)
+    assert sum(english.values()) < 0.15 * sum(
+        len(word_spans(pair.target)) for pair in TRAIN + HELD_OUT
+    )

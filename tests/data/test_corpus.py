@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.corpus import Pairs, document_files, fingerprint_of, read_documents, read_pieces, refuse_unreadable
+from qkv.data.corpus import (
+    Pairs,
+    document_files,
+    fingerprint_of,
+    read_documents,
+    read_pieces,
+    refuse_unreadable,
+)
 from qkv.errors import QkvError
 
 TWO = [("我爱机器学习", "I love machine learning"), ("今天天气真好", "the weather is fine today")]
@@ -37,8 +44,10 @@ def lines(side: int) -> str:
 def test_pairs_are_the_same_from_two_files_a_tsv_and_a_jsonl(tmp_path, end):
     two = write(tmp_path / f"a.zh{end}", lines(0)), write(tmp_path / f"a.en{end}", lines(1))
     tsv = write(tmp_path / f"a.tsv{end}", "".join(f"{s}\t{t}\n" for s, t in TWO))
-    jsonl = write(tmp_path / f"a.jsonl{end}",
-                  "".join(json.dumps({"id": 7, "target": t, "source": s}) + "\n" for s, t in TWO))
+    jsonl = write(
+        tmp_path / f"a.jsonl{end}",
+        "".join(json.dumps({"id": 7, "target": t, "source": s}) + "\n" for s, t in TWO),
+    )
     assert list(Pairs(*two)) == list(Pairs(tsv)) == list(Pairs(jsonl)) == TWO
 
 
@@ -65,7 +74,9 @@ def test_different_line_counts_are_both_said(tmp_path):
 
 
 def test_pairs_with_an_empty_side_are_dropped_and_counted(tmp_path):
-    pairs = Pairs(write(tmp_path / "a.zh", "a\n\nb\n \t\nc\n"), write(tmp_path / "a.en", "A\nx\n\n\nC\n"))
+    pairs = Pairs(
+        write(tmp_path / "a.zh", "a\n\nb\n \t\nc\n"), write(tmp_path / "a.en", "A\nx\n\n\nC\n")
+    )
     assert list(pairs) == [("a", "A"), ("c", "C")]
     assert pairs.dropped == 3
 
@@ -81,20 +92,28 @@ def test_an_empty_side_is_an_error_that_names_its_file(tmp_path):
 def test_an_empty_file_and_a_missing_one_are_named(tmp_path):
     zh, nothing = write(tmp_path / "a.zh", "a\n"), write(tmp_path / "a.en", "")
     assert error_of(Pairs(zh, nothing)).startswith(f"{nothing}: empty file; ")
-    assert error_of(Pairs(zh, tmp_path / "b.en")) == f"{tmp_path}/b.en: no such file; check the path"
+    assert (
+        error_of(Pairs(zh, tmp_path / "b.en")) == f"{tmp_path}/b.en: no such file; check the path"
+    )
 
 
-@pytest.mark.parametrize(("line", "wrong"), [
-    ('{"source": "x"}', "no 'target'"),
-    ("{}", "no 'source', 'target'"),
-    ('{"source": "x", "target": 3}', "'target' is not text"),
-    ('["x", "y"]', "not a JSON object"),
-    ('{"source": "x"', "not JSON"),
-    ("[" * 100_000, "not JSON"),
-])
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ('{"source": "x"}', "no 'target'"),
+        ("{}", "no 'source', 'target'"),
+        ('{"source": "x", "target": 3}', "'target' is not text"),
+        ('["x", "y"]', "not a JSON object"),
+        ('{"source": "x"', "not JSON"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
 def test_a_bad_line_of_a_jsonl_is_named(tmp_path, line, wrong):
     path = write(tmp_path / "a.jsonl", '{"source": "a", "target": "b"}\n\n' + line + "\n")
-    assert error_of(Pairs(path)) == f'{path}, line 3: {wrong}; write {{"source": "...", "target": "..."}}'
+    assert (
+        error_of(Pairs(path))
+        == f'{path}, line 3: {wrong}; write {{"source": "...", "target": "..."}}'
+    )
 
 
 def test_a_tsv_line_without_a_second_column_is_named(tmp_path):
@@ -115,7 +134,9 @@ def test_half_a_utf16_pair_in_json_does_no_harm(tmp_path):
 
 def test_a_large_corpus_passes_through_little_memory(tmp_path):
     for side in ("zh", "en"):
-        write(tmp_path / f"a.{side}", "a line of some forty characters, or so it is\n" * 100_000)  # 4.5 MB
+        write(
+            tmp_path / f"a.{side}", "a line of some forty characters, or so it is\n" * 100_000
+        )  # 4.5 MB
     tracemalloc.start()
     count = sum(1 for _ in Pairs(tmp_path / "a.zh", tmp_path / "a.en"))
     peak = tracemalloc.get_traced_memory()[1]
@@ -124,7 +145,9 @@ def test_a_large_corpus_passes_through_little_memory(tmp_path):
 
 
 def test_the_fingerprint_follows_the_contents_not_the_names(tmp_path):
-    a, b, c = (write(tmp_path / name, text) for name, text in [("a", "x\n"), ("b", "x\n"), ("c", "y\n")])
+    a, b, c = (
+        write(tmp_path / name, text) for name, text in [("a", "x\n"), ("b", "x\n"), ("c", "y\n")]
+    )
     assert fingerprint_of([a, c]) == fingerprint_of([b, c])
     assert len({fingerprint_of(paths) for paths in ([a], [c], [a, c], [c, a], [])}) == 5
     with pytest.raises(QkvError, match="missing: cannot be read; No such file or directory"):
@@ -150,7 +173,10 @@ def test_a_document_without_text_and_a_folder_without_documents_are_named(tmp_pa
     empty.mkdir()
     with pytest.raises(QkvError) as refusal:
         document_files([empty])
-    assert str(refusal.value) == f"{empty}: no text below this folder; put .txt, .md or .jsonl files there"
+    assert (
+        str(refusal.value)
+        == f"{empty}: no text below this folder; put .txt, .md or .jsonl files there"
+    )
 
 
 def test_a_large_document_comes_in_pieces_that_join_to_the_whole(tmp_path):
@@ -166,7 +192,10 @@ def test_a_pipe_is_refused_where_texts_are_read_more_than_once(tmp_path):
     for door in (refuse_unreadable, document_files):
         with pytest.raises(QkvError) as error:
             door([tmp_path / "pipe"])
-        assert str(error.value) == f"{tmp_path}/pipe: a pipe, which can be read only once; write it to a file first"
+        assert (
+            str(error.value)
+            == f"{tmp_path}/pipe: a pipe, which can be read only once; write it to a file first"
+        )
 
 
 @settings(deadline=None, max_examples=40)

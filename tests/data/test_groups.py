@@ -24,7 +24,10 @@ def file(tmp_path, monkeypatch):
 
 def test_a_tsv_has_as_many_sentences_of_one_meaning_as_it_has_columns(file):
     name = file("a.tsv", "a dog\ta hound\n一只猫\ta cat\tune chatte\n\n")
-    assert list(groups_of(name)) == [Group(("a dog", "a hound")), Group(("一只猫", "a cat", "une chatte"))]
+    assert list(groups_of(name)) == [
+        Group(("a dog", "a hound")),
+        Group(("一只猫", "a cat", "une chatte")),
+    ]
 
 
 def test_a_jsonl_has_texts_or_source_and_target(file):
@@ -41,23 +44,41 @@ def test_aligned_files_give_their_lines_side_by_side(file):
 
 def test_the_third_column_is_a_hard_negative_if_asked(file):
     name = file("a.tsv", "a dog\ta hound\ta hot dog\na cat\ta kitten\t\n")
-    assert list(groups_of(name, hard_negatives=True)) == [Group(("a dog", "a hound"), "a hot dog"), Group(("a cat", "a kitten"))]
-    jsonl = file("b.jsonl", json.dumps({"source": "a dog", "target": "a hound", "negative": "a hot dog"}) + "\n")
+    assert list(groups_of(name, hard_negatives=True)) == [
+        Group(("a dog", "a hound"), "a hot dog"),
+        Group(("a cat", "a kitten")),
+    ]
+    jsonl = file(
+        "b.jsonl",
+        json.dumps({"source": "a dog", "target": "a hound", "negative": "a hot dog"}) + "\n",
+    )
     assert list(groups_of(jsonl, hard_negatives=True)) == [Group(("a dog", "a hound"), "a hot dog")]
 
 
 def test_a_field_named_negative_is_never_a_sentence_of_the_same_meaning(file):
     pair = {"source": "a dog", "target": "a hound"}
     for fields in (pair, {"texts": ["a dog", "a hound", "a puppy"]}):
-        name = file("a.jsonl", json.dumps(pair) + "\n" + json.dumps({**fields, "negative": "a hot dog"}) + "\n")
+        name = file(
+            "a.jsonl",
+            json.dumps(pair) + "\n" + json.dumps({**fields, "negative": "a hot dog"}) + "\n",
+        )
         with pytest.raises(QkvError) as error:
             list(groups_of(name))
-        assert str(error.value) == ("a.jsonl, line 2: has a 'negative', and hard_negatives is false; "
-                                    "set hard_negatives=true, or leave the field out")
+        assert str(error.value) == (
+            "a.jsonl, line 2: has a 'negative', and hard_negatives is false; "
+            "set hard_negatives=true, or leave the field out"
+        )
         expected = Group(tuple(fields.get("texts", pair.values())), "a hot dog")
         assert list(groups_of(name, hard_negatives=True)) == [Group(("a dog", "a hound")), expected]
-    empty = file("b.jsonl", "".join(json.dumps({**pair, "negative": nothing}) + "\n" for nothing in ("", None)))
-    assert list(groups_of(empty)) == list(groups_of(empty, hard_negatives=True)) == [Group(("a dog", "a hound"))] * 2
+    empty = file(
+        "b.jsonl",
+        "".join(json.dumps({**pair, "negative": nothing}) + "\n" for nothing in ("", None)),
+    )
+    assert (
+        list(groups_of(empty))
+        == list(groups_of(empty, hard_negatives=True))
+        == [Group(("a dog", "a hound"))] * 2
+    )
 
 
 def test_a_line_with_one_sentence_or_twice_the_same_teaches_nothing_and_is_left_out(file):
@@ -65,19 +86,56 @@ def test_a_line_with_one_sentence_or_twice_the_same_teaches_nothing_and_is_left_
     assert list(groups_of(name)) == [Group(("x", "y"))]
 
 
-@pytest.mark.parametrize(("name", "text", "hard", "message"), [
-    ("a.tsv", "x\ty\nz\n", False, "a.tsv, line 2: 1 of 2 columns; write sentence<TAB>same meaning"),
-    ("a.tsv", "x\ty\tz\nx\ty\n", True, "a.tsv, line 2: 2 of 3 columns; write sentence<TAB>same meaning<TAB>another meaning"),
-    ("a.tsv", "x\ty\ty\n", True, "a.tsv, line 1: the hard negative is one of the sentences themselves; "
-                                 "give one that means something else"),
-    ("a.tsv", "x\t\n\ty\n", False, "a.tsv: no line has two sentences; give two sentences of one meaning on each line"),
-    ("a.jsonl", '{"texts": ["a"]}\n', False, 'a.jsonl, line 1: no two sentences; write {"texts": ["...", "..."]}, '
-                                             '{"source": "...", "target": "..."}'),
-    ("a.jsonl", 'hm\n', False, 'a.jsonl, line 1: no two sentences; write {"texts": ["...", "..."]}, '
-                               '{"source": "...", "target": "..."}'),
-    ("a.jsonl", '{"source": "a", "target": "b", "negative": ["c"]}\n', True,
-     "a.jsonl, line 1: 'negative' is not text; write one sentence"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "hard", "message"),
+    [
+        (
+            "a.tsv",
+            "x\ty\nz\n",
+            False,
+            "a.tsv, line 2: 1 of 2 columns; write sentence<TAB>same meaning",
+        ),
+        (
+            "a.tsv",
+            "x\ty\tz\nx\ty\n",
+            True,
+            "a.tsv, line 2: 2 of 3 columns; write sentence<TAB>same meaning<TAB>another meaning",
+        ),
+        (
+            "a.tsv",
+            "x\ty\ty\n",
+            True,
+            "a.tsv, line 1: the hard negative is one of the sentences themselves; "
+            "give one that means something else",
+        ),
+        (
+            "a.tsv",
+            "x\t\n\ty\n",
+            False,
+            "a.tsv: no line has two sentences; give two sentences of one meaning on each line",
+        ),
+        (
+            "a.jsonl",
+            '{"texts": ["a"]}\n',
+            False,
+            'a.jsonl, line 1: no two sentences; write {"texts": ["...", "..."]}, '
+            '{"source": "...", "target": "..."}',
+        ),
+        (
+            "a.jsonl",
+            "hm\n",
+            False,
+            'a.jsonl, line 1: no two sentences; write {"texts": ["...", "..."]}, '
+            '{"source": "...", "target": "..."}',
+        ),
+        (
+            "a.jsonl",
+            '{"source": "a", "target": "b", "negative": ["c"]}\n',
+            True,
+            "a.jsonl, line 1: 'negative' is not text; write one sentence",
+        ),
+    ],
+)
 def test_what_is_wrong_with_a_file_is_said_in_one_line(file, name, text, hard, message):
     with pytest.raises(QkvError) as error:
         list(groups_of(file(name, text), hard_negatives=hard))
@@ -87,10 +145,16 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(file, name, text, hard, m
 def test_a_file_that_ends_early_and_a_pattern_without_files_are_named(file):
     with pytest.raises(QkvError) as error:
         list(groups_of(file("a.zh", "一\n二\n"), file("a.en", "one\n")))
-    assert str(error.value) == "a.en: only 1 lines, others have more; line n of all files must mean the same"
+    assert (
+        str(error.value)
+        == "a.en: only 1 lines, others have more; line n of all files must mean the same"
+    )
     with pytest.raises(QkvError) as error:
         groups_of("none.*.en")
-    assert str(error.value) == "none.*.en: the pattern names 0 files; it should name two or more, aligned line by line"
+    assert (
+        str(error.value)
+        == "none.*.en: the pattern names 0 files; it should name two or more, aligned line by line"
+    )
 
 
 def test_one_file_serves_for_training_and_validation(file):
@@ -105,20 +169,30 @@ def test_lines_without_a_group_change_nothing_of_what_is_held_out(file, between)
     lines = [f"a {i}\tb {i}\n" for i in range(25)]
     dense, spaced = file("a.tsv", "".join(lines)), file("b.tsv", between.join(lines))
     for held_out in (False, True):
-        assert list(groups_of(spaced).share(10, held_out)) == list(groups_of(dense).share(10, held_out))
+        assert list(groups_of(spaced).share(10, held_out)) == list(
+            groups_of(dense).share(10, held_out)
+        )
 
 
-def test_kept_groups_are_the_groups_and_are_read_again_only_when_the_file_has_changed(file, tmp_path):
+def test_kept_groups_are_the_groups_and_are_read_again_only_when_the_file_has_changed(
+    file, tmp_path
+):
     name = file("a.tsv", "a\tb\tc\nd\te\t\n")
     groups = groups_of(name, hard_negatives=True)
     kept = keep_groups(tmp_path / "kept", groups)
-    found = [Group(tuple(kept.texts.take(kept.members[i])), *kept.texts.take(kept.negatives[i])) for i in range(len(kept))]
+    found = [
+        Group(tuple(kept.texts.take(kept.members[i])), *kept.texts.take(kept.negatives[i]))
+        for i in range(len(kept))
+    ]
     assert found == list(groups)
     header = tmp_path / "kept" / "texts" / "store.json"
     before = header.stat().st_mtime_ns
     keep_groups(tmp_path / "kept", groups)
     assert header.stat().st_mtime_ns == before
-    assert len(keep_groups(tmp_path / "kept", groups_of(name))) == 2 and header.stat().st_mtime_ns != before
+    assert (
+        len(keep_groups(tmp_path / "kept", groups_of(name))) == 2
+        and header.stat().st_mtime_ns != before
+    )
     file("a.tsv", "a\tb\n")
     assert len(keep_groups(tmp_path / "kept", groups_of(name))) == 1
 
@@ -131,13 +205,19 @@ SIZES = np.array([2, 5, 3, 2, 5, 5, 2, 4, 3, 2, 2])
 def test_the_order_is_a_pure_function_of_seed_and_step():
     plan, again, other = GroupPlan(SIZES, 4, 1), GroupPlan(SIZES, 4, 1), GroupPlan(SIZES, 4, 2)
     asked = [7, 0, 3, 40, 3, 0, 7]
-    told = [[tuple(map(np.ndarray.tolist, one.batch(step))) for step in asked] for one in (plan, again, other)]
+    told = [
+        [tuple(map(np.ndarray.tolist, one.batch(step))) for step in asked]
+        for one in (plan, again, other)
+    ]
     assert told[0] == told[1] == told[0][::-1] and told[0] != told[2]
 
 
 def test_an_epoch_reads_no_group_twice_and_every_group_comes_up():
     plan = GroupPlan(SIZES, 4, 1)
-    epochs = [np.concatenate([plan.batch(epoch * len(plan) + step)[0] for step in range(len(plan))]) for epoch in range(20)]
+    epochs = [
+        np.concatenate([plan.batch(epoch * len(plan) + step)[0] for step in range(len(plan))])
+        for epoch in range(20)
+    ]
     assert all(len(set(rows)) == len(rows) == 8 for rows in epochs)
     assert set(np.concatenate(epochs)) == set(range(len(SIZES)))
 
@@ -145,7 +225,9 @@ def test_an_epoch_reads_no_group_twice_and_every_group_comes_up():
 def test_processes_share_an_epoch_without_overlap():
     alone, two = GroupPlan(SIZES, 4, 1), GroupPlan(SIZES, 4, 1)
     one_by_one = [alone.batch(step)[0].tolist() for step in range(4)]
-    assert one_by_one == [two.batch(step, rank, 2)[0].tolist() for step in range(2) for rank in range(2)]
+    assert one_by_one == [
+        two.batch(step, rank, 2)[0].tolist() for step in range(2) for rank in range(2)
+    ]
 
 
 def test_every_two_places_of_a_group_come_up_equally_often_and_in_order():
@@ -162,7 +244,11 @@ def test_more_than_two_of_a_group_are_taken_where_there_are_more():
     rows, places = GroupPlan(SIZES, len(SIZES), 1, views=4).batch(3)
     for size, chosen in zip(SIZES[rows], places, strict=True):
         n = min(size, 4)
-        assert len(set(chosen[:n])) == n and chosen[:n].tolist() == sorted(chosen[:n]) and 0 <= chosen[:n].min() <= chosen[:n].max() < size
+        assert (
+            len(set(chosen[:n])) == n
+            and chosen[:n].tolist() == sorted(chosen[:n])
+            and 0 <= chosen[:n].min() <= chosen[:n].max() < size
+        )
         assert (chosen[n:] == -1).all()
 
 

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from qkv.data.hold_out import hold_out_every, is_held_out
 
 
-@pytest.mark.parametrize("count, held", [(10, 1), (20, 2), (199, 20), (200, 2), (1_000, 10), (100_000, 1_000), (250_000, 1_000)])
+@pytest.mark.parametrize(
+    "count, held",
+    [(10, 1), (20, 2), (199, 20), (200, 2), (1_000, 10), (100_000, 1_000), (250_000, 1_000)],
+)
 def test_so_many_of_so_many_lines_are_held_out(count, held):
     assert sum(is_held_out(index, hold_out_every(count)) for index in range(count)) == held
 

@@ -38,7 +38,10 @@ def small_corpus(folder: Path, last: str = "good morning") -> Pairs:
 def test_both_sides_are_kept_in_step_and_what_was_dropped_is_remembered(tmp_path):
     for _ in range(2):  # the second time from disk
         source, target = keep_pairs(tmp_path / "kept", small_corpus(tmp_path))
-        assert list(zip(source, target, strict=True)) == [("你好", "hello"), ("早上好", "good morning")]
+        assert list(zip(source, target, strict=True)) == [
+            ("你好", "hello"),
+            ("早上好", "good morning"),
+        ]
         assert source.rows.dropped == target.rows.dropped == 1
 
 
@@ -54,8 +57,13 @@ def test_texts_are_read_again_only_when_the_files_have_changed(tmp_path):
 def test_ids_are_encoded_again_only_when_text_or_tokenizer_has_changed(tmp_path):
     tokenizer, other = Bytes(), Bytes("another")
     source, target = keep_pairs(tmp_path / "kept", small_corpus(tmp_path))
-    for encoder, texts, n_encoded in [(tokenizer, source, 2), (tokenizer, source, 2), (other, source, 2),
-                                      (other, target, 4), (other, target, 4)]:
+    for encoder, texts, n_encoded in [
+        (tokenizer, source, 2),
+        (tokenizer, source, 2),
+        (other, source, 2),
+        (other, target, 4),
+        (other, target, 4),
+    ]:
         ids = keep_ids(tmp_path / "ids", texts, encoder)
         assert encoder.n_encoded == n_encoded
         assert [text_of(row) for row in ids.take(range(2))] == list(texts)
@@ -77,11 +85,15 @@ def test_a_corpus_that_is_refused_leaves_no_store_behind(tmp_path):
 def test_multi30k_goes_from_files_to_batches_and_none_of_it_is_lost(shared, tmp_path):
     files = shared / "multi30k" / "val.en", shared / "multi30k" / "val.de"
     texts = keep_pairs(tmp_path, Pairs(*files))
-    source, target = (keep_ids(tmp_path / f"{n}.ids", side, Bytes()) for n, side in enumerate(texts))
+    source, target = (
+        keep_ids(tmp_path / f"{n}.ids", side, Bytes()) for n, side in enumerate(texts)
+    )
     plan = BatchPlan(source.lengths + 1, target.lengths + 1, 4096, seed=1)
     order = np.concatenate([plan.batch(step) for step in range(len(plan))])
     lines = files[0].read_text("utf-8").split("\n")
-    assert sorted(text_of(row) for row in source.take(order)) == sorted(s.strip() for s in lines[:-1])
+    assert sorted(text_of(row) for row in source.take(order)) == sorted(
+        s.strip() for s in lines[:-1]
+    )
     assert texts[0].take(order[:9]) == [text_of(row) for row in source.take(order[:9])]
 
 
@@ -99,7 +111,9 @@ def test_a_share_is_held_out_and_all_the_others_are_left(tmp_path):
 
 def test_another_share_of_the_same_files_is_read_again(tmp_path):
     pairs = numbered_corpus(tmp_path, 25)
-    sizes = [len(keep_pairs(tmp_path / "kept", Share(pairs, every, True))[0]) for every in (10, 5, 5, 10)]
+    sizes = [
+        len(keep_pairs(tmp_path / "kept", Share(pairs, every, True))[0]) for every in (10, 5, 5, 10)
+    ]
     assert sizes == [2, 5, 5, 2]
     assert len(keep_pairs(tmp_path / "kept", pairs)[0]) == 25
 

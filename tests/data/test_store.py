@@ -16,7 +16,9 @@ from qkv.errors import QkvError
 
 MADE_FROM = {"files": "abc", "tokenizer": "def"}
 SIZES = st.sampled_from([2, 256, 257, 65_536, 65_537, 200_000])
-ROWS = SIZES.flatmap(lambda size: st.tuples(st.just(size), st.lists(st.lists(st.integers(0, size - 1), max_size=9))))
+ROWS = SIZES.flatmap(
+    lambda size: st.tuples(st.just(size), st.lists(st.lists(st.integers(0, size - 1), max_size=9)))
+)
 
 
 def small_store(folder: Path) -> Store:
@@ -78,7 +80,11 @@ def test_an_id_outside_the_vocabulary_is_not_written(tmp_path):
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(["store.json", "ids.bin", "offsets.bin"]), st.integers(0, 10_000), st.integers(1, 255))
+@given(
+    st.sampled_from(["store.json", "ids.bin", "offsets.bin"]),
+    st.integers(0, 10_000),
+    st.integers(1, 255),
+)
 def test_a_flipped_byte_anywhere_is_refused_by_name(name, place, flip):
     with tempfile.TemporaryDirectory() as folder:
         small_store(Path(folder))
@@ -107,8 +113,10 @@ def test_a_refusal_says_which_file_what_is_wrong_and_what_to_do(tmp_path):
     os.truncate(tmp_path / "ids.bin", 8)
     with pytest.raises(QkvError) as refusal:
         Store.open(tmp_path)
-    assert str(refusal.value) == (f"{tmp_path}/ids.bin: damaged: 8 bytes instead of 12; "
-                                  "delete the folder, it is made anew from the text")
+    assert str(refusal.value) == (
+        f"{tmp_path}/ids.bin: damaged: 8 bytes instead of 12; "
+        "delete the folder, it is made anew from the text"
+    )
 
 
 def test_a_half_written_store_is_refused(tmp_path):
@@ -117,17 +125,25 @@ def test_a_half_written_store_is_refused(tmp_path):
     writer.add([1, 2, 3])  # and here the machine stops
     with pytest.raises(QkvError) as refusal:
         Store.open(tmp_path)
-    assert str(refusal.value) == (f"{tmp_path}: no whole store: store.json is missing; "
-                                  "delete the folder, it is made anew from the text")
+    assert str(refusal.value) == (
+        f"{tmp_path}: no whole store: store.json is missing; "
+        "delete the folder, it is made anew from the text"
+    )
     small_store(tmp_path)  # the next writer tidies up
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ids.bin", "offsets.bin", "store.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ids.bin",
+        "offsets.bin",
+        "store.json",
+    ]
 
 
 def test_files_of_another_store_under_a_header_are_refused(tmp_path):
     small_store(tmp_path / "one")
     write_store(tmp_path / "two", [[1, 2, 4], [], [40_000], [5, 6]], 50_000, MADE_FROM)
     shutil.copy(tmp_path / "one" / "store.json", tmp_path / "two" / "store.json")
-    with pytest.raises(QkvError, match=r"ids.bin: damaged: its bytes are not those that were written"):
+    with pytest.raises(
+        QkvError, match=r"ids.bin: damaged: its bytes are not those that were written"
+    ):
         Store.open(tmp_path / "two")
 
 

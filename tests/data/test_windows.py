@@ -33,7 +33,9 @@ def test_the_order_looks_like_chance():
 def test_every_token_is_a_target_in_every_epoch_of_packed_windows(n, context, seed):
     windows = PackedWindows(np.arange(n), context, batch_tokens=context, seed=seed)
     for epoch in range(2):
-        times = counted([windows.rows(epoch * len(windows) + step)[0] for step in range(len(windows))], n)
+        times = counted(
+            [windows.rows(epoch * len(windows) + step)[0] for step in range(len(windows))], n
+        )
         assert times.min() >= 1 and times.sum() == windows.per_epoch * context < n + context
 
 
@@ -48,21 +50,35 @@ def test_a_packed_row_is_a_stretch_of_the_circle():
 
 def test_each_epoch_cuts_elsewhere_and_goes_another_way():
     windows = PackedWindows(np.arange(1_000), context=10, batch_tokens=10, seed=1)
-    first, second = ([windows.starts(epoch * 100 + step)[0] for step in range(100)] for epoch in range(2))
+    first, second = (
+        [windows.starts(epoch * 100 + step)[0] for step in range(100)] for epoch in range(2)
+    )
     assert {start % 10 for start in first} != {start % 10 for start in second}
     assert first != second and len(set(first)) == 100
 
 
-@pytest.mark.parametrize("make", [
-    lambda ids: PackedWindows(ids, 8, 32, seed=5),
-    lambda ids: DocumentWindows(ids, EOS, 8, 32, seed=5),
-], ids=["packed", "documents"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ids: PackedWindows(ids, 8, 32, seed=5),
+        lambda ids: DocumentWindows(ids, EOS, 8, 32, seed=5),
+    ],
+    ids=["packed", "documents"],
+)
 def test_the_order_is_a_pure_function_and_processes_share_the_work(make):
     ids = np.random.default_rng(0).integers(0, 9, 400)
     one, again = make(ids), make(ids)
     alone = [[row.tolist() for row in one.rows(step)] for step in range(12)]
-    assert [[row.tolist() for row in again.rows(step)] for step in (11, 3, 7)] == [alone[11], alone[3], alone[7]]
-    shared = [[row.tolist() for row in again.rows(step, rank, 3)] for step in range(4) for rank in range(3)]
+    assert [[row.tolist() for row in again.rows(step)] for step in (11, 3, 7)] == [
+        alone[11],
+        alone[3],
+        alone[7],
+    ]
+    shared = [
+        [row.tolist() for row in again.rows(step, rank, 3)]
+        for step in range(4)
+        for rank in range(3)
+    ]
     assert shared == alone
 
 
@@ -87,10 +103,18 @@ def test_rows_of_document_windows_fit_the_budget():
         assert len(rows) * max(len(row) - 1 for row in rows) <= 64
 
 
-@pytest.mark.parametrize(("n", "context", "batch_tokens", "line"), [
-    (8, 8, 64, "text: 8 tokens are less than one window of 8; give more text or a shorter context"),
-    (99, 16, 15, "batch_tokens: 15 is less than one window of 16; raise it or shorten context"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "context", "batch_tokens", "line"),
+    [
+        (
+            8,
+            8,
+            64,
+            "text: 8 tokens are less than one window of 8; give more text or a shorter context",
+        ),
+        (99, 16, 15, "batch_tokens: 15 is less than one window of 16; raise it or shorten context"),
+    ],
+)
 def test_what_cannot_be_cut_into_windows_is_said_in_one_line(n, context, batch_tokens, line):
     with pytest.raises(QkvError) as error:
         PackedWindows(np.arange(n), context, batch_tokens, seed=1)
@@ -99,13 +123,16 @@ def test_what_cannot_be_cut_into_windows_is_said_in_one_line(n, context, batch_t
 
 # ---- documents on disk ---------------------------------------------------------------------------------------------
 
+
 @pytest.fixture
 def library(tmp_path):
     """Two text files in a folder and a JSONL of three documents, one without text."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("one two\nthree\n", encoding="utf-8")
     (tmp_path / "books" / "b.md").write_text("四五六\n", encoding="utf-8")
-    (tmp_path / "more.jsonl").write_text('{"text": "seven"}\n{"text": ""}\n{"text": "eight"}\n', encoding="utf-8")
+    (tmp_path / "more.jsonl").write_text(
+        '{"text": "seven"}\n{"text": ""}\n{"text": "eight"}\n', encoding="utf-8"
+    )
     return [tmp_path / "books", tmp_path / "more.jsonl"]
 
 
@@ -113,7 +140,9 @@ def test_documents_become_one_row_of_ids_with_an_end_after_each(library, tmp_pat
     texts = ["one two\nthree\n", "四五六\n", "seven", "eight"]
     tokenizer = learn("char", texts)
     ids = keep_documents(tmp_path / "ids", Documents(library), tokenizer, tokenizer.eos_id).ids
-    assert ids.tolist() == [id for text in texts for id in [*tokenizer.encode(text), tokenizer.eos_id]]
+    assert ids.tolist() == [
+        id for text in texts for id in [*tokenizer.encode(text), tokenizer.eos_id]
+    ]
 
 
 @given(share=st.floats(0.01, 0.99))
@@ -147,5 +176,7 @@ def test_a_text_far_longer_than_a_piece_is_read_in_a_stream(tmp_path, monkeypatc
     (tmp_path / "long.txt").write_text(text, encoding="utf-8")
     tokenizer = learn("char", [text])
     assert len(list(Documents([tmp_path / "long.txt"]))) > 50
-    store = keep_documents(tmp_path / "ids", Documents([tmp_path / "long.txt"]), tokenizer, tokenizer.eos_id)
+    store = keep_documents(
+        tmp_path / "ids", Documents([tmp_path / "long.txt"]), tokenizer, tokenizer.eos_id
+    )
     assert store.ids.tolist() == [*tokenizer.encode(text), tokenizer.eos_id]

@@ -14,7 +14,12 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 NAME = "meta"
 aten = torch.ops.aten
 MOVES = {aten._to_copy.default, aten.copy_.default}
-BY_PLACES = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+BY_PLACES = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+}
 
 
 class Away(torch.Tensor):
@@ -23,7 +28,13 @@ class Away(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=NAME)
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=NAME,
+        )
 
     def __init__(self, inner: torch.Tensor):
         self.inner = inner
@@ -50,7 +61,11 @@ class Away(torch.Tensor):
         return super().__getitem__(as_tensors(places))
 
     def __setitem__(self, places, value):
-        new = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self.dtype).to(NAME)
+        new = (
+            value
+            if isinstance(value, torch.Tensor)
+            else torch.tensor(value, dtype=self.dtype).to(NAME)
+        )
         super().__setitem__(as_tensors(places), new)
 
 
@@ -84,21 +99,36 @@ def performed(operation: Any, args: tuple, kwargs: dict) -> Any:
     """The operation with the numbers inside, if all of them are on one device; its results are where they belong."""
     flat, tree = tree_flatten((args, kwargs))
     away = [one for one in flat if isinstance(one, Away)]
-    here = [one for one in flat if isinstance(one, torch.Tensor) and not isinstance(one, Away) and one.dim() > 0]
+    here = [
+        one
+        for one in flat
+        if isinstance(one, torch.Tensor) and not isinstance(one, Away) and one.dim() > 0
+    ]
     if operation in BY_PLACES:  # places may be told by a tensor of the CPU
         here = [one for one in here if not any(one is places for places in args[1])]
     if away and here and operation not in MOVES:
-        raise RuntimeError(f"{operation}: tensors on two devices, of the CPU {[tuple(one.shape) for one in here]}")
-    inside = [one.inner if isinstance(one, Away) else torch.device("cpu") if is_away(one) else one for one in flat]
+        raise RuntimeError(
+            f"{operation}: tensors on two devices, of the CPU {[tuple(one.shape) for one in here]}"
+        )
+    inside = [
+        one.inner if isinstance(one, Away) else torch.device("cpu") if is_away(one) else one
+        for one in flat
+    ]
     inner_args, inner_kwargs = tree_unflatten(inside, tree)
     result = operation(*inner_args, **inner_kwargs)
     if "out" in kwargs:
         return kwargs["out"]
     if operation._schema.is_mutable:
-        return args[0] if isinstance(args[0], torch.Tensor) else None  # lists of tensors are changed and nothing is given
+        return (
+            args[0] if isinstance(args[0], torch.Tensor) else None
+        )  # lists of tensors are changed and nothing is given
     to = kwargs.get("device")
     stays = is_away(to) if to is not None else bool(away)
-    return tree_map(lambda one: Away(one) if isinstance(one, torch.Tensor) else one, result) if stays else result
+    return (
+        tree_map(lambda one: Away(one) if isinstance(one, torch.Tensor) else one, result)
+        if stays
+        else result
+    )
 
 
 def is_away(device: Any) -> bool:

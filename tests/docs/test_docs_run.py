@@ -15,7 +15,9 @@ from qkv.text.learn import learn
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 PAIRS = [(page, other) for page in PAGES if (other := page.with_suffix(".zh-CN.md")).exists()]
-CODE_PAGES = [page for page in PAGES if page not in {other for _, other in PAIRS}]  # the code of the others is the same
+CODE_PAGES = [
+    page for page in PAGES if page not in {other for _, other in PAIRS}
+]  # the code of the others is the same
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -37,7 +39,9 @@ def headings(page: Path) -> list[str]:
 def desk(tmp_path_factory) -> Path:
     """A folder with what the pages speak of: runs/zh-en is a translator with its first weights."""
     folder = tmp_path_factory.mktemp("desk")
-    tokenizer = learn("bpe", ["我爱机器学习", "I love machine learning", "第一行", "第三行"], vocab_size=60)
+    tokenizer = learn(
+        "bpe", ["我爱机器学习", "I love machine learning", "第一行", "第三行"], vocab_size=60
+    )
     torch.manual_seed(0)
     model = Transformer(encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=32))
     save_model(folder / "runs" / "zh-en", model, {"tokenizer": tokenizer})
@@ -60,7 +64,9 @@ def code_of(block: str) -> str:
 @pytest.mark.parametrize(("page", "other"), PAIRS, ids=[page.name for page, _ in PAIRS])
 def test_both_languages_have_the_same_sections_and_examples(page, other):
     assert headings(page) == headings(other)
-    assert [code_of(code) for _, code in blocks(page)] == [code_of(code) for _, code in blocks(other)]
+    assert [code_of(code) for _, code in blocks(page)] == [
+        code_of(code) for _, code in blocks(other)
+    ]
 
 
 def test_the_pages_are_found_and_their_blocks_are_seen():
@@ -69,10 +75,14 @@ def test_the_pages_are_found_and_their_blocks_are_seen():
 
 
 def test_every_page_and_section_that_the_code_names_is_there():
-    titles = {page.name: re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M) for page in PAGES}
+    titles = {
+        page.name: re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M) for page in PAGES
+    }
     for module in sorted((DOCS.parent / "qkv").rglob("*.py")):
         text = module.read_text(encoding="utf-8").replace("\n", " ")
         for page, section in re.findall(r'docs/([a-z0-9-]+\.md)(?:, "([^"]+)")?', text):
             assert page in titles, (module, page)
             assert not section or section in titles[page], (module, page, section)
-        assert not re.search(r'told in docs, "', text, re.I), module  # a section without its page cannot be found
+        assert not re.search(r'told in docs, "', text, re.I), (
+            module
+        )  # a section without its page cannot be found

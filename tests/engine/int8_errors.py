@@ -22,7 +22,9 @@ SIGNS = {
 
 
 def exact_product(x: list[list[int]], weight: list[list[int]]) -> list[list[int]]:
-    return [[sum(a * b for a, b in zip(row, column, strict=True)) for column in weight] for row in x]
+    return [
+        [sum(a * b for a, b in zip(row, column, strict=True)) for column in weight] for row in x
+    ]
 
 
 def largest_error(make, rows: int, inputs: int, largest: int) -> float:
@@ -30,7 +32,9 @@ def largest_error(make, rows: int, inputs: int, largest: int) -> float:
     weight = [[largest * sign for sign in signs(inputs)] for signs in SIGNS.values()]
     x = [[127 * sign for sign in signs(inputs)] for signs in SIGNS.values()] * rows
     exact = torch.tensor(exact_product(x, weight), dtype=torch.float64)
-    found = make(torch.tensor(weight, dtype=torch.float32), None)(torch.tensor(x, dtype=torch.float32))
+    found = make(torch.tensor(weight, dtype=torch.float32), None)(
+        torch.tensor(x, dtype=torch.float32)
+    )
     return float((found - exact).abs().max() / exact.abs().max())
 
 
@@ -53,4 +57,15 @@ def eight_bits(weight, bias):
 
 if __name__ == "__main__":
     makers = {"7 bits": int8.int8_product, "8 bits": eight_bits}
-    print(json.dumps({name: [largest_error(make, 1, 256, 127), largest_error(make, 5, 64, 63), accepted(make)] for name, make in makers.items()}))
+    print(
+        json.dumps(
+            {
+                name: [
+                    largest_error(make, 1, 256, 127),
+                    largest_error(make, 5, 64, 63),
+                    accepted(make),
+                ]
+                for name, make in makers.items()
+            }
+        )
+    )

@@ -13,7 +13,12 @@ from qkv.engine.stepper import PackedStepper
 
 DECODER_TESTS = runpy.run_path(str(Path(__file__).with_name("test_packed_decoders.py")))
 PAIR_TESTS = runpy.run_path(str(Path(__file__).with_name("test_stepper.py")))
-KNOWN, PAIRS, shaken, drawn = DECODER_TESTS["KNOWN"], PAIR_TESTS["SPECS"], DECODER_TESTS["shaken"], DECODER_TESTS["drawn"]
+KNOWN, PAIRS, shaken, drawn = (
+    DECODER_TESTS["KNOWN"],
+    PAIR_TESTS["SPECS"],
+    DECODER_TESTS["shaken"],
+    DECODER_TESTS["drawn"],
+)
 STEPS, MOST_ROWS, LONGEST = 30, 6, 60
 
 
@@ -21,7 +26,11 @@ class Batch:
     """A stepper and, for each of its rows, the tokens it has read and its source."""
 
     def __init__(self, model, int8, pick):
-        self.stepper, self.pick, self.translates = PackedStepper(model, int8), pick, model.encoder is not None
+        self.stepper, self.pick, self.translates = (
+            PackedStepper(model, int8),
+            pick,
+            model.encoder is not None,
+        )
         self.rows, self.history = [], []
         self.enter(self.stepper.prefill, pick.randint(1, 4))
 
@@ -30,7 +39,10 @@ class Batch:
 
     def enter(self, read, n):
         """New rows, by prefill or join."""
-        new = [(self.tokens(3 if self.translates else 20), self.tokens(9) if self.translates else None) for _ in range(n)]
+        new = [
+            (self.tokens(3 if self.translates else 20), self.tokens(9) if self.translates else None)
+            for _ in range(n)
+        ]
         sources = [source for _, source in new] if self.translates else None
         logits = read([prompt for prompt, _ in new], sources)
         for (prompt, source), row in zip(new, logits, strict=True):
@@ -42,14 +54,18 @@ class Batch:
 
     def step(self):
         new = [self.pick.randrange(4, 50) for _ in self.rows]
-        for row, token, logits in zip(self.rows, new, self.stepper.step(torch.tensor(new)), strict=True):
+        for row, token, logits in zip(
+            self.rows, new, self.stepper.step(torch.tensor(new)), strict=True
+        ):
             row[0].append(token)
             self.note(row, logits)
 
     def reorder(self):
         """Rows leave, come twice and change their order."""
         stay = [n for n, (ids, _) in enumerate(self.rows) if len(ids) < LONGEST]
-        chosen = [self.pick.choice(stay) for _ in range(self.pick.randint(1, MOST_ROWS))] if stay else []
+        chosen = (
+            [self.pick.choice(stay) for _ in range(self.pick.randint(1, MOST_ROWS))] if stay else []
+        )
         if chosen:
             self.stepper.reorder(chosen)
             self.rows = [(list(self.rows[n][0]), self.rows[n][1]) for n in chosen]
@@ -117,7 +133,9 @@ def test_the_size_of_the_chunks_of_a_prefill_changes_no_bit(monkeypatch):
         for rows in (1, 7, 512):
             monkeypatch.setattr(packed_model, "PREFILL_CHUNK_ROWS", rows)
             stepper = PackedStepper(model)
-            found.append(torch.cat([stepper.prefill(prompts), stepper.step(torch.tensor([5, 6, 7]))]))
+            found.append(
+                torch.cat([stepper.prefill(prompts), stepper.step(torch.tensor([5, 6, 7]))])
+            )
     assert found[0].equal(found[2]) and found[1].equal(found[2])
 
 

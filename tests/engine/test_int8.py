@@ -25,7 +25,9 @@ from qkv.model.presets import decoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
 
-X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+X86 = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86"
+)
 COMPILED = pytest.mark.native
 SIZES = [(1, 256, 127), (5, 64, 63), (3, 4, 1)]  # repeats of the rows, inputs, largest weight
 
@@ -50,7 +52,9 @@ def test_a_product_that_would_saturate_is_exact_by_the_native_library(march, row
     assert largest_error(partial(native_made_for, march), rows, inputs, largest) == 0
 
 
-def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None) -> native.NativeProduct:
+def native_made_for(
+    march: str, weight: torch.Tensor, bias: torch.Tensor | None
+) -> native.NativeProduct:
     """native_int8_product of a library compiled for other instructions than this CPU's."""
     flags = (*build.FLAGS, f"-march={march}", *build.OPENMP_FLAGS)
     compiler = build.find_compiler()
@@ -59,15 +63,22 @@ def native_made_for(march: str, weight: torch.Tensor, bias: torch.Tensor | None)
     lib = build.load_library(path, ctypes.c_float)
     assert lib.qkv_width() == {"x86-64": 8, "x86-64-v3": 16}.get(march, lib.qkv_width())
     scales = weight.abs().amax(dim=1) / 127
-    return native.NativeProduct(lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales)
+    return native.NativeProduct(
+        lib, (weight / scales[:, None]).round().to(torch.int8), bias, scales
+    )
 
 
 @X86
 @pytest.mark.parametrize("instructions", ["AVX2", "AVX512"])
 def test_a_product_is_exact_on_a_cpu_without_vnni_and_one_that_saturates_is_refused(instructions):
     """fbgemm chooses its kernels when the process starts; the 8-bit weights show that this CPU's would have saturated."""
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name("int8_errors.py"))], capture_output=True, text=True, timeout=300,
-                          env=os.environ | {"FBGEMM_ENABLE_INSTRUCTIONS": instructions})
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("int8_errors.py"))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"FBGEMM_ENABLE_INSTRUCTIONS": instructions},
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["7 bits"][0] < 1e-6 and found["7 bits"][1] < 1e-6 and found["7 bits"][2]
@@ -76,20 +87,29 @@ def test_a_product_is_exact_on_a_cpu_without_vnni_and_one_that_saturates_is_refu
 
 def saturating(weight, bias):
     """x W^T with pairs of products in saturating 16 bits, as vpmaddubsw adds them: x + 128 is unsigned."""
+
     def run(x):
-        pairs = ((x + 128)[:, None] * weight).unflatten(2, (-1, 2)).sum(dim=3).clamp(-32_768, 32_767)
+        pairs = (
+            ((x + 128)[:, None] * weight).unflatten(2, (-1, 2)).sum(dim=3).clamp(-32_768, 32_767)
+        )
         return pairs.sum(dim=2) - 128 * weight.sum(dim=1)
+
     return run
 
 
-@pytest.mark.parametrize("make", [saturating, lambda weight, bias: lambda x: torch.full((len(x), len(weight)), torch.nan)])
+@pytest.mark.parametrize(
+    "make",
+    [saturating, lambda weight, bias: lambda x: torch.full((len(x), len(weight)), torch.nan)],
+)
 def test_wrong_products_are_an_error_at_first_use(make, monkeypatch):
     monkeypatch.setattr(int8, "int8_product", make)
     model = Transformer(decoder_only(50, 32, 1, Heads(2, 2, 16), Gated(64))).eval()
     monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: False)
     with pytest.raises(QkvError) as error:
         PackedStepper(model, int8=True)
-    assert str(error.value).startswith("int8: 8-bit matrix products are wrong on this CPU, by up to ")
+    assert str(error.value).startswith(
+        "int8: 8-bit matrix products are wrong on this CPU, by up to "
+    )
     assert str(error.value).endswith(" of the largest output; leave it out")
 
 
@@ -103,8 +123,13 @@ def test_right_products_are_checked_once_per_process(is_native, monkeypatch):
 def test_the_matrices_of_the_self_check_saturate_16_bits():
     weight, x = int8.saturating_matrices(64)
     exact = (x @ weight.t()).float()
-    assert float((saturating(weight.float(), None)(x.float()) - exact).abs().max()) > 0.1 * float(exact.abs().max())
-    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {127, -127}
+    assert float((saturating(weight.float(), None)(x.float()) - exact).abs().max()) > 0.1 * float(
+        exact.abs().max()
+    )
+    assert set(weight.flatten().tolist()) == {127, -127} and set(x.flatten().tolist()) == {
+        127,
+        -127,
+    }
 
 
 # ── Rounding ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,7 +139,9 @@ def test_the_matrices_of_the_self_check_saturate_16_bits():
 def test_the_product_is_that_of_the_rounded_matrix(bias):
     torch.manual_seed(0)
     weight, added = torch.randn(30, 64), torch.randn(30) if bias else None
-    x = torch.randint(-127, 128, (5, 64)) / 64.0  # on the grid of 8 bits: only the matrix is rounded
+    x = (
+        torch.randint(-127, 128, (5, 64)) / 64.0
+    )  # on the grid of 8 bits: only the matrix is rounded
     x[:, 0], x[:, 1] = 127 / 64, -127 / 64
     x *= torch.tensor([[1.0], [0.01], [3.0], [100.0], [0.0]])  # each row has its own scale
     expected = torch.nn.functional.linear(x, rounded(weight, 1), added)
@@ -123,7 +150,10 @@ def test_the_product_is_that_of_the_rounded_matrix(bias):
 
 def test_a_row_has_the_same_digits_alone_and_in_any_batch():
     torch.manual_seed(0)
-    run, x = int8_product(torch.randn(30, 64), torch.randn(30)), torch.randn(20, 64) * torch.logspace(-3, 3, 20)[:, None]
+    run, x = (
+        int8_product(torch.randn(30, 64), torch.randn(30)),
+        torch.randn(20, 64) * torch.logspace(-3, 3, 20)[:, None],
+    )
     assert torch.equal(run(x), torch.cat([run(row[None]) for row in x]))
 
 
@@ -151,7 +181,9 @@ def test_the_loss_is_told_with_and_without():
     ids = torch.randint(50, (3, 20))
     with torch.no_grad():
         logits = model.logits(model.decode(ids[:, :-1]))
-        expected = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
+        expected = float(
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        )
     exact, small = int8_loss(model, ids)
     assert exact == pytest.approx(expected, abs=1e-5)
     assert small != exact and math.isclose(small, exact, abs_tol=0.05)

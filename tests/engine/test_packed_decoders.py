@@ -28,46 +28,106 @@ from qkv.model.spec import (
     Sinusoidal,
     Spec,
     Stack,
-)  # fmt: skip
+)
 from qkv.model.transformer import Transformer
 
 VOCAB, WIDTH = 60, 24
-GPT2 = Spec(VOCAB, WIDTH, decoder=Stack((Layer(
-    Heads(3, 3, 8, bias=True, out_bias=True), Dense(48, "gelu_tanh", bias=True), Norm("layer", "pre"), repeat=2,
-),), "past", final_norm=True), positions=Learned(), max_len=90)
+GPT2 = Spec(
+    VOCAB,
+    WIDTH,
+    decoder=Stack(
+        (
+            Layer(
+                Heads(3, 3, 8, bias=True, out_bias=True),
+                Dense(48, "gelu_tanh", bias=True),
+                Norm("layer", "pre"),
+                repeat=2,
+            ),
+        ),
+        "past",
+        final_norm=True,
+    ),
+    positions=Learned(),
+    max_len=90,
+)
 LLAMA = decoder_only(VOCAB, WIDTH, 2, Heads(4, 2, 6), Gated(40))
 QWEN = decoder_only(VOCAB, WIDTH, 2, Heads(4, 1, 8, qk_norm=True), Gated(40))
 
 
 def after_a_convolution(stack: Stack, width: int) -> Stack:
-    return replace(stack, layers=(replace(stack.layers[0], mixer=Convolution(width), repeat=1), *stack.layers))
+    return replace(
+        stack, layers=(replace(stack.layers[0], mixer=Convolution(width), repeat=1), *stack.layers)
+    )
 
 
 KNOWN = {
-    "gpt2's": GPT2, "llama's": LLAMA, "qwen's": QWEN,
+    "gpt2's": GPT2,
+    "llama's": LLAMA,
+    "qwen's": QWEN,
     "pairs side by side": replace(LLAMA, positions=Rotary(pairs="adjacent")),
     "after a convolution": replace(QWEN, decoder=after_a_convolution(QWEN.decoder, 4)),
     "gpt2's after a convolution": replace(GPT2, decoder=after_a_convolution(GPT2.decoder, 3)),
-    "half of each head turned": replace(QWEN, positions=Rotary(share=0.5, scaling=LinearScaling(2.0))),
-}  # fmt: skip
+    "half of each head turned": replace(
+        QWEN, positions=Rotary(share=0.5, scaling=LinearScaling(2.0))
+    ),
+}
 
 
 def drawn(seed: int) -> Spec:
     """A decoder of the common kind, every choice drawn."""
     pick = random.Random(seed)
     n_kv_heads, d_head = pick.choice([1, 2]), pick.choice([4, 8])
-    heads = Heads(n_kv_heads * pick.choice([1, 2, 3]), n_kv_heads, d_head, bias=pick.random() < 0.5, out_bias=pick.random() < 0.5,
-                  qk_norm=pick.random() < 0.5)
+    heads = Heads(
+        n_kv_heads * pick.choice([1, 2, 3]),
+        n_kv_heads,
+        d_head,
+        bias=pick.random() < 0.5,
+        out_bias=pick.random() < 0.5,
+        qk_norm=pick.random() < 0.5,
+    )
     activation = pick.choice(["relu", "relu2", "gelu", "gelu_tanh", "silu"])
-    wide = pick.choice([Dense(20, activation, bias=True), Dense(20, activation), Gated(20, activation), Gated(20, activation, bias=True)])
-    norm = Norm(pick.choice(["layer", "rms"]), pick.choice(["pre", "post"]), pick.choice([1e-5, 1e-2]))
-    positions = pick.choice([Learned(), Learned(first=2), Sinusoidal(), Sinusoidal("halves"), NoPositions(), Rotary(),
-                             Rotary(pairs="adjacent"), Rotary(share=0.5), Rotary(base=100.0, pairs="adjacent", share=0.5)])
-    stack = Stack((Layer(heads, wide, norm, repeat=2),), "past", final_norm=pick.random() < 0.5, embed_norm=pick.random() < 0.5)
+    wide = pick.choice(
+        [
+            Dense(20, activation, bias=True),
+            Dense(20, activation),
+            Gated(20, activation),
+            Gated(20, activation, bias=True),
+        ]
+    )
+    norm = Norm(
+        pick.choice(["layer", "rms"]), pick.choice(["pre", "post"]), pick.choice([1e-5, 1e-2])
+    )
+    positions = pick.choice(
+        [
+            Learned(),
+            Learned(first=2),
+            Sinusoidal(),
+            Sinusoidal("halves"),
+            NoPositions(),
+            Rotary(),
+            Rotary(pairs="adjacent"),
+            Rotary(share=0.5),
+            Rotary(base=100.0, pairs="adjacent", share=0.5),
+        ]
+    )
+    stack = Stack(
+        (Layer(heads, wide, norm, repeat=2),),
+        "past",
+        final_norm=pick.random() < 0.5,
+        embed_norm=pick.random() < 0.5,
+    )
     if pick.random() < 0.3:
         stack = after_a_convolution(stack, pick.choice([1, 2, 5]))
     head = LmHead(tied=pick.random() < 0.5, bias=pick.random() < 0.5)
-    return Spec(VOCAB, WIDTH, decoder=stack, positions=positions, head=head, scaled_embedding=pick.random() < 0.5, max_len=90)
+    return Spec(
+        VOCAB,
+        WIDTH,
+        decoder=stack,
+        positions=positions,
+        head=head,
+        scaled_embedding=pick.random() < 0.5,
+        max_len=90,
+    )
 
 
 def shaken(spec: Spec) -> Transformer:
@@ -141,7 +201,9 @@ def test_a_large_matrix_multiplies_one_row_and_many_alike(monkeypatch, bias):
     weight, added, x = torch.randn(50, 24), torch.randn(50) if bias else None, torch.randn(5, 24)
     run = packed_weights.product(weight, added)
     assert isinstance(run, packed_weights.LargeProduct)
-    expected = torch.nn.functional.linear(x.double(), weight.double(), None if added is None else added.double()).float()
+    expected = torch.nn.functional.linear(
+        x.double(), weight.double(), None if added is None else added.double()
+    ).float()
     for rows in (1, 5, 1, 3):
         torch.testing.assert_close(run(x[:rows]), expected[:rows], rtol=1e-5, atol=1e-5)
 
@@ -151,7 +213,12 @@ def test_other_decoders_are_refused():
     windowed = decoder_only(VOCAB, WIDTH, 1, Heads(2, 2, 8, window=4), Gated(8))
     twice = replace(LLAMA, decoder=after_a_convolution(after_a_convolution(LLAMA.decoder, 2), 2))
     unlike = after_a_convolution(LLAMA.decoder, 2)
-    unlike = replace(LLAMA, decoder=replace(unlike, layers=(replace(unlike.layers[0], norm=Norm("layer")), unlike.layers[1])))
+    unlike = replace(
+        LLAMA,
+        decoder=replace(
+            unlike, layers=(replace(unlike.layers[0], norm=Norm("layer")), unlike.layers[1])
+        ),
+    )
     for spec in (expert, windowed, twice, unlike):
         assert not supports(Transformer(spec))
     assert not supports(Transformer(LLAMA).double(), int8=True)
@@ -179,4 +246,6 @@ def test_an_id_beyond_the_vocabulary_is_an_error():
         for ids in ([[5, VOCAB]], [[-1]]):
             with pytest.raises(QkvError) as error:
                 stepper.prefill(ids)
-            assert str(error.value).startswith(f"ids: {ids[0][-1]} is out of range; this vocabulary ends at {VOCAB - 1}")
+            assert str(error.value).startswith(
+                f"ids: {ids[0][-1]} is out of range; this vocabulary ends at {VOCAB - 1}"
+            )

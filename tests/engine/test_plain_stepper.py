@@ -40,8 +40,10 @@ def test_rows_can_be_dropped_repeated_and_reordered():
     with torch.no_grad():
         stepper.prefill(PROMPTS)
         stepper.reorder([2, 0, 0])
-        same(stepper.step(torch.tensor([5, 6, 7])), [alone(model, ids) for ids in (
-            [*PROMPTS[2], 5], [*PROMPTS[0], 6], [*PROMPTS[0], 7])])
+        same(
+            stepper.step(torch.tensor([5, 6, 7])),
+            [alone(model, ids) for ids in ([*PROMPTS[2], 5], [*PROMPTS[0], 6], [*PROMPTS[0], 7])],
+        )
 
 
 def test_reading_again_forgets_what_was_read():

@@ -17,7 +17,9 @@ SMALL = {"layers": 2, "d_model": 32, "d_ff": 48, "dropout": 0.2}
 SHAPES = {
     "today's": dict(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
     "the paper's": dict(**SMALL, place="post", positions="sinusoidal"),
-    "gated, learned positions": dict(**SMALL, gated=True, activation="silu", positions="learned", max_len=90),
+    "gated, learned positions": dict(
+        **SMALL, gated=True, activation="silu", positions="learned", max_len=90
+    ),
     "gelu without positions": dict(**SMALL, activation="gelu", positions="none", tied=False),
     "gelu by tanh": dict(**SMALL, activation="gelu_tanh"),
 }
@@ -27,22 +29,55 @@ def grouped() -> Spec:
     heads = Heads(4, 2, 8)
     layer = Layer(heads, Gated(24), repeat=2)
     decoder = Stack((replace(layer, cross=Heads(4, 1, 8, bias=True)),), "past", final_norm=True)
-    return Spec(60, 32, Stack((layer,), final_norm=True), decoder, Rotary(share=0.5), LmHead(bias=True), max_len=90)
+    return Spec(
+        60,
+        32,
+        Stack((layer,), final_norm=True),
+        decoder,
+        Rotary(share=0.5),
+        LmHead(bias=True),
+        max_len=90,
+    )
 
 
-SPECS = {name: replace(preset("seq2seq", vocab_size=60, **shape), source_vocab_size=50) for name, shape in SHAPES.items()} | {
+SPECS = {
+    name: replace(preset("seq2seq", vocab_size=60, **shape), source_vocab_size=50)
+    for name, shape in SHAPES.items()
+} | {
     "grouped heads, a bias on the logits": grouped(),
-    "marian's": replace(marian(), vocab_size=60, d_model=32, **{
-        side: Stack((replace(stack.layers[0], mixer=Heads(2, 2, 16, bias=True, out_bias=True), repeat=2,
-                             cross=Heads(2, 2, 16) if side == "decoder" else None),), stack.sees)
-        for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))}),
+    "marian's": replace(
+        marian(),
+        vocab_size=60,
+        d_model=32,
+        **{
+            side: Stack(
+                (
+                    replace(
+                        stack.layers[0],
+                        mixer=Heads(2, 2, 16, bias=True, out_bias=True),
+                        repeat=2,
+                        cross=Heads(2, 2, 16) if side == "decoder" else None,
+                    ),
+                ),
+                stack.sees,
+            )
+            for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))
+        },
+    ),
 }
 
 
 def begin(model, source, real=None):
     """The plain and the packed stepper at the first token, and the logits of both."""
     plain, packed = PlainStepper(model), PackedStepper(model)
-    return plain, packed, *(stepper.prefill([[2]] * len(source), source_rows(source, real)) for stepper in (plain, packed))
+    return (
+        plain,
+        packed,
+        *(
+            stepper.prefill([[2]] * len(source), source_rows(source, real))
+            for stepper in (plain, packed)
+        ),
+    )
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -101,13 +136,19 @@ def test_a_target_may_begin_with_given_tokens(name, steps_by):
     model = Transformer(SPECS[name]).double().eval()
     sources, prompts = [[5, 6, 7], [8, 9]], [[2, 11, 12, 13], [2, 14]]
     with torch.inference_mode():
-        a, b = (stepper.prefill(prompts, sources) for stepper in (PlainStepper(model), PackedStepper(model)))
+        a, b = (
+            stepper.prefill(prompts, sources)
+            for stepper in (PlainStepper(model), PackedStepper(model))
+        )
         torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
 
 
 def test_float32_steps_agree_to_1e_5(steps_by):
     torch.manual_seed(0)
-    model, source = Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(), torch.randint(4, 50, (2, 6))
+    model, source = (
+        Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(),
+        torch.randint(4, 50, (2, 6)),
+    )
     with torch.inference_mode():
         plain, packed, a, b = begin(model, source)
         for _ in range(20):
@@ -159,6 +200,7 @@ def test_rotations_cleared_by_another_thread_are_computed_again():
             there = super().__contains__(key)
             self.clear()
             return there
+
     positions = PackedModel(Transformer(grouped()).eval()).decoder.positions
     expected = [positions.rotation(position) for position in (3, 70)]
     positions.rotations = Forgetful(positions.rotations)

@@ -57,10 +57,19 @@ def test_two_chinese_characters_look_different_so_they_are_no_boxes(tmp_path):
 def test_the_brightest_cell_is_the_largest_weight(tmp_path):
     weights = np.full((3, 4), 0.1)
     weights[2, 1] = 0.7
-    picture = pixels(attention_picture(weights, list("abc"), list("wxyz"), tmp_path / "max.png")).astype(int)
-    yellow = np.abs(picture - (253, 231, 37)).sum(-1) < 6            # the last colour of viridis
-    dark = np.abs(picture - picture[np.nonzero(yellow)[0][0] - 90, np.nonzero(yellow)[1][0] + 5]).sum(-1) < 6
-    rows, columns = np.nonzero(yellow[:, : int(picture.shape[1] * 0.8)])  # without the bar of colours
+    picture = pixels(
+        attention_picture(weights, list("abc"), list("wxyz"), tmp_path / "max.png")
+    ).astype(int)
+    yellow = np.abs(picture - (253, 231, 37)).sum(-1) < 6  # the last colour of viridis
+    dark = (
+        np.abs(picture - picture[np.nonzero(yellow)[0][0] - 90, np.nonzero(yellow)[1][0] + 5]).sum(
+            -1
+        )
+        < 6
+    )
+    rows, columns = np.nonzero(
+        yellow[:, : int(picture.shape[1] * 0.8)]
+    )  # without the bar of colours
     top, left = np.nonzero(dark)[0].min(), np.nonzero(dark)[1].min()
     cell = columns.max() - columns.min() + 1
     assert (round((rows.min() - top) / cell), round((columns.min() - left) / cell)) == (2, 1)
@@ -74,11 +83,18 @@ def test_every_head_gets_a_panel(tmp_path):
 
 def test_odd_tokens_are_drawn_as_they_are(tmp_path):
     odd = ["$x$", "_", "\n", "\t\x00", "</w>", "Ġthe", "▁的", "", "x" * 200, "�"]
-    assert pixels(attention_picture(looks(None, 10, 10), odd, odd, tmp_path / "odd.png", "$5 and $6")).shape[1] < 3000
+    assert (
+        pixels(
+            attention_picture(looks(None, 10, 10), odd, odd, tmp_path / "odd.png", "$5 and $6")
+        ).shape[1]
+        < 3000
+    )
 
 
 def test_weights_that_are_all_zero_are_still_a_picture(tmp_path):
-    assert pixels(attention_picture(np.zeros((2, 2)), ["a", "b"], ["c", "d"], tmp_path / "zero.png")).size
+    assert pixels(
+        attention_picture(np.zeros((2, 2)), ["a", "b"], ["c", "d"], tmp_path / "zero.png")
+    ).size
 
 
 def test_every_character_of_the_real_corpora_has_a_glyph(shared):
@@ -94,15 +110,21 @@ def test_a_font_that_is_not_there_draws_nothing():
 def test_a_character_that_no_font_has_is_named_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         attention_picture(np.ones((1, 1)), ["𓀀"], ["我"], tmp_path / "hieroglyph.png")
-    assert caplog.messages == ["picture: no font has 𓀀, they appear as boxes; "
-                               "install a font that has them, e.g. `apt-get install fonts-noto-cjk`"]
+    assert caplog.messages == [
+        "picture: no font has 𓀀, they appear as boxes; "
+        "install a font that has them, e.g. `apt-get install fonts-noto-cjk`"
+    ]
 
 
 def test_without_a_chinese_font_one_line_says_what_to_install(tmp_path):
-    program = ("import sys; sys.modules['zhplot'] = None\n"
-               "from qkv.evaluate import figures as p; p.EASTERN = ()\n"
-               f"p.attention_picture(p.np.ones((1, 2)), ['I'], ['我', '爱'], {str(tmp_path / 'x.png')!r})")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=60)
+    program = (
+        "import sys; sys.modules['zhplot'] = None\n"
+        "from qkv.evaluate import figures as p; p.EASTERN = ()\n"
+        f"p.attention_picture(p.np.ones((1, 2)), ['I'], ['我', '爱'], {str(tmp_path / 'x.png')!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=60
+    )
     line = "picture: no font has 我爱, they appear as boxes; run `pip install zhplot`\n"
     assert (done.returncode, done.stderr) == (0, line)
 
@@ -110,8 +132,10 @@ def test_without_a_chinese_font_one_line_says_what_to_install(tmp_path):
 def test_labels_that_do_not_fit_the_weights_are_refused(tmp_path):
     with pytest.raises(QkvError) as error:
         attention_picture(np.ones((2, 3, 4)), ["a"] * 3, ["b"] * 5, tmp_path / "x.png")
-    assert str(error.value) == ("attention picture: weights of shape (2, 3, 4) for 3 rows and 5 columns; "
-                                "weights are (heads, query, key), a label for each query and key")
+    assert str(error.value) == (
+        "attention picture: weights of shape (2, 3, 4) for 3 rows and 5 columns; "
+        "weights are (heads, query, key), a label for each query and key"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -119,5 +143,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(QkvError) as error:
         attention_picture(np.ones((1, 1)), ["a"], ["b"], tmp_path / "file" / "x.png")
-    assert str(error.value) == (f"{tmp_path / 'file' / 'x.png'}: cannot be written (File exists); "
-                                "check the folder and the free space")
+    assert str(error.value) == (
+        f"{tmp_path / 'file' / 'x.png'}: cannot be written (File exists); "
+        "check the folder and the free space"
+    )

@@ -17,7 +17,9 @@ from qkv.model.transformer import Transformer
 
 def pairs(n: int) -> tuple[list[list[int]], list[list[int]]]:
     drawn = random.Random(4)
-    rows = [[drawn.choices(range(3, 20), k=drawn.randint(0, 9)) for _ in range(n)] for _ in range(2)]
+    rows = [
+        [drawn.choices(range(3, 20), k=drawn.randint(0, 9)) for _ in range(n)] for _ in range(2)
+    ]
     return [[*row, 2] for row in rows[0]], [[1, *row, 2] for row in rows[1]]
 
 
@@ -33,8 +35,12 @@ def test_it_equals_cross_entropy_sentence_by_sentence(monkeypatch, budget):
     nats = 0.0
     with torch.no_grad():
         for source, target in zip(sources, targets, strict=True):
-            logits = model.logits(model.decode(torch.tensor([target[:-1]]), model.encode(torch.tensor([source]))))[0]
-            nats += float(torch.nn.functional.cross_entropy(logits, torch.tensor(target[1:]), reduction="sum"))
+            logits = model.logits(
+                model.decode(torch.tensor([target[:-1]]), model.encode(torch.tensor([source])))
+            )[0]
+            nats += float(
+                torch.nn.functional.cross_entropy(logits, torch.tensor(target[1:]), reduction="sum")
+            )
     assert ours.tokens == sum(len(target) - 1 for target in targets) and ours.left_out == 0
     assert ours.nats == pytest.approx(nats, abs=1e-8)
     assert ours.value == pytest.approx(math.exp(nats / ours.tokens))

@@ -12,8 +12,18 @@ import pytest
 from qkv.errors import QkvError
 from qkv.evaluate.scores import bleu_tokenizer, compare, guess_language, score
 
-MADE_ZH = ["我爱机器学习。", "今天天气真好！", "那只动物没有过马路，因为它太累了。", "他用GPU训练Transformer模型。"]
-MADE_EN = ["I love machine learning .", "The weather is nice today .", "It was too tired .", "He trains a model ."]
+MADE_ZH = [
+    "我爱机器学习。",
+    "今天天气真好！",
+    "那只动物没有过马路，因为它太累了。",
+    "他用GPU训练Transformer模型。",
+]
+MADE_EN = [
+    "I love machine learning .",
+    "The weather is nice today .",
+    "It was too tired .",
+    "He trains a model .",
+]
 
 
 def sacrebleu(folder: Path, references: list[str], *systems: list[str], options: list[str]) -> str:
@@ -21,28 +31,50 @@ def sacrebleu(folder: Path, references: list[str], *systems: list[str], options:
     paths = [folder / f"{number}.txt" for number in range(len(systems) + 1)]
     for path, lines in zip(paths, [references, *systems], strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", str(paths[0]), "-i", *map(str, paths[1:]), "-m", "bleu", "chrf"]
-    done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", check=True, timeout=60)
+    command = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(paths[0]),
+        "-i",
+        *map(str, paths[1:]),
+        "-m",
+        "bleu",
+        "chrf",
+    ]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, encoding="utf-8", check=True, timeout=60
+    )
     return done.stdout
 
 
 def worse(lines: list[str], every: int) -> list[str]:
     """Another system's outputs: each `every`-th line is that of its neighbour, a third of the rest ends early."""
-    return [lines[n - 1] if n % every == 0 else line[: len(line) * 2 // 3] if n % 3 == 0 else line
-            for n, line in enumerate(lines)]
+    return [
+        lines[n - 1] if n % every == 0 else line[: len(line) * 2 // 3] if n % 3 == 0 else line
+        for n, line in enumerate(lines)
+    ]
 
 
-@pytest.mark.parametrize("name, language, options", [
-    ("tatoeba_zh_en/valid.zh", "zh", ["-l", "en-zh"]),
-    ("tatoeba_zh_en/valid.zh", "zh-Hans", ["-l", "en-zh"]),
-    ("tatoeba_zh_en/valid.zh", "", ["-l", "en-zh"]),
-    ("tatoeba_zh_en/valid.en", "en", ["-l", "zh-en"]),
-    ("multi30k/val.de", "de", []),
-], ids=str)
-def test_what_is_printed_is_what_the_sacrebleu_command_prints_on_real_lines(shared, tmp_path, name, language, options):
+@pytest.mark.parametrize(
+    "name, language, options",
+    [
+        ("tatoeba_zh_en/valid.zh", "zh", ["-l", "en-zh"]),
+        ("tatoeba_zh_en/valid.zh", "zh-Hans", ["-l", "en-zh"]),
+        ("tatoeba_zh_en/valid.zh", "", ["-l", "en-zh"]),
+        ("tatoeba_zh_en/valid.en", "en", ["-l", "zh-en"]),
+        ("multi30k/val.de", "de", []),
+    ],
+    ids=str,
+)
+def test_what_is_printed_is_what_the_sacrebleu_command_prints_on_real_lines(
+    shared, tmp_path, name, language, options
+):
     references = (shared / name).read_text(encoding="utf-8").splitlines()[:300]
     ours = score(worse(references, 5), references, language)
-    assert f"{ours}\n" == sacrebleu(tmp_path, references, worse(references, 5), options=[*options, "-f", "text"])
+    assert f"{ours}\n" == sacrebleu(
+        tmp_path, references, worse(references, 5), options=[*options, "-f", "text"]
+    )
     assert 10 < ours.bleu < 95
 
 
@@ -54,11 +86,15 @@ def test_tokenised_files_are_scored_as_they_are(shared, tmp_path):
     assert f"{ours}\n" == sacrebleu(tmp_path, references, worse(references, 4), options=options)
 
 
-@pytest.mark.parametrize("references, language, tok", [(MADE_ZH, "zh-CN", "zh"), (MADE_EN, "en", "13a")])
+@pytest.mark.parametrize(
+    "references, language, tok", [(MADE_ZH, "zh-CN", "zh"), (MADE_EN, "en", "13a")]
+)
 def test_scores_and_signatures_equal_the_command_lines_json(tmp_path, references, language, tok):
     outputs = worse(references, 3)
     ours = score(outputs, references, language)
-    theirs = json.loads(sacrebleu(tmp_path, references, outputs, options=["--tokenize", tok, "-w", "12"]))
+    theirs = json.loads(
+        sacrebleu(tmp_path, references, outputs, options=["--tokenize", tok, "-w", "12"])
+    )
     assert [round(ours.bleu, 12), round(ours.chrf, 12)] == [entry["score"] for entry in theirs]
     assert [ours.bleu_signature, ours.chrf_signature] == [entry["signature"] for entry in theirs]
 
@@ -66,7 +102,9 @@ def test_scores_and_signatures_equal_the_command_lines_json(tmp_path, references
 def test_signatures_have_the_known_form():
     signature = score(["a"], ["a"], "zh_TW").bleu_signature
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:")
-    assert score(["a"], ["a"]).chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    assert score(["a"], ["a"]).chrf_signature.startswith(
+        "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    )
 
 
 def test_exact_match_is_the_share_of_equal_lines():
@@ -84,7 +122,9 @@ def test_a_comparison_says_what_the_command_lines_paired_bootstrap_says(tmp_path
     theirs = re.findall(rf"{number} \({number} ± {number}\)|p = {number}", printed)
     cells = [cell.rstrip("*") for row in ours.rows()[1:] for cell in row[1:3]]
     assert cells == theirs and len(cells) == 6
-    assert all(0.0015 < p < 1 for p in (ours.p_bleu, ours.p_chrf)), "the p-values should say something"
+    assert all(0.0015 < p < 1 for p in (ours.p_bleu, ours.p_chrf)), (
+        "the p-values should say something"
+    )
     assert "bs:1000|seed:12345|" in ours.signatures[0]
 
 
@@ -103,9 +143,22 @@ def test_a_system_does_not_differ_from_itself():
     assert (ours.p_bleu, ours.p_chrf) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("language, tokenizer", [
-    ("zh", "zh"), ("zh-Hans", "zh"), ("zh-CN", "zh"), ("zh_TW", "zh"), ("ZH", "zh"), ("zho-CN", "zh"), ("cmn", "zh"),
-    ("en", "13a"), ("de-DE", "13a"), ("", "13a"), ("zhuang", "13a")])
+@pytest.mark.parametrize(
+    "language, tokenizer",
+    [
+        ("zh", "zh"),
+        ("zh-Hans", "zh"),
+        ("zh-CN", "zh"),
+        ("zh_TW", "zh"),
+        ("ZH", "zh"),
+        ("zho-CN", "zh"),
+        ("cmn", "zh"),
+        ("en", "13a"),
+        ("de-DE", "13a"),
+        ("", "13a"),
+        ("zhuang", "13a"),
+    ],
+)
 def test_the_tokenizer_follows_the_language(language, tokenizer):
     assert bleu_tokenizer(language) == tokenizer
 
@@ -113,13 +166,26 @@ def test_the_tokenizer_follows_the_language(language, tokenizer):
 @pytest.mark.parametrize("language", ["ja", "jpn", "ko", "ko-KR"])
 def test_japanese_and_korean_are_scored_with_or_without_mecab(language):
     assert bleu_tokenizer(language) in ("char", f"{language[:2]}-mecab")
-    assert score(["今日はいい天気です。"], ["今日はいい天気です。"], language).bleu == pytest.approx(100)
+    assert score(
+        ["今日はいい天気です。"], ["今日はいい天気です。"], language
+    ).bleu == pytest.approx(100)
 
 
-@pytest.mark.parametrize("text, language", [
-    ("我爱机器学习", "zh"), ("我用GPU和PyTorch训练Transformer", "zh"), ("機器學習很有趣", "zh"),
-    ("機械学習は面白いです", "ja"), ("기계 학습은 재미있다", "ko"),
-    ("machine learning", ""), ("The word 爱 means love", ""), ("Größe, élève", ""), ("", ""), ("123 456", "")])
+@pytest.mark.parametrize(
+    "text, language",
+    [
+        ("我爱机器学习", "zh"),
+        ("我用GPU和PyTorch训练Transformer", "zh"),
+        ("機器學習很有趣", "zh"),
+        ("機械学習は面白いです", "ja"),
+        ("기계 학습은 재미있다", "ko"),
+        ("machine learning", ""),
+        ("The word 爱 means love", ""),
+        ("Größe, élève", ""),
+        ("", ""),
+        ("123 456", ""),
+    ],
+)
 def test_the_language_is_guessed_from_the_characters(text, language):
     assert guess_language([text]) == language
 
@@ -127,7 +193,10 @@ def test_the_language_is_guessed_from_the_characters(text, language):
 def test_different_lengths_are_refused_with_both_counts():
     with pytest.raises(QkvError) as error:
         score(["a"] * 1200, ["b"])
-    assert str(error.value) == "scores: 1,200 outputs for 1 references; each output needs the reference of its line"
+    assert (
+        str(error.value)
+        == "scores: 1,200 outputs for 1 references; each output needs the reference of its line"
+    )
 
 
 def test_nothing_to_score_is_refused():
@@ -146,4 +215,6 @@ def test_an_unknown_tokenizer_is_refused_with_a_near_miss():
 def test_a_tokenizer_without_its_package_is_refused_in_one_line():
     with pytest.raises(QkvError) as error:
         score(["猫"], ["猫"], tokenize="ja-mecab")
-    assert str(error.value).startswith("--tokenize: sacrebleu cannot use 'ja-mecab' here; ") and "\n" not in str(error.value)
+    assert str(error.value).startswith(
+        "--tokenize: sacrebleu cannot use 'ja-mecab' here; "
+    ) and "\n" not in str(error.value)

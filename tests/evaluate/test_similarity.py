@@ -9,10 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from qkv.evaluate.similarity import alignment, cosines, nearest, pearson, retrieval, spearman, uniformity
+from qkv.evaluate.similarity import (
+    alignment,
+    cosines,
+    nearest,
+    pearson,
+    retrieval,
+    spearman,
+    uniformity,
+)
 
 DRAWN = np.random.default_rng(0)
-NUMBERS = st.lists(st.tuples(st.integers(-5, 5), st.floats(-9, 9).map(lambda x: round(x, 1))), min_size=3, max_size=40)
+NUMBERS = st.lists(
+    st.tuples(st.integers(-5, 5), st.floats(-9, 9).map(lambda x: round(x, 1))),
+    min_size=3,
+    max_size=40,
+)
 
 
 @given(NUMBERS)
@@ -31,7 +43,9 @@ def test_partners_are_found_as_counted_one_by_one():
     cosine = [[x @ y / math.sqrt((x @ x) * (y @ y)) for y in b] for x in a]
     places = [1 + sum(other > row[i] for other in row) for i, row in enumerate(cosine)]
     found = retrieval(a, b)
-    assert found.at == pytest.approx({k: sum(place <= k for place in places) / 60 for k in (1, 5, 10)})
+    assert found.at == pytest.approx(
+        {k: sum(place <= k for place in places) / 60 for k in (1, 5, 10)}
+    )
     assert found.mrr == pytest.approx(sum(1 / place for place in places) / 60) and found.n == 60
 
 
@@ -58,15 +72,23 @@ def test_the_nearest_are_those_of_a_full_sort(rows, monkeypatch):
     which, scores = nearest(vectors, queries, 9)
     for query, found, said in zip(queries, which, scores, strict=True):
         order = sorted(range(200), key=lambda row: (-float(vectors[row] @ query), row))
-        assert found.tolist() == order[:9] and said == pytest.approx(vectors[order[:9]] @ query, abs=1e-5)
+        assert found.tolist() == order[:9] and said == pytest.approx(
+            vectors[order[:9]] @ query, abs=1e-5
+        )
     assert nearest(vectors[:2], queries, 9)[0].shape == (3, 2)
 
 
 def test_alignment_and_uniformity_are_their_formulas():
     a, b = DRAWN.normal(size=(20, 5)), DRAWN.normal(size=(20, 5))
     one, two = ([x / math.dist(x, [0] * 5) for x in some] for some in (a, b))
-    assert alignment(a, b) == pytest.approx(sum(math.dist(x, y) ** 2 for x, y in zip(one, two, strict=True)) / 20)
+    assert alignment(a, b) == pytest.approx(
+        sum(math.dist(x, y) ** 2 for x, y in zip(one, two, strict=True)) / 20
+    )
     pairs = [math.exp(-2 * math.dist(x, y) ** 2) for x, y in combinations(one, 2)]
     assert uniformity(a) == pytest.approx(math.log(sum(pairs) / len(pairs)))
-    assert uniformity(np.ones((9, 4))) == pytest.approx(0.0, abs=1e-12) and math.isnan(uniformity(a[:1]))
-    assert cosines(a, 3 * a) == pytest.approx(np.ones(20)) and alignment(a, 5 * a) == pytest.approx(0.0)
+    assert uniformity(np.ones((9, 4))) == pytest.approx(0.0, abs=1e-12) and math.isnan(
+        uniformity(a[:1])
+    )
+    assert cosines(a, 3 * a) == pytest.approx(np.ones(20)) and alignment(a, 5 * a) == pytest.approx(
+        0.0
+    )

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import QkvError
-from qkv.evaluate.text_perplexity import TextPerplexity, documents_perplexity, text_perplexity, windows
+from qkv.evaluate.text_perplexity import (
+    TextPerplexity,
+    documents_perplexity,
+    text_perplexity,
+    windows,
+)
 from qkv.model.presets import decoder_only
 from qkv.model.spec import Gated, Heads
 from qkv.model.transformer import Transformer
@@ -35,7 +40,11 @@ def token_by_token(model, ids, context, stride, first):
     nats = 0.0
     for place in range(1, len(text)):
         # Windows end after context, context + stride, ... predictions, the last one after all.
-        end = context if place <= context else context + stride * math.ceil((place - context) / stride)
+        end = (
+            context
+            if place <= context
+            else context + stride * math.ceil((place - context) / stride)
+        )
         begin = max(0, min(end, len(text) - 1) - context)
         logits = model.logits(model.decode(torch.tensor([text[begin:place]])))[0, -1]
         nats += float(F.cross_entropy(logits, torch.tensor(text[place])))
@@ -43,8 +52,13 @@ def token_by_token(model, ids, context, stride, first):
 
 
 @pytest.mark.parametrize("first", [None, 3])
-@pytest.mark.parametrize(("length", "context", "stride"), [(30, 8, 4), (30, 8, 1), (30, 8, 8), (29, 7, 5), (5, 8, 4), (1, 4, 2)])
-def test_the_sum_is_that_of_predicting_one_token_after_the_other(model, length, context, stride, first):
+@pytest.mark.parametrize(
+    ("length", "context", "stride"),
+    [(30, 8, 4), (30, 8, 1), (30, 8, 8), (29, 7, 5), (5, 8, 4), (1, 4, 2)],
+)
+def test_the_sum_is_that_of_predicting_one_token_after_the_other(
+    model, length, context, stride, first
+):
     ids = random_text(length)
     found = text_perplexity(model, ids, 30, context, stride, first)
     assert found.tokens == length - (first is None)
@@ -55,23 +69,35 @@ def test_a_long_text_in_many_batches_is_the_same_sum(model, monkeypatch):
     ids = random_text(200, seed=1)
     whole = text_perplexity(model, ids, 200, 16, 8, first=0)
     monkeypatch.setattr("qkv.evaluate.text_perplexity.BATCH_TOKENS", 32)
-    assert text_perplexity(model, ids, 200, 16, 8, first=0).nats == pytest.approx(whole.nats, rel=1e-12)
+    assert text_perplexity(model, ids, 200, 16, 8, first=0).nats == pytest.approx(
+        whole.nats, rel=1e-12
+    )
 
 
 @given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 40))
 def test_every_token_is_scored_once_and_sees_enough(n, context, stride):
     stride = min(stride, context)
-    scored = [place for one in windows(n, context, stride) for place in range(one.start + one.length - one.scored, one.start + one.length)]
+    scored = [
+        place
+        for one in windows(n, context, stride)
+        for place in range(one.start + one.length - one.scored, one.start + one.length)
+    ]
     assert scored == list(range(n))
     for one in windows(n, context, stride)[1:]:
         assert one.length == context and one.scored <= stride
 
 
 def test_bits_per_byte_do_not_depend_on_how_the_text_was_cut_into_tokens():
-    assert TextPerplexity(nats=8 * math.log(2), tokens=4, bytes=8).bits_per_byte == pytest.approx(1.0)
-    assert TextPerplexity(nats=8 * math.log(2), tokens=2, bytes=8).bits_per_byte == pytest.approx(1.0)
+    assert TextPerplexity(nats=8 * math.log(2), tokens=4, bytes=8).bits_per_byte == pytest.approx(
+        1.0
+    )
+    assert TextPerplexity(nats=8 * math.log(2), tokens=2, bytes=8).bits_per_byte == pytest.approx(
+        1.0
+    )
     assert TextPerplexity(nats=8 * math.log(2), tokens=4, bytes=8).value == pytest.approx(4.0)
-    assert math.isnan(TextPerplexity(0.0, 0, 0).nats_per_token) and math.isnan(TextPerplexity(0.0, 0, 0).bits_per_byte)
+    assert math.isnan(TextPerplexity(0.0, 0, 0).nats_per_token) and math.isnan(
+        TextPerplexity(0.0, 0, 0).bits_per_byte
+    )
 
 
 def test_the_model_is_left_as_it_was_found(model):
@@ -81,9 +107,13 @@ def test_the_model_is_left_as_it_was_found(model):
     model.eval()
 
 
-@pytest.mark.parametrize("measure", [
-    lambda model: text_perplexity(model, np.array([VOCAB, 3]), 2, 8, first=0),
-    lambda model: documents_perplexity(model, np.array([VOCAB, 3, 0]), 2, 8, eos=0)])
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda model: text_perplexity(model, np.array([VOCAB, 3]), 2, 8, first=0),
+        lambda model: documents_perplexity(model, np.array([VOCAB, 3, 0]), 2, 8, eos=0),
+    ],
+)
 def test_a_model_in_training_is_in_training_again_after_an_error(measure):
     model = Transformer(decoder_only(VOCAB, 16, 1, Heads(2, 2, 8), Gated(24))).train()
     with pytest.raises(QkvError, match="out of range"):

@@ -37,7 +37,9 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path, headless=True, args=["--no-sandbox"]
+        )
         yield browser
         browser.close()
 
@@ -68,7 +70,14 @@ class Tab:
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
 
     def open(self, address: str) -> Any:
         """The page, once its first view stands."""
@@ -81,7 +90,12 @@ class Tab:
 
     def left_loopback(self) -> list[str]:
         """Requests that went to another machine."""
-        return [url for url in self.requests if urlparse(url).scheme in ("http", "https", "ws", "wss") and urlparse(url).hostname != "127.0.0.1"]
+        return [
+            url
+            for url in self.requests
+            if urlparse(url).scheme in ("http", "https", "ws", "wss")
+            and urlparse(url).hostname != "127.0.0.1"
+        ]
 
 
 @contextmanager

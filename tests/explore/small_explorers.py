@@ -14,7 +14,13 @@ from qkv.model.transformer import Transformer
 from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
 
-LINES = ["今天天气真好", "机器学习很有趣", "i love machine learning", "the weather is lower today", "<b>bold</b> & 😀"]
+LINES = [
+    "今天天气真好",
+    "机器学习很有趣",
+    "i love machine learning",
+    "the weather is lower today",
+    "<b>bold</b> & 😀",
+]
 TEXT = "今天 lower 😀"
 
 
@@ -30,7 +36,12 @@ def specs(vocab: int) -> dict[str, Spec]:
         "translator": replace(encoder_decoder(vocab, 16, 2, 4, 24, 0.0), max_len=64),
         "generator": replace(decoder_only(vocab, 16, 2, heads, Gated(24)), max_len=64),
         "embedder": replace(bert, max_len=64),
-        "experts": replace(decoder_only(vocab, 16, 2, replace(heads, qk_norm=True), Experts(4, 2, Gated(8), shared=Gated(8))), max_len=64),
+        "experts": replace(
+            decoder_only(
+                vocab, 16, 2, replace(heads, qk_norm=True), Experts(4, 2, Gated(8), shared=Gated(8))
+            ),
+            max_len=64,
+        ),
         "latent": replace(decoder_only(vocab, 16, 2, Latent(2, 6, 4, 4, 5), Gated(24)), max_len=64),
     }
 
@@ -47,7 +58,9 @@ def build(spec: Spec, seed: int = 3) -> Transformer:
 
 def explorer_of(spec: Spec, tokens: Tokenizer, **stored: Any) -> Explorer:
     model = build(spec)
-    return Explorer(Subject(LoadedModel(model, {"tokenizer": tokens}, metadata_of(model), **stored), "small"))
+    return Explorer(
+        Subject(LoadedModel(model, {"tokenizer": tokens}, metadata_of(model), **stored), "small")
+    )
 
 
 def small(family: str, max_len: int = 64, **stored: Any) -> Explorer:

@@ -20,13 +20,19 @@ def logits_of(model, story):
     ids = {side: torch.tensor([sides[side]["ids"]]) for side in sides}
     with torch.no_grad():
         memory = model.encode(ids["source"]) if "source" in ids else None
-        return (model.logits(model.decode(ids["target"], memory)) if "target" in ids else memory.states)[0]
+        return (
+            model.logits(model.decode(ids["target"], memory)) if "target" in ids else memory.states
+        )[0]
 
 
 def trace_of(model):
     modules = dict(model.named_modules())
     hooks = [path for path, one in modules.items() if one._forward_hooks or one._forward_pre_hooks]
-    return hooks, {path: id(one) for path, one in modules.items()}, {n: w.sum().item() for n, w in model.state_dict().items()}
+    return (
+        hooks,
+        {path: id(one) for path, one in modules.items()},
+        {n: w.sum().item() for n, w in model.state_dict().items()},
+    )
 
 
 def without_head(model, path, head, width):
@@ -37,8 +43,14 @@ def without_head(model, path, head, width):
     return other
 
 
-HEADS = [("translator", "encoder", 1, "attn", 4), ("translator", "decoder", 0, "attn", 4), ("translator", "decoder", 1, "cross", 4),
-         ("generator", "decoder", 0, "attn", 4), ("experts", "decoder", 1, "attn", 4), ("latent", "decoder", 0, "attn", 5)]
+HEADS = [
+    ("translator", "encoder", 1, "attn", 4),
+    ("translator", "decoder", 0, "attn", 4),
+    ("translator", "decoder", 1, "cross", 4),
+    ("generator", "decoder", 0, "attn", 4),
+    ("experts", "decoder", 1, "attn", 4),
+    ("latent", "decoder", 0, "attn", 5),
+]
 
 
 @pytest.mark.parametrize(("family", "stack", "layer", "part", "width"), HEADS)
@@ -47,27 +59,45 @@ def test_a_head_switched_off_is_its_columns_of_o_proj_zeroed(family, stack, laye
     story, model = explorer.open(TEXT), explorer.subject.model
     for head in range(2 if family == "latent" else 4):
         edit = f"head:{stack}.{layer}.{part}.{head}"
-        theirs = logits_of(without_head(model, f"{stack}.layers.{layer}.{part}.branch", head, width), story)
+        theirs = logits_of(
+            without_head(model, f"{stack}.layers.{layer}.{part}.branch", head, width), story
+        )
         place = len(theirs) - 1
         ours = explorer.answer(f"pass/{story['id']}/logits/{place}", {"edits": edit})
         torch.testing.assert_close(ours, theirs[place], rtol=0, atol=1e-10)
-        assert not torch.allclose(ours, explorer.answer(f"pass/{story['id']}/logits/{place}"), atol=1e-6)
+        assert not torch.allclose(
+            ours, explorer.answer(f"pass/{story['id']}/logits/{place}"), atol=1e-6
+        )
 
 
 def test_several_heads_off_are_all_their_columns_zeroed():
     explorer = small("generator")
     story, model = explorer.open(TEXT), explorer.subject.model
-    other = without_head(without_head(model, "decoder.layers.0.attn.branch", 1, 4), "decoder.layers.0.attn.branch", 3, 4)
-    ours = explorer.answer(f"pass/{story['id']}/logits/2", {"edits": "head:decoder.0.attn.1,head:decoder.0.attn.3"})
+    other = without_head(
+        without_head(model, "decoder.layers.0.attn.branch", 1, 4),
+        "decoder.layers.0.attn.branch",
+        3,
+        4,
+    )
+    ours = explorer.answer(
+        f"pass/{story['id']}/logits/2", {"edits": "head:decoder.0.attn.1,head:decoder.0.attn.3"}
+    )
     torch.testing.assert_close(ours, logits_of(other, story)[2], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("family", "edit", "zeroed"), [
-    ("generator", "layer:decoder.1", ["attn.branch.o_proj", "ffn.branch.down_proj"]),
-    ("generator", "layer:decoder.1.ffn", ["ffn.branch.down_proj"]),
-    ("translator", "layer:decoder.1", ["attn.branch.o_proj", "cross.branch.o_proj", "ffn.branch.down_proj"]),
-    ("translator", "layer:decoder.1.cross", ["cross.branch.o_proj"]),
-])
+@pytest.mark.parametrize(
+    ("family", "edit", "zeroed"),
+    [
+        ("generator", "layer:decoder.1", ["attn.branch.o_proj", "ffn.branch.down_proj"]),
+        ("generator", "layer:decoder.1.ffn", ["ffn.branch.down_proj"]),
+        (
+            "translator",
+            "layer:decoder.1",
+            ["attn.branch.o_proj", "cross.branch.o_proj", "ffn.branch.down_proj"],
+        ),
+        ("translator", "layer:decoder.1.cross", ["cross.branch.o_proj"]),
+    ],
+)
 def test_a_layer_switched_off_adds_nothing(family, edit, zeroed):
     explorer = small(family)
     story, other = explorer.open(TEXT), copy.deepcopy(explorer.subject.model)
@@ -109,9 +139,24 @@ def test_the_translation_is_said_anew_without_a_head():
             ids = torch.tensor([story["sides"]["source"]["ids"]])
             t = subject.tokenizers["target"]
             limit = min(2 * ids.shape[1] + 20, 64)
-            theirs = subject.text_of(greedy(other, ids, None, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id, max_len=limit)[0])
-            change = explorer.answer(f"pass/{story['id']}/change", {"edits": f"head:decoder.{layer}.cross.{head}"})
-            assert change["after"]["said"] == theirs and change["before"]["said"] == story["said"]["text"]
+            theirs = subject.text_of(
+                greedy(
+                    other,
+                    ids,
+                    None,
+                    bos_id=t.bos_id,
+                    eos_id=t.eos_id,
+                    pad_id=t.pad_id,
+                    max_len=limit,
+                )[0]
+            )
+            change = explorer.answer(
+                f"pass/{story['id']}/change", {"edits": f"head:decoder.{layer}.cross.{head}"}
+            )
+            assert (
+                change["after"]["said"] == theirs
+                and change["before"]["said"] == story["said"]["text"]
+            )
             seen.add(theirs)
     assert len(seen) > 1
 
@@ -122,7 +167,9 @@ def test_a_change_compares_the_same_places():
     change = explorer.answer(f"pass/{story['id']}/change", {"edits": "layer:decoder.0"})
     after = explorer.open(TEXT, ["layer:decoder.0"])
     assert len(change["before"]["positions"]) == len(story["sides"]["target"]["ids"])
-    for place, (before, now) in enumerate(zip(change["before"]["positions"], change["after"]["positions"], strict=True)):
+    for place, (before, now) in enumerate(
+        zip(change["before"]["positions"], change["after"]["positions"], strict=True)
+    ):
         for one, id in ((before, story["id"]), (now, after["id"])):
             tops = explorer.answer(f"pass/{id}/top/{place}", {"k": "5"})["tokens"]
             assert [t["id"] for t in one["top"]] == [t["id"] for t in tops]
@@ -134,13 +181,23 @@ def test_an_embedders_change_is_how_far_its_vectors_turn():
     story = explorer.open(TEXT)
     other = without_head(explorer.subject.model, "encoder.layers.0.attn.branch", 1, 4)
     before, after = logits_of(explorer.subject.model, story), logits_of(other, story)
-    vector = explorer.answer(f"pass/{story['id']}/change", {"edits": "head:encoder.0.attn.1"})["vector"]
+    vector = explorer.answer(f"pass/{story['id']}/change", {"edits": "head:encoder.0.attn.1"})[
+        "vector"
+    ]
     cosine = torch.nn.functional.cosine_similarity
-    assert vector["cosine"] == pytest.approx(float(cosine(before.mean(0), after.mean(0), dim=0)), abs=1e-9)
+    assert vector["cosine"] == pytest.approx(
+        float(cosine(before.mean(0), after.mean(0), dim=0)), abs=1e-9
+    )
     assert vector["tokens"] == pytest.approx(cosine(before, after, dim=1).tolist(), abs=1e-9)
 
 
-EVERYTHING = ["head:encoder.0.attn.1", "head:decoder.1.cross.2", "layer:decoder.0", "positions:encoder", "positions:decoder"]
+EVERYTHING = [
+    "head:encoder.0.attn.1",
+    "head:decoder.1.cross.2",
+    "layer:decoder.0",
+    "positions:encoder",
+    "positions:decoder",
+]
 
 
 def test_nothing_is_left_behind():
@@ -177,12 +234,35 @@ def test_an_edited_pass_can_be_looked_at_like_any_other():
     assert story["edits"] == ["head:decoder.0.attn.2", "layer:decoder.1.ffn"]
 
 
-@pytest.mark.parametrize("edit", [
-    "head:decoder.0.attn.4", "head:decoder.2.attn.0", "head:encoder.0.attn.0", "head:decoder.0.ffn.0", "head:decoder.0.cross.0",
-    "layer:decoder.9", "layer:decoder.0.norm", "layer:embed.0", "positions:encoder", "positions:", "swap:source.-1.3",
-    "swap:target.0.99999999999", "swap:target.x.1", "head:decoder.0.attn.٣", "", ":", "head", "<b>", "head:decoder.0.attn.0.0",
-])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "head:decoder.0.attn.4",
+        "head:decoder.2.attn.0",
+        "head:encoder.0.attn.0",
+        "head:decoder.0.ffn.0",
+        "head:decoder.0.cross.0",
+        "layer:decoder.9",
+        "layer:decoder.0.norm",
+        "layer:embed.0",
+        "positions:encoder",
+        "positions:",
+        "swap:source.-1.3",
+        "swap:target.0.99999999999",
+        "swap:target.x.1",
+        "head:decoder.0.attn.٣",
+        "",
+        ":",
+        "head",
+        "<b>",
+        "head:decoder.0.attn.0.0",
+    ],
+)
 def test_what_the_model_does_not_have_is_refused_in_one_sentence(edit):
     with pytest.raises(Problem) as problem:
         small("generator").open(TEXT, [edit])
-    assert problem.value.status == 422 and problem.value.en.endswith(".") and problem.value.zh.endswith("。")
+    assert (
+        problem.value.status == 422
+        and problem.value.en.endswith(".")
+        and problem.value.zh.endswith("。")
+    )

@@ -38,8 +38,13 @@ def test_the_top_tokens_are_the_largest_probabilities():
         for one in top["tokens"]:
             assert one["p"] == pytest.approx(float(chances[one["id"]]), abs=1e-6)
             assert one["logit"] == pytest.approx(float(logits[one["id"]]), abs=1e-5)
-            assert one["token"] == explorer.subject.tokenizers["target"].tokens_for_people([one["id"]])[0]
-        torch.testing.assert_close(explorer.answer(f"{this}/logits/{place}"), logits, rtol=0, atol=1e-10)
+            assert (
+                one["token"]
+                == explorer.subject.tokenizers["target"].tokens_for_people([one["id"]])[0]
+            )
+        torch.testing.assert_close(
+            explorer.answer(f"{this}/logits/{place}"), logits, rtol=0, atol=1e-10
+        )
         predicted = story["sides"]["target"]
         assert predicted["predicted_ids"][place] == top["tokens"][0]["id"]
         assert predicted["predicted_p"][place] == pytest.approx(top["tokens"][0]["p"], abs=1e-6)
@@ -49,16 +54,23 @@ def test_the_lens_sends_each_layers_stream_through_the_last_norm_and_the_head():
     explorer, story, this = opened("generator")
     model, place = explorer.subject.model, 2
     streams = []
-    hooks = [layer.register_forward_pre_hook(lambda module, given: streams.append(given[0])) for layer in model.decoder.layers]
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, given: streams.append(given[0]))
+        for layer in model.decoder.layers
+    ]
     last = next_logits(explorer, story["sides"]["target"]["ids"][: place + 1])
     for hook in hooks:
         hook.remove()
     lens = explorer.answer(f"{this}/lens/{place}", {"k": "3"})["layers"]
     assert [layer["name"] for layer in lens] == ["embedding", "decoder.0", "decoder.1"]
-    for layer, logits in zip(lens, [model.logits(model.decoder.norm(x))[0, place] for x in streams] + [last], strict=True):
+    for layer, logits in zip(
+        lens, [model.logits(model.decoder.norm(x))[0, place] for x in streams] + [last], strict=True
+    ):
         best = logits.softmax(-1).topk(3)
         assert [one["id"] for one in layer["tokens"]] == best.indices.tolist()
-        assert [one["p"] for one in layer["tokens"]] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [one["p"] for one in layer["tokens"]] == pytest.approx(
+            best.values.tolist(), abs=1e-6
+        )
 
 
 def test_a_continuation_is_the_likeliest_token_again_and_again():
@@ -75,7 +87,15 @@ def test_a_continuation_is_the_likeliest_token_again_and_again():
 def test_a_translation_is_that_of_greedy_search():
     explorer, story, this = opened("translator", "机器学习很有趣")
     t, ids = explorer.subject.tokenizers["target"], torch.tensor([story["sides"]["source"]["ids"]])
-    theirs = greedy(explorer.subject.model, ids, None, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id, max_len=2 * ids.shape[1] + 20)[0]
+    theirs = greedy(
+        explorer.subject.model,
+        ids,
+        None,
+        bos_id=t.bos_id,
+        eos_id=t.eos_id,
+        pad_id=t.pad_id,
+        max_len=2 * ids.shape[1] + 20,
+    )[0]
     assert explorer.answer(f"{this}/say")["ids"] == theirs
     assert story["said"]["text"] == t.decode(theirs)
 
@@ -90,7 +110,10 @@ def test_what_is_said_is_its_text_and_bytes_that_make_no_character_are_named():
     assert subject.text_of([*whole, *half, t.eos_id]) == "i love 学习<E9><BE>"
 
 
-@pytest.mark.parametrize(("family", "size", "alpha"), [("translator", 4, 0.6), ("translator", 1, 0.0), ("generator", 3, 1.0)])
+@pytest.mark.parametrize(
+    ("family", "size", "alpha"),
+    [("translator", 4, 0.6), ("translator", 1, 0.0), ("generator", 3, 1.0)],
+)
 def test_the_beam_tree_is_the_textbooks_search(family, size, alpha):
     explorer, story, this = opened(family, "机器")
     t = explorer.subject.tokenizers["target"]
@@ -101,17 +124,26 @@ def test_the_beam_tree_is_the_textbooks_search(family, size, alpha):
         logits = next_logits(explorer, [*begun, *ids], source).clone()
         logits[[t.bos_id, t.pad_id]] = -math.inf
         return logits.log_softmax(-1).tolist()
+
     deep = 2 * len(source) + 20 if source else 12
     theirs = beam_search(log_probs, t.eos_id, deep, size, alpha)
     tree = explorer.answer(f"{this}/beam", {"size": str(size), "alpha": str(alpha)})
     nodes = tree["nodes"]
-    assert [one["log_prob"] for one in tree["hypotheses"]] == pytest.approx([one.log_prob for one in theirs], abs=1e-8)
+    assert [one["log_prob"] for one in tree["hypotheses"]] == pytest.approx(
+        [one.log_prob for one in theirs], abs=1e-8
+    )
     for ours, one in zip(tree["hypotheses"], theirs, strict=True):
-        assert ours["text"] == explorer.subject.text_of(one.ids) and nodes[ours["node"]]["depth"] == len(one.ids)
-        assert ours["score"] == pytest.approx(one.log_prob / ((5 + len(one.ids)) / 6) ** alpha, abs=1e-8)
+        assert ours["text"] == explorer.subject.text_of(one.ids) and nodes[ours["node"]][
+            "depth"
+        ] == len(one.ids)
+        assert ours["score"] == pytest.approx(
+            one.log_prob / ((5 + len(one.ids)) / 6) ** alpha, abs=1e-8
+        )
     for node in nodes[1:]:
         above = nodes[node["parent"]]
-        assert node["depth"] == above["depth"] + 1 and node["log_prob"] == pytest.approx(above["log_prob"] + node["gain"])
+        assert node["depth"] == above["depth"] + 1 and node["log_prob"] == pytest.approx(
+            above["log_prob"] + node["gain"]
+        )
         assert above["state"] == "live"
     way = [node for node in nodes if node["wins"]]
     assert [node["depth"] for node in way] == list(range(len(theirs[0].ids) + 1))
@@ -126,8 +158,13 @@ def test_waves_are_those_the_model_adds_or_turns_by():
     angles = torch.outer(torch.arange(64).double(), frequencies(4))
     np.testing.assert_allclose(turned.answer("waves/numbers"), angles.cos(), atol=1e-6)
     learned = small("embedder")
-    assert torch.equal(learned.answer("waves/numbers"), learned.subject.model.encoder.positions.weight)
-    assert learned.answer("waves")["shape"] == [64, 16] and learned.answer("waves")["kind"] == "learned"
+    assert torch.equal(
+        learned.answer("waves/numbers"), learned.subject.model.encoder.positions.weight
+    )
+    assert (
+        learned.answer("waves")["shape"] == [64, 16]
+        and learned.answer("waves")["kind"] == "learned"
+    )
 
 
 def test_neighbours_are_those_of_the_largest_cosine():
@@ -165,7 +202,11 @@ def test_nearest_sentences_are_ordered_by_cosine():
     def vector(text):
         ids = torch.tensor([explorer.subject.read(text, "source")])
         return explorer.subject.model.encode(ids).states[0].mean(0).detach()
-    cosines = {text: float(torch.nn.functional.cosine_similarity(vector(text), vector(TEXT), dim=0)) for text in others}
+
+    cosines = {
+        text: float(torch.nn.functional.cosine_similarity(vector(text), vector(TEXT), dim=0))
+        for text in others
+    }
     nearest = explorer.answer(f"{this}/nearest")["nearest"]
     assert [one["text"] for one in nearest] == sorted(others, key=lambda text: -cosines[text])
     assert nearest[0]["text"] == TEXT and nearest[0]["cosine"] == pytest.approx(1)

@@ -28,7 +28,10 @@ def test_chinese_in_bytes_is_readable_and_every_step_opens(shared):
     assert [word["text"] for word in side["words"]][-6:] == list("今天天气真好")
     for step in story["steps"]:
         for tensor in step["tensors"]:
-            assert list(explorer.answer(f"pass/{story['id']}/tensor/{tensor['name']}").shape) == tensor["shape"]
+            assert (
+                list(explorer.answer(f"pass/{story['id']}/tensor/{tensor['name']}").shape)
+                == tensor["shape"]
+            )
 
 
 def minilm() -> Path:
@@ -43,7 +46,11 @@ def test_minilm_finds_the_nearest_sentence_as_transformers_does():
 
     folder = minilm()
     explorer = open_explorer(folder)
-    texts = ["A man is playing a guitar", "Someone plays an instrument", "The stock market fell today"]
+    texts = [
+        "A man is playing a guitar",
+        "Someone plays an instrument",
+        "The stock market fell today",
+    ]
     story = explorer.open(texts[0])
     explorer.compare_with(texts[1:])
     nearest = explorer.answer(f"pass/{story['id']}/nearest")["nearest"]
@@ -53,7 +60,10 @@ def test_minilm_finds_the_nearest_sentence_as_transformers_does():
         states = theirs(**batch).last_hidden_state
     real = batch["attention_mask"][..., None]
     vectors = torch.nn.functional.normalize((states * real).sum(1) / real.sum(1), dim=-1)
-    cosines = {text: float(vectors[0] @ vector) for text, vector in zip(texts[1:], vectors[1:], strict=True)}
+    cosines = {
+        text: float(vectors[0] @ vector)
+        for text, vector in zip(texts[1:], vectors[1:], strict=True)
+    }
     assert {one["text"]: one["cosine"] for one in nearest} == pytest.approx(cosines, abs=1e-4)
     assert nearest[0]["text"] == texts[1]
 
@@ -66,7 +76,9 @@ def test_minilm_attends_as_transformers_does():
     story = explorer.open("The animal didn't cross the street because it was too tired")
     ids = torch.tensor([story["sides"]["source"]["ids"]])
     with torch.no_grad():
-        theirs = AutoModel.from_pretrained(folder, attn_implementation="eager")(ids, output_attentions=True).attentions
+        theirs = AutoModel.from_pretrained(folder, attn_implementation="eager")(
+            ids, output_attentions=True
+        ).attentions
     for layer in (0, 5):
         ours = explorer.answer(f"pass/{story['id']}/attention/encoder/{layer}")
         torch.testing.assert_close(ours, theirs[layer][0], rtol=0, atol=1e-5)

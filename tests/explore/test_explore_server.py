@@ -27,14 +27,21 @@ class Server:
         self.port = self.door.getsockname()[1]
         self.guard = make_app(explorer, key)
         self.uvicorn = uvicorn.Server(uvicorn.Config(self.guard, log_level="critical"))
-        self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.door]}, daemon=True)
+        self.thread = threading.Thread(
+            target=self.uvicorn.run, kwargs={"sockets": [self.door]}, daemon=True
+        )
         self.thread.start()
 
     def ask(self, method, path, body=None, **headers):
         talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         usual = {"Content-Type": "application/json"} if body is not None else {}
-        talk.request(method, path, raw, {**usual, **{name.replace("_", "-"): value for name, value in headers.items()}})
+        talk.request(
+            method,
+            path,
+            raw,
+            {**usual, **{name.replace("_", "-"): value for name, value in headers.items()}},
+        )
         answer = talk.getresponse()
         content = answer.read()
         talk.close()
@@ -69,21 +76,33 @@ def test_a_text_is_opened_and_its_numbers_come_in_binary(server):
     assert status == 200 and story["text"] == TEXT
     for step in story["steps"][::5]:
         for tensor in step["tensors"]:
-            status, headers, content = server.ask("GET", f"/api/pass/{story['id']}/tensor/{tensor['name']}")
+            status, headers, content = server.ask(
+                "GET", f"/api/pass/{story['id']}/tensor/{tensor['name']}"
+            )
             assert status == 200 and headers["x-dtype"] == "float32"
             assert headers["x-shape"] == ",".join(map(str, tensor["shape"]))
             direct = server.explorer.answer(f"pass/{story['id']}/tensor/{tensor['name']}")
-            np.testing.assert_array_equal(np.frombuffer(content, "<f4").reshape(tensor["shape"]), direct.float().numpy())
+            np.testing.assert_array_equal(
+                np.frombuffer(content, "<f4").reshape(tensor["shape"]), direct.float().numpy()
+            )
     for kind in story["attention"]:
-        status, headers, content = server.ask("GET", f"/api/pass/{story['id']}/thumbs/{kind['name']}/0")
-        assert status == 200 and headers["x-dtype"] == "uint8" and len(content) == np.prod(list(map(int, headers["x-shape"].split(","))))
+        status, headers, content = server.ask(
+            "GET", f"/api/pass/{story['id']}/thumbs/{kind['name']}/0"
+        )
+        assert (
+            status == 200
+            and headers["x-dtype"] == "uint8"
+            and len(content) == np.prod(list(map(int, headers["x-shape"].split(","))))
+        )
 
 
 def test_the_model_tells_its_facts_in_both_languages(server):
     status, model = server.json("GET", "/api/model")
     assert status == 200 and model["family"] == server.explorer.subject.family
     facts = {fact["key"]: fact["value"] for fact in model["facts"]}
-    assert facts["parameters"] == sum(weight.numel() for weight in server.explorer.subject.model.parameters())
+    assert facts["parameters"] == sum(
+        weight.numel() for weight in server.explorer.subject.model.parameters()
+    )
     assert facts["d_model"] == 16 and all(fact["title"]["zh"] for fact in model["facts"])
     for code in model["code"].values():
         whole = (ROOT / code["file"]).read_text("utf-8")
@@ -93,31 +112,70 @@ def test_the_model_tells_its_facts_in_both_languages(server):
 def test_the_codes_of_the_steps_are_those_of_the_textbook(generator):
     code = generator.json("GET", "/api/model")[1]["code"]
     assert code["attention:softmax"]["source"].startswith("def softmax(scores: Tensor")
-    assert code["attention:MultiHeadAttention.forward"]["source"].startswith("def forward(self, x: Tensor")
+    assert code["attention:MultiHeadAttention.forward"]["source"].startswith(
+        "def forward(self, x: Tensor"
+    )
 
 
 def test_every_answer_keeps_the_browser_strict(generator):
-    for method, path, body in (("GET", "/", None), ("GET", "/api/model", None), ("GET", "/none", None), ("POST", "/api/pass", {})):
+    for method, path, body in (
+        ("GET", "/", None),
+        ("GET", "/api/model", None),
+        ("GET", "/none", None),
+        ("POST", "/api/pass", {}),
+    ):
         _, headers, _ = generator.ask(method, path, body)
         policy = headers["content-security-policy"]
-        assert "script-src 'self';" in policy and "default-src 'none'" in policy and "unsafe" not in policy
-        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert (
+            "script-src 'self';" in policy
+            and "default-src 'none'" in policy
+            and "unsafe" not in policy
+        )
+        assert (
+            headers["x-content-type-options"] == "nosniff"
+            and headers["referrer-policy"] == "no-referrer"
+        )
 
 
 def test_the_page_and_its_files_are_given_and_nothing_else(generator):
     status, headers, content = generator.ask("GET", "/")
-    assert status == 200 and headers["content-type"].startswith("text/html") and b"page/main.js" in content
+    assert (
+        status == 200
+        and headers["content-type"].startswith("text/html")
+        and b"page/main.js" in content
+    )
     status, headers, _ = generator.ask("GET", "/page/main.js")
     assert status == 200 and headers["content-type"].startswith("text/javascript")
-    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/app.py", "/page/", "/page/app.py", "//etc/passwd"):
+    for path in (
+        "/page/../app.py",
+        "/page/%2e%2e/app.py",
+        "/page/..%2fapp.py",
+        "/app.py",
+        "/page/",
+        "/page/app.py",
+        "//etc/passwd",
+    ):
         status, _, content = generator.ask("GET", path)
         assert status in (404, 405) and b"def " not in content and "error" in json.loads(content)
 
 
 def test_a_name_that_leads_here_from_elsewhere_is_refused(generator):
-    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::2]", "a@b", "["):
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "",
+        "[::2]",
+        "a@b",
+        "[",
+    ):
         status, said = generator.json("GET", "/api/model", Host=host)
-        assert status == 421 and said["error"]["en"].endswith(".") and said["error"]["zh"].endswith("。"), host
+        assert (
+            status == 421
+            and said["error"]["en"].endswith(".")
+            and said["error"]["zh"].endswith("。")
+        ), host
     for host in ("127.0.0.1", "localhost:1234", "[::1]:99", "LOCALHOST"):
         assert generator.ask("GET", "/api/model", Host=host)[0] == 200, host
 
@@ -129,7 +187,10 @@ def test_other_sites_cannot_ask(generator):
     assert generator.ask("POST", "/api/pass", body, Content_Type="text/plain")[0] == 415
     assert generator.ask("POST", "/api/pass", body, Origin="null")[0] == 403
     here = f"http://127.0.0.1:{generator.port}"
-    assert generator.ask("POST", "/api/pass", body, Origin=here, Sec_Fetch_Site="same-origin")[0] == 200
+    assert (
+        generator.ask("POST", "/api/pass", body, Origin=here, Sec_Fetch_Site="same-origin")[0]
+        == 200
+    )
 
 
 def test_only_get_and_post_are_answered(generator):
@@ -154,39 +215,156 @@ def test_with_a_key_only_those_who_know_it_get_in():
         server.close()
 
 
-TAGS = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</script><b>", "<!-- -->", "{{7*7}}", "javascript:alert(1)",
-        "'; DROP TABLE x; --", "&lt;b&gt;", "<svg/onload=alert(1)>", "]]>"]
-SIGNS = ["\x00", "\x01\x02\x7f", "\u202e live", "\u200f\u200e\u2066x\u2069", "\ufeff", "\u2028\u2029", "a\u0301" * 50, "\ud800", "\udfff x",
-         "\ufffd", "\U0010ffff", "👩‍👩‍👧‍👦", "\r\n\t", " ", "", "\u3000" * 10, "ﷺ" * 20, "x" * 4000, "x" * 4001, "我" * 4000, "1e309",
-         "<bos><eos><pad>", "[CLS]", "<|endoftext|>", "\x1b[31mred"]
-HOSTILE_TEXTS = [{"text": text} for text in TAGS + SIGNS] + [{"text": "x" * 1_000_000}, {"text": "🙂" * 100_000}]
-HOSTILE_BODIES = [
-    {}, [], None, 3, "text", {"text": None}, {"text": 5}, {"text": ["a"]}, {"text": {"a": 1}}, {"text": "a", "edits": "b"},
-    {"text": "a", "edits": [1]}, {"text": "a", "edits": ["x" * 10_000]}, {"text": "a", "edits": ["head:decoder.0.attn.0"] * 300},
-    {"text": "a", "edits": ["swap:target.-1.5"]}, {"text": "a", "edits": ["swap:target.0.99999999"]}, {"text": "a", "edits": [None]},
-    {"text": "a", "edits": ["head:decoder.0.attn.\ud800"]}, {"text": "a", "target": 5}, {"text": "a", "target": "x" * 5000},
-    {"text": "a", "edits": {"a": 1}}, {"text": True}, {"text": "a", "more": "b" * 1000}, {"text": "a", "edits": [["a"]]},
+TAGS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</script><b>",
+    "<!-- -->",
+    "{{7*7}}",
+    "javascript:alert(1)",
+    "'; DROP TABLE x; --",
+    "&lt;b&gt;",
+    "<svg/onload=alert(1)>",
+    "]]>",
 ]
-HOSTILE_BYTES = [b"", b"{", b"\xff\xfe", b"[" * 50_000, b'{"text": NaN}', b'{"text": "a"', b"null", b"\x00" * 100, b'{"text": "\\ud800"}',
-                 b"1" * 5_000, b'{"text": "a"}' * 2, b'{"text": "a", "text": 5}', b'{"\\u0000": 1}', b"Infinity"]
+SIGNS = [
+    "\x00",
+    "\x01\x02\x7f",
+    "\u202e live",
+    "\u200f\u200e\u2066x\u2069",
+    "\ufeff",
+    "\u2028\u2029",
+    "a\u0301" * 50,
+    "\ud800",
+    "\udfff x",
+    "\ufffd",
+    "\U0010ffff",
+    "👩‍👩‍👧‍👦",
+    "\r\n\t",
+    " ",
+    "",
+    "\u3000" * 10,
+    "ﷺ" * 20,
+    "x" * 4000,
+    "x" * 4001,
+    "我" * 4000,
+    "1e309",
+    "<bos><eos><pad>",
+    "[CLS]",
+    "<|endoftext|>",
+    "\x1b[31mred",
+]
+HOSTILE_TEXTS = [{"text": text} for text in TAGS + SIGNS] + [
+    {"text": "x" * 1_000_000},
+    {"text": "🙂" * 100_000},
+]
+HOSTILE_BODIES = [
+    {},
+    [],
+    None,
+    3,
+    "text",
+    {"text": None},
+    {"text": 5},
+    {"text": ["a"]},
+    {"text": {"a": 1}},
+    {"text": "a", "edits": "b"},
+    {"text": "a", "edits": [1]},
+    {"text": "a", "edits": ["x" * 10_000]},
+    {"text": "a", "edits": ["head:decoder.0.attn.0"] * 300},
+    {"text": "a", "edits": ["swap:target.-1.5"]},
+    {"text": "a", "edits": ["swap:target.0.99999999"]},
+    {"text": "a", "edits": [None]},
+    {"text": "a", "edits": ["head:decoder.0.attn.\ud800"]},
+    {"text": "a", "target": 5},
+    {"text": "a", "target": "x" * 5000},
+    {"text": "a", "edits": {"a": 1}},
+    {"text": True},
+    {"text": "a", "more": "b" * 1000},
+    {"text": "a", "edits": [["a"]]},
+]
+HOSTILE_BYTES = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[" * 50_000,
+    b'{"text": NaN}',
+    b'{"text": "a"',
+    b"null",
+    b"\x00" * 100,
+    b'{"text": "\\ud800"}',
+    b"1" * 5_000,
+    b'{"text": "a"}' * 2,
+    b'{"text": "a", "text": 5}',
+    b'{"\\u0000": 1}',
+    b"Infinity",
+]
 HOSTILE_NAMES = [
-    "pass/../../etc/passwd", "pass/%00", "pass/zzzzzzzzzzzz", "pass/000000000000", "tensor/x", "", "model/", "neighbours/target/-1",
-    "neighbours/target/99999999", "neighbours/nowhere/1", "neighbours/target/1?k=0", "neighbours/target/1?k=1e9", "neighbours/target/1?k=-5",
-    "neighbours/target/٣", "waves/x", "%F0%9F", "%ff%fe", "<script>", "a" * 5_000, "neighbours/target/" + "9" * 500, "model?" + "a=b&" * 500,
+    "pass/../../etc/passwd",
+    "pass/%00",
+    "pass/zzzzzzzzzzzz",
+    "pass/000000000000",
+    "tensor/x",
+    "",
+    "model/",
+    "neighbours/target/-1",
+    "neighbours/target/99999999",
+    "neighbours/nowhere/1",
+    "neighbours/target/1?k=0",
+    "neighbours/target/1?k=1e9",
+    "neighbours/target/1?k=-5",
+    "neighbours/target/٣",
+    "waves/x",
+    "%F0%9F",
+    "%ff%fe",
+    "<script>",
+    "a" * 5_000,
+    "neighbours/target/" + "9" * 500,
+    "model?" + "a=b&" * 500,
 ]
 HOSTILE_QUESTIONS = [
-    "top/-1", "top/999", "top/1.5", "top/0?k=201", "top/0?k=abc", "top/0?k=%00", "lens/99999", "logits/999999", "logits/0?edits=x",
-    "logits/0?edits=" + "head:decoder.0.attn.0," * 300, "beam?size=0", "beam?size=9", "beam?alpha=nan", "beam?alpha=-1", "beam?alpha=inf",
-    "say?tokens=0", "say?tokens=99999999999999999999", "tensor/nothing", "tensor/decoder.0.attn.q?rows=5:2", "tensor/decoder.0.attn.q?rows=-1:2",
-    "tensor/decoder.0.attn.q?rows=a", "tensor/decoder.0.attn.scores?index=99", "tensor/ids?index=-1", "attention/decoder/99",
-    "attention/decoder/0/99", "attention/nowhere/0", "map/nowhere", "change?edits=<script>", "change?edits=head:decoder.0.attn.99",
-    "tensor/decoder.0.attn.q?index=99999999999", "rollout/cross", "words/decoder/0/mean0", "tensor/__class__", "thumbs/decoder/-0",
+    "top/-1",
+    "top/999",
+    "top/1.5",
+    "top/0?k=201",
+    "top/0?k=abc",
+    "top/0?k=%00",
+    "lens/99999",
+    "logits/999999",
+    "logits/0?edits=x",
+    "logits/0?edits=" + "head:decoder.0.attn.0," * 300,
+    "beam?size=0",
+    "beam?size=9",
+    "beam?alpha=nan",
+    "beam?alpha=-1",
+    "beam?alpha=inf",
+    "say?tokens=0",
+    "say?tokens=99999999999999999999",
+    "tensor/nothing",
+    "tensor/decoder.0.attn.q?rows=5:2",
+    "tensor/decoder.0.attn.q?rows=-1:2",
+    "tensor/decoder.0.attn.q?rows=a",
+    "tensor/decoder.0.attn.scores?index=99",
+    "tensor/ids?index=-1",
+    "attention/decoder/99",
+    "attention/decoder/0/99",
+    "attention/nowhere/0",
+    "map/nowhere",
+    "change?edits=<script>",
+    "change?edits=head:decoder.0.attn.99",
+    "tensor/decoder.0.attn.q?index=99999999999",
+    "rollout/cross",
+    "words/decoder/0/mean0",
+    "tensor/__class__",
+    "thumbs/decoder/-0",
 ]
 
 
 def one_sentence(content):
     said = json.loads(content)["error"]
-    assert set(said) == {"en", "zh"} and all(0 < len(text) < 400 and "\n" not in text for text in said.values())
+    assert set(said) == {"en", "zh"} and all(
+        0 < len(text) < 400 and "\n" not in text for text in said.values()
+    )
     assert "Traceback" not in said["en"]
 
 
@@ -195,7 +373,7 @@ def test_hostile_texts_are_text_or_one_sentence(server):
         status, headers, content = server.ask("POST", "/api/pass", body)
         assert headers["content-type"].startswith("application/json")
         if status == 200:
-            json.loads(content)["text"].encode()                        # a lone surrogate could not be shown
+            json.loads(content)["text"].encode()  # a lone surrogate could not be shown
         else:
             assert 400 <= status < 500, (status, str(body)[:50])
             one_sentence(content)
@@ -215,30 +393,45 @@ def test_hostile_names_and_questions_get_one_sentence(server):
     story = server.json("POST", "/api/pass", {"text": TEXT})[1]
     names = [*HOSTILE_NAMES, *(f"pass/{story['id']}/{one}" for one in HOSTILE_QUESTIONS)]
     for name in names:
-        status, _, content = server.ask("GET", "/api/" + name.replace("<", "%3C").replace("٣", "%D9%A3"))
+        status, _, content = server.ask(
+            "GET", "/api/" + name.replace("<", "%3C").replace("٣", "%D9%A3")
+        )
         assert 400 <= status < 500 or (status == 200 and name.startswith("model?")), (name, status)
         if status != 200:
             one_sentence(content)
 
 
 def test_there_are_more_than_a_hundred_hostile_inputs():
-    assert sum(map(len, (HOSTILE_TEXTS, HOSTILE_BODIES, HOSTILE_BYTES, HOSTILE_NAMES, HOSTILE_QUESTIONS))) > 100
+    assert (
+        sum(
+            map(
+                len,
+                (HOSTILE_TEXTS, HOSTILE_BODIES, HOSTILE_BYTES, HOSTILE_NAMES, HOSTILE_QUESTIONS),
+            )
+        )
+        > 100
+    )
 
 
 def test_a_million_characters_are_refused_in_one_sentence(generator):
     status, said = generator.json("POST", "/api/pass", {"text": "x" * 1_000_000})
     assert (status, said["error"]["en"]) == (413, "This is too long: at most 64 KB are read.")
     status, said = generator.json("POST", "/api/pass", {"text": "x" * 5_000})
-    assert (status, said["error"]["en"]) == (413, "The text has 5,000 characters; at most 4,000 are read.")
+    assert (status, said["error"]["en"]) == (
+        413,
+        "The text has 5,000 characters; at most 4,000 are read.",
+    )
     status, said = generator.json("POST", "/api/pass", {"text": "x y" * 100})
     assert status == 413 and said["error"]["en"].endswith("tokens; at most 64 can be shown.")
 
 
 def test_too_many_questions_at_once_are_asked_to_wait(generator):
     talks = []
-    for _ in range(17):                                                 # each holds its place with half a body
+    for _ in range(17):  # each holds its place with half a body
         talk = socket.create_connection(("127.0.0.1", generator.port))
-        talk.sendall(b"POST /api/pass HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+        talk.sendall(
+            b"POST /api/pass HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        )
         talks.append(talk)
     try:
         answers = [generator.ask("GET", "/api/model")[0] for _ in range(3)]
@@ -260,9 +453,14 @@ def test_questions_at_the_same_time_get_the_answers_they_get_alone(generator):
 
     def visit(text, edit):
         id = alone[text]["id"]
-        _, _, content = generator.ask("GET", f"/api/pass/{id}/logits/1" + (f"?edits={edit}" if edit else ""))
+        _, _, content = generator.ask(
+            "GET", f"/api/pass/{id}/logits/1" + (f"?edits={edit}" if edit else "")
+        )
         found[text, edit] = np.frombuffer(content, "<f4")
-    threads = [threading.Thread(target=visit, args=(text, edit)) for text in texts for edit in edits[:3]]
+
+    threads = [
+        threading.Thread(target=visit, args=(text, edit)) for text in texts for edit in edits[:3]
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -279,5 +477,7 @@ def test_typed_tokens_and_sentences_are_understood(server):
     tokens = server.explorer.subject.tokenizers[side]
     assert status == 200 and [one["id"] for one in said["tokens"]] == tokens.encode("lower")
     status, said = server.json("POST", "/api/sentences", {"sentences": ["a", "b"]})
-    assert (status, said.get("count")) == ((200, 2) if server.explorer.subject.family == "embedder" else (404, None))
+    assert (status, said.get("count")) == (
+        (200, 2) if server.explorer.subject.family == "embedder" else (404, None)
+    )
     assert server.json("POST", "/api/sentences", {"sentences": ["a"] * 65})[0] == 413

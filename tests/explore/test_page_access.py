@@ -9,8 +9,11 @@ from small_explorers import small
 
 from qkv.explore.app import make_app
 
-VIEWS = {"walk": "document.querySelector('.step canvas[data-drawn]')", "attention": "document.querySelector('.panel canvas[data-drawn]')",
-         "tryout": "['.hypotheses li', '.map circle', '.waves'].every((one) => document.querySelector(one))"}
+VIEWS = {
+    "walk": "document.querySelector('.step canvas[data-drawn]')",
+    "attention": "document.querySelector('.panel canvas[data-drawn]')",
+    "tryout": "['.hypotheses li', '.map circle', '.waves'].every((one) => document.querySelector(one))",
+}
 REACHED = """(() => { const one = document.activeElement, style = getComputedStyle(one);
     return [one.tagName, `${style.outlineStyle} ${style.outlineWidth}`]; })()"""
 # What one can press or type into, without a name for a person who cannot see it.
@@ -59,7 +62,9 @@ def address():
 def show(page, name):
     page.click(f"#tab-{name}")
     if name == "walk":
-        page.evaluate("document.querySelector(`button[data-step='decoder.1.cross.softmax']`).click()")
+        page.evaluate(
+            "document.querySelector(`button[data-step='decoder.1.cross.softmax']`).click()"
+        )
     until(page, VIEWS[name])
     if name == "attention":
         page.click("[data-choice=lines]")
@@ -92,4 +97,6 @@ def test_whatever_the_tab_key_reaches_shows_that_it_is_reached(browser, address)
                     break
                 reached.add(kind)
                 assert ring == "solid 2px", (name, kind)
-            assert {"BUTTON", "INPUT", "g"} | ({"CANVAS"} if name == "walk" else set()) <= reached, (name, reached)
+            assert {"BUTTON", "INPUT", "g"} | (
+                {"CANVAS"} if name == "walk" else set()
+            ) <= reached, (name, reached)

@@ -35,9 +35,13 @@ def browser():
 def folder():
     """The demo's folder; trained if there is none, or one from before guided alignment."""
     if not (FOLDER / "alignment.json").is_file():
-        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        environment = {
+            name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"
+        }
         command = [sys.executable, "-m", "qkv", "demo", "--again"]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=1_500, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            command, cwd=ROOT, env=environment, check=True, timeout=1_500, stdin=subprocess.DEVNULL
+        )
     return FOLDER
 
 
@@ -64,10 +68,15 @@ def test_the_alignment_error_rate_of_the_demo_is_below_a_twentieth(translator):
 
 def test_no_head_without_guided_alignment_keeps_that_limit(translator):
     """The other heads of the demo have an AER of 0.22 to 0.52, the mean of a layer, as an unguided model is read, 0.12."""
-    heads = [AlignmentHead(layer, head) for layer, part in enumerate(translator.model.spec.decoder.each_layer())
-             for head in range(part.cross.n_heads)]
+    heads = [
+        AlignmentHead(layer, head)
+        for layer, part in enumerate(translator.model.spec.decoder.each_layer())
+        for head in range(part.cross.n_heads)
+    ]
     for chosen in [None, *(head for head in heads if head != translator.alignment)]:
-        unguided = Translator.from_model(translator.model, translator.source, translator.target, alignment=chosen)
+        unguided = Translator.from_model(
+            translator.model, translator.source, translator.target, alignment=chosen
+        )
         assert alignment_error_rate(unguided, builtin_pairs()[1][:25]) > LARGEST_ERROR_RATE, chosen
 
 
@@ -87,7 +96,9 @@ def looks(page, word):
         until(page, f"document.querySelector('.panel').dataset.shows.includes('{choice}')")
     page.locator(".lines .word[data-row]", has_text=word).first.click()
     until(page, f"document.querySelector('.looks [data-name]')?.dataset.name === '{word}'")
-    return page.evaluate("[...document.querySelectorAll('.looks .bar')].map(({ dataset }) => [dataset.name, +dataset.value])")
+    return page.evaluate(
+        "[...document.querySelectorAll('.looks .bar')].map(({ dataset }) => [dataset.name, +dataset.value])"
+    )
 
 
 def check_film(page, translator, expected):
@@ -95,8 +106,10 @@ def check_film(page, translator, expected):
     ids = translator.target.encode(expected.text)
     named = [translator.target.decode([id]).strip() for id in ids]
     row = max(range(len(ids)), key=lambda place: len(named[place]))
-    weights = translator.alignment_weights(SENTENCE, ids)[row]                  # (source tokens and <eos>,)
-    token = translator.source.tokens_for_people(translator.encode_source(SENTENCE))[int(weights.argmax())]
+    weights = translator.alignment_weights(SENTENCE, ids)[row]  # (source tokens and <eos>,)
+    token = translator.source.tokens_for_people(translator.encode_source(SENTENCE))[
+        int(weights.argmax())
+    ]
     assert f"most at “{token}”, {100 * float(weights.max()):.1f}%" in film_caption(page, named[row])
 
 
@@ -127,6 +140,8 @@ def test_the_file_shows_it_with_the_network_off(browser, explorer, translator, e
 
 def test_the_first_view_of_the_demo_needs_two_answers(browser, explorer):
     with served(make_app(explorer)) as address:
-        assert [path for path in asked_for_first_view(browser, address) if path.startswith("/api/")] == ["/api/model", "/api/pass"]
+        assert [
+            path for path in asked_for_first_view(browser, address) if path.startswith("/api/")
+        ] == ["/api/model", "/api/pass"]
         with tab(browser, address) as page:
             assert page.inner_text("#said") == "machine learning is interesting"

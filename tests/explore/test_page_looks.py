@@ -43,7 +43,9 @@ def browser():
 def address(tmp_path_factory):
     """A translator that has learned something, so that there is something to look at: 三七二。 -> three seven two."""
     toy = runpy.run_path(str(Path(__file__).resolve().parents[1] / "toy_translator.py"))
-    with served(make_app(open_explorer(toy["make"](tmp_path_factory.mktemp("digits") / "digits")))) as one:
+    with served(
+        make_app(open_explorer(toy["make"](tmp_path_factory.mktemp("digits") / "digits")))
+    ) as one:
         yield one
 
 
@@ -55,8 +57,14 @@ def ask(page, text):
 
 def show(page, name):
     page.click(f"#tab-{name}")
-    until(page, {"walk": "document.querySelector('.step-numbers').dataset.step", "attention": "document.querySelector('.panel canvas[data-drawn]')",
-                 "tryout": "document.querySelector('[data-card=waves] canvas[data-drawn]')"}[name])  # fmt: skip
+    until(
+        page,
+        {
+            "walk": "document.querySelector('.step-numbers').dataset.step",
+            "attention": "document.querySelector('.panel canvas[data-drawn]')",
+            "tryout": "document.querySelector('[data-card=waves] canvas[data-drawn]')",
+        }[name],
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -66,18 +74,28 @@ def test_every_view_fits_every_width(browser, address, language, theme):
     with tab(browser, address, color_scheme=theme, locale=language) as page:
         page.click(f"[data-choice={language}]")
         ask(page, "三七二九。")
-        page.evaluate("document.querySelector(`button[data-step='decoder.0.cross.softmax']`).click()")
+        page.evaluate(
+            "document.querySelector(`button[data-step='decoder.0.cross.softmax']`).click()"
+        )
         page.click("[data-position='1']")
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         for width, size in WIDTHS.items():
             page.set_viewport_size({"width": size[0], "height": size[1]})
             for name in ("attention", "tryout", "walk"):
                 show(page, name)
-                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, name)
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                    width,
+                    name,
+                )
                 assert page.evaluate(COVERED) == [], (width, name)
-                assert page.locator(".map .mine").count() == page.locator(".map .mine text").count(), (width, name)
+                assert (
+                    page.locator(".map .mine").count() == page.locator(".map .mine text").count()
+                ), (width, name)
                 assert page.evaluate(SMALLEST) >= 10, (width, name)
-                page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{language}-{theme}.png", full_page=width != "desk")
+                page.screenshot(
+                    path=SCREENSHOTS / f"{name}-{width}-{language}-{theme}.png",
+                    full_page=width != "desk",
+                )
 
 
 def test_a_switched_language_leaves_nothing_in_the_other(browser, address):
@@ -87,8 +105,14 @@ def test_a_switched_language_leaves_nothing_in_the_other(browser, address):
         assert page.evaluate("document.documentElement.lang") == "zh-CN"
         for name in ("walk", "attention", "tryout"):
             show(page, name)
-            told = page.evaluate(f"[...document.querySelectorAll('{TOLD}')].map((one) => one.innerText)")
-            left = [text for text in told if re.search("[A-Za-z]{4,}", text) and not re.search("[\u4e00-\u9fff]", text)]
+            told = page.evaluate(
+                f"[...document.querySelectorAll('{TOLD}')].map((one) => one.innerText)"
+            )
+            left = [
+                text
+                for text in told
+                if re.search("[A-Za-z]{4,}", text) and not re.search("[\u4e00-\u9fff]", text)
+            ]
             assert left == [], name
 
 
@@ -102,7 +126,9 @@ def test_the_page_can_be_used_without_a_mouse(browser, address):
         page.locator(".panel canvas").focus()
         for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
             page.keyboard.press(key)
-        assert [page.get_attribute(".panel .readout", f"data-{axis}") for axis in ("row", "column")] == ["2", "1"]
+        assert [
+            page.get_attribute(".panel .readout", f"data-{axis}") for axis in ("row", "column")
+        ] == ["2", "1"]
         assert page.get_attribute(".looks [data-row]", "data-row") == "2"
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
@@ -113,8 +139,11 @@ def test_the_film_writes_one_word_after_another(browser, address):
         frames = int(page.get_attribute(".film input", "max")) + 1
         written = []
         for frame in range(frames):
-            page.evaluate("(frame) => { const one = document.querySelector('.film input'); one.value = frame; "
-                          "one.dispatchEvent(new Event('input')); }", frame)
+            page.evaluate(
+                "(frame) => { const one = document.querySelector('.film input'); one.value = frame; "
+                "one.dispatchEvent(new Event('input')); }",
+                frame,
+            )
             until(page, f"document.querySelector('.film').dataset.frame === '{frame}'")
             assert page.inner_text(".film-caption")
             written.append(page.locator(".film-token:not(.unwritten)").count())
@@ -146,18 +175,35 @@ def asked_for_first_view(browser, address) -> list[str]:
 
 def test_512_tokens_in_144_heads_ask_once_per_layer_and_scrolling_asks_for_nothing(browser):
     tokens = learn("char", ["今天天气真好 abcdefghijklmnopqrstuvwxyz"], 64)
-    long = replace(decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512)
+    long = replace(
+        decoder_only(tokens.vocab_size, 48, 12, Heads(12, 12, 4), Dense(96, "gelu")), max_len=512
+    )
     with served(make_app(explorer_of(long, tokens))) as address, tab(browser, address) as page:
-        page.fill("textarea", ("今天天气真好 abc" * 60)[: 512 - page.locator(".step-numbers .token").count() + 6])
+        page.fill(
+            "textarea",
+            ("今天天气真好 abc" * 60)[: 512 - page.locator(".step-numbers .token").count() + 6],
+        )
         asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url.split("/", 6)[-1]))  # after /api/pass/<id>/
+        page.on(
+            "request", lambda request: asked.append(request.url.split("/", 6)[-1])
+        )  # after /api/pass/<id>/
         page.click(".ask .main")
         until(page, "document.querySelectorAll('[data-position]').length > 500")
         assert len(asked) == 1 and page.evaluate("document.querySelectorAll('*').length") < 5 * 512
         page.click("#tab-attention")
-        until(page, "document.querySelector('.panel canvas[data-drawn]') && document.querySelectorAll('.minis canvas[data-drawn]').length === 144")
-        assert sorted(asked[1:]) == sorted(["attention/decoder/11/0", *[f"thumbs/decoder/{layer}" for layer in range(12)]])
-        assert page.evaluate("[...document.querySelectorAll('canvas')].reduce((sum, one) => sum + one.width * one.height, 0)") < 2_000_000
+        until(
+            page,
+            "document.querySelector('.panel canvas[data-drawn]') && document.querySelectorAll('.minis canvas[data-drawn]').length === 144",
+        )
+        assert sorted(asked[1:]) == sorted(
+            ["attention/decoder/11/0", *[f"thumbs/decoder/{layer}" for layer in range(12)]]
+        )
+        assert (
+            page.evaluate(
+                "[...document.querySelectorAll('canvas')].reduce((sum, one) => sum + one.width * one.height, 0)"
+            )
+            < 2_000_000
+        )
         changes = page.evaluate("""(async () => { let changes = 0;
             new MutationObserver((all) => { changes += all.length; }).observe(document.querySelector('#view'),
                 { childList: true, subtree: true, attributes: true });
@@ -173,13 +219,18 @@ def test_modules_are_short_and_text_enters_as_text_only():
         lines = text.splitlines()
         assert all(line.startswith("// ") for line in lines[:3]), file.name
         assert len(lines) <= 300 and max(map(len, lines)) <= 120, file.name
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)", text), file.name
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)",
+            text,
+        ), file.name
 
 
 def test_every_word_is_said_in_both_languages_and_used():
     code = {file.name: file.read_text("utf-8") for file in PAGE.glob("*.js")}
-    told = dict(re.findall(r'^  (\w+): (\[[^\]]*\]),$', code["words.js"], re.M))
+    told = dict(re.findall(r"^  (\w+): (\[[^\]]*\]),$", code["words.js"], re.M))
     assert all(re.fullmatch(r'\["[^"]+",\s+"[^"]+"\]', pair) for pair in told.values())
-    used = set(re.findall(r"\w+", " ".join(text for name, text in code.items() if name != "words.js")))
+    used = set(
+        re.findall(r"\w+", " ".join(text for name, text in code.items() if name != "words.js"))
+    )
     assert set(told) - used == set()
     assert set(re.findall(r'\b(?:t|both)\("(\w+)"', " ".join(code.values()))) <= set(told)

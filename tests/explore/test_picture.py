@@ -32,7 +32,10 @@ def test_a_recording_shows_the_last_weights_as_a_png(tmp_path):
 def test_a_recording_without_weights_says_what_to_record():
     with pytest.raises(QkvError) as error:
         recorded("embed").show()
-    assert str(error.value) == 'show: no attention weights were recorded; record(model, "*.core.weights")'
+    assert (
+        str(error.value)
+        == 'show: no attention weights were recorded; record(model, "*.core.weights")'
+    )
 
 
 @pytest.mark.parametrize("family", ["translator", "generator", "embedder"])

@@ -29,9 +29,17 @@ def some_ids(batch=2, length=6):
 def trace_of(model):
     """Everything recording could leave behind."""
     modules = dict(model.named_modules())
-    hooks = {path: len(module._forward_hooks) for path, module in modules.items() if module._forward_hooks}
+    hooks = {
+        path: len(module._forward_hooks)
+        for path, module in modules.items()
+        if module._forward_hooks
+    }
     same = {path: (id(module), module.training) for path, module in modules.items()}
-    return hooks, same, {name: (id(w), w.sum().item()) for name, w in model.state_dict(keep_vars=True).items()}
+    return (
+        hooks,
+        same,
+        {name: (id(w), w.sum().item()) for name, w in model.state_dict(keep_vars=True).items()},
+    )
 
 
 def test_weights_are_those_of_the_textbook_formula():
@@ -73,7 +81,12 @@ def test_nothing_is_left_behind():
     with record(model, "*") as steps:
         during = trace_of(model)
         model.decode(some_ids())
-    assert trace_of(model) == before and during[0] and during[1] != before[1] and during[2] == before[2]
+    assert (
+        trace_of(model) == before
+        and during[0]
+        and during[1] != before[1]
+        and during[2] == before[2]
+    )
     assert torch.equal(model.decode(some_ids()), stream)
     assert len(steps) > 40
 
@@ -114,7 +127,9 @@ def test_every_decoding_step_is_kept():
     assert [row.shape for row in rows] == [(2, 4, 1, n) for n in (1, 2, 3, 4)]
     assert torch.equal(steps[path], rows[-1])
     for place, row in enumerate(rows):
-        torch.testing.assert_close(row[:, :, 0], whole[path][:, :, place, : place + 1], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            row[:, :, 0], whole[path][:, :, place, : place + 1], rtol=0, atol=1e-12
+        )
 
 
 def test_recordings_may_be_nested():
@@ -133,7 +148,12 @@ def test_all_families_and_parts_can_be_recorded():
     model, ids = Transformer(encoder_decoder(31, 16, 2, 4, 24)).eval(), some_ids()
     with record(model, "*.core.weights") as steps:
         model.decode(ids[:, :3], model.encode(ids))
-    assert len(steps) == 6 and steps["decoder.layers.1.cross.branch.core.weights"].shape == (2, 4, 3, 6)
+    assert len(steps) == 6 and steps["decoder.layers.1.cross.branch.core.weights"].shape == (
+        2,
+        4,
+        3,
+        6,
+    )
     bert = Transformer(encoder_only(31, 16, 2, 4, 24)).eval()
     with record(bert, "encoder.layers.0.attn.branch.core.weights") as steps:
         bert.encode(ids)
@@ -149,7 +169,11 @@ def test_several_outputs_are_a_tuple():
     with record(model, "decoder.layers.0.ffn.branch.router") as steps:
         model.decode(some_ids())
     chosen, weights, scores = steps["decoder.layers.0.ffn.branch.router"]
-    assert chosen.shape == weights.shape == (12, 2) and scores.shape == (12, 4) and not scores.requires_grad
+    assert (
+        chosen.shape == weights.shape == (12, 2)
+        and scores.shape == (12, 4)
+        and not scores.requires_grad
+    )
 
 
 def test_gradients_are_the_same_while_recording():
@@ -164,18 +188,28 @@ def test_a_compiled_model_is_recorded_as_the_plain_one():
     model, ids = small_writer(), some_ids()
     model.decoder.compile(backend="eager")
     model.decode(ids)  # compiled now: without care, hooks set afterwards would not be asked
-    with record(torch.compile(model, backend="eager"), "decoder.norm", "decoder.layers.*.ffn") as steps:
+    with record(
+        torch.compile(model, backend="eager"), "decoder.norm", "decoder.layers.*.ffn"
+    ) as steps:
         model.decode(ids)
     assert len(steps) == 3
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(("pattern", "line"), [
-    ("decoder.layers.*.attn.branch.core.wieghts",
-     "no step of this model has such a name; did you mean 'decoder.layers.*.attn.branch.core.weights'?"),
-    ("decoder.layers.7.ffn", "no step of this model has such a name; did you mean 'decoder.layers.*.ffn'?"),
-    ("attention", "no step of this model has such a name; choose from embed, decoder, lm_head"),
-])
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (
+            "decoder.layers.*.attn.branch.core.wieghts",
+            "no step of this model has such a name; did you mean 'decoder.layers.*.attn.branch.core.weights'?",
+        ),
+        (
+            "decoder.layers.7.ffn",
+            "no step of this model has such a name; did you mean 'decoder.layers.*.ffn'?",
+        ),
+        ("attention", "no step of this model has such a name; choose from embed, decoder, lm_head"),
+    ],
+)
 def test_a_pattern_that_fits_nothing_gets_the_near_miss(pattern, line):
     with pytest.raises(QkvError) as error, record(small_writer(), "embed", pattern):
         pass
@@ -188,7 +222,10 @@ def test_a_step_that_is_not_there_is_said_to_be_so():
         pass
     with pytest.raises(QkvError) as error:
         steps["embed"]
-    assert str(error.value) == "embed: was chosen, but no pass has come by; run the model inside the block"
+    assert (
+        str(error.value)
+        == "embed: was chosen, but no pass has come by; run the model inside the block"
+    )
     with pytest.raises(QkvError) as error:
         steps["embad"]
     assert str(error.value) == "embad: was not recorded; did you mean 'embed'?"

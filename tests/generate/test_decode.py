@@ -25,9 +25,13 @@ def test_cached_and_batched_equals_uncached_and_alone(half_trained, make_sources
     source, real = make_sources(60)
     limits = 2 * real.sum(dim=1) + 3
     together = greedy(half_trained, source, real, max_len=limits, **SPECIAL)
-    assert together == [uncached(half_trained, row, int(limit)) for row, limit in zip(source, limits, strict=True)]
+    assert together == [
+        uncached(half_trained, row, int(limit)) for row, limit in zip(source, limits, strict=True)
+    ]
     lengths = [len(ids) for ids in together]
-    assert min(lengths) < 4 and max(lengths) > 15 and any(ids[-1] != EOS for ids in together)  # of every kind
+    assert (
+        min(lengths) < 4 and max(lengths) > 15 and any(ids[-1] != EOS for ids in together)
+    )  # of every kind
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -78,5 +82,9 @@ def test_forced_log_probabilities_equal_those_of_each_prefix(random_model, make_
         for row, target, gains in zip(source, targets, forced, strict=True):
             memory = model.encode(row[row != PAD][None])
             for place, token in enumerate(target):
-                logits = model.logits(model.decode(torch.tensor([[BOS, *target[:place]]]), memory))[0, -1]
-                assert gains[place] == pytest.approx(float(logits.softmax(-1)[token].log()), abs=1e-10)
+                logits = model.logits(model.decode(torch.tensor([[BOS, *target[:place]]]), memory))[
+                    0, -1
+                ]
+                assert gains[place] == pytest.approx(
+                    float(logits.softmax(-1)[token].log()), abs=1e-10
+                )

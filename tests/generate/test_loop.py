@@ -23,7 +23,9 @@ class Uncached:
 
     def prefill(self, prompts, sources=None):
         self.rows = [list(prompt) for prompt in prompts]
-        return torch.stack([self.model.logits(self.model.decode(torch.tensor([row])))[0, -1] for row in self.rows])
+        return torch.stack(
+            [self.model.logits(self.model.decode(torch.tensor([row])))[0, -1] for row in self.rows]
+        )
 
     def step(self, ids):
         return self.prefill([[*row, id] for row, id in zip(self.rows, ids.tolist(), strict=True)])
@@ -35,17 +37,25 @@ class Uncached:
 @torch.inference_mode()
 def written(model, prompts, stepper=PlainStepper, on_token=None, bounds=None, **settings):
     bounds = bounds or Bounds(model.spec.max_len, ends=(END,))
-    return generate(stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, on_token)
+    return generate(
+        stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, on_token
+    )
 
 
-SETTINGS = [{"temperature": 0}, {"temperature": 1.3}, {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2}]
+SETTINGS = [
+    {"temperature": 0},
+    {"temperature": 1.3},
+    {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2},
+]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["greedy", "warm", "narrow"])
 @pytest.mark.parametrize("kind", TINY["KINDS"])
 def test_a_text_is_the_same_alone_and_in_any_company_even_beyond_the_context(kind, settings):
     model = TINY["make"](kind)
-    alone = [written(model, [prompt], Uncached, max_new_tokens=60, **settings)[0] for prompt in PROMPTS]
+    alone = [
+        written(model, [prompt], Uncached, max_new_tokens=60, **settings)[0] for prompt in PROMPTS
+    ]
     for company in ([0, 1, 2, 3, 4], [4, 3, 2], [3, 1]):
         together = written(model, [PROMPTS[n] for n in company], max_new_tokens=60, **settings)
         assert together == [alone[n] for n in company]
@@ -55,8 +65,10 @@ def test_a_text_is_the_same_alone_and_in_any_company_even_beyond_the_context(kin
 def test_the_stepper_of_a_model_changes_no_text():
     for kind in TINY["KINDS"]:
         model = TINY["make"](kind)
-        quick, plain = (written(model, PROMPTS, stepper, max_new_tokens=60, n=2) for stepper in (
-            make_stepper, Uncached))
+        quick, plain = (
+            written(model, PROMPTS, stepper, max_new_tokens=60, n=2)
+            for stepper in (make_stepper, Uncached)
+        )
         assert quick == plain
 
 
@@ -73,7 +85,11 @@ def test_a_text_ends_with_an_end_token_or_at_its_length():
     drafts = written(TINY["make"](), PROMPTS, n=8, max_new_tokens=20)
     assert {one.why for one in drafts} == {"end", "length"}
     for one in drafts:
-        assert (one.ids[-1] == END and END not in one.ids[:-1]) if one.why == "end" else (len(one.ids) == 20)
+        assert (
+            (one.ids[-1] == END and END not in one.ids[:-1])
+            if one.why == "end"
+            else (len(one.ids) == 20)
+        )
 
 
 def test_whoever_watches_can_end_a_text_and_the_others_go_on():
@@ -82,6 +98,7 @@ def test_whoever_watches_can_end_a_text_and_the_others_go_on():
     def on_token(text: int, id: int) -> bool:
         heard.append((text, id))
         return text == 1 and sum(1 for number, _ in heard if number == 1) == 3
+
     bounds = Bounds(24)
     free = written(model, PROMPTS, bounds=bounds, max_new_tokens=9)
     drafts = written(model, PROMPTS, on_token=on_token, bounds=bounds, max_new_tokens=9)
@@ -92,7 +109,11 @@ def test_whoever_watches_can_end_a_text_and_the_others_go_on():
 
 def test_log_probabilities_are_those_of_the_model_before_any_rule():
     model = TINY["make"]()
-    for prompt, one in zip(PROMPTS, written(model, PROMPTS, max_new_tokens=8, temperature=0.5, top_k=3, logprobs=4), strict=True):
+    for prompt, one in zip(
+        PROMPTS,
+        written(model, PROMPTS, max_new_tokens=8, temperature=0.5, top_k=3, logprobs=4),
+        strict=True,
+    ):
         with torch.no_grad():
             logits = model.logits(model.decode(torch.tensor([prompt + one.ids])))[0]
         told = logits.softmax(dim=-1).log()[len(prompt) - 1 :]
@@ -100,23 +121,27 @@ def test_log_probabilities_are_those_of_the_model_before_any_rule():
             assert one.log_probs[place] == pytest.approx(float(told[place, id]), abs=1e-10)
             numbers, ids = told[place].sort(descending=True)
             assert [id for id, _ in one.best[place]] == ids[:4].tolist()
-            assert [number for _, number in one.best[place]] == pytest.approx(numbers[:4].tolist(), abs=1e-10)
+            assert [number for _, number in one.best[place]] == pytest.approx(
+                numbers[:4].tolist(), abs=1e-10
+            )
     assert written(model, PROMPTS[:1], max_new_tokens=2, logprobs=0)[0].best == [[], []]
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 7, 24])
 def test_a_full_context_keeps_its_last_part_and_its_beginning_mark(context):
     """What is read again: never more than fits, always the newest tokens, after the mark where there is one."""
+
     class Listening(PlainStepper):
         def prefill(self, prompts, sources=None):
             self.heard = [*getattr(self, "heard", []), prompts]
             return super().prefill(prompts)
+
     model = TINY["make"]("learned", max_len=context)
     begin = (2,) if context > 2 else ()
     with torch.inference_mode():
         stepper = Listening(model)
         settings = GenerationConfig(seed=0, max_new_tokens=50)
-        draft, = generate(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
+        (draft,) = generate(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
     whole = [*begin, 5, *draft.ids]
     assert len(draft.ids) == 50 and len(stepper.heard) > 2
     for (again,) in stepper.heard[1:]:
@@ -131,11 +156,15 @@ def test_ten_thousand_tokens_need_no_more_memory_than_a_hundred():
     held = dict[int, int]()
     with torch.inference_mode():
         stepper = PlainStepper(model)
-        loop = GenerationLoop(stepper, [[3]], GenerationConfig(seed=0, max_new_tokens=10_000), Bounds(64))
+        loop = GenerationLoop(
+            stepper, [[3]], GenerationConfig(seed=0, max_new_tokens=10_000), Bounds(64)
+        )
         while loop.n_alive:
             loop.advance()
             if loop.length % 97 == 0:
-                buffers = [buffer for layer in stepper.cache.layers for buffer in layer.attn.buffers]
+                buffers = [
+                    buffer for layer in stepper.cache.layers for buffer in layer.attn.buffers
+                ]
                 held[loop.length] = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
     assert len(loop.sequences[0].ids) == 10_000 and len(held) > 100
     assert max(held.values()) == max(size for length, size in held.items() if length < 500)

@@ -5,7 +5,9 @@ import torch
 
 from qkv.kernels.calling import custom_gradient_pays
 
-DTYPES = pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+DTYPES = pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str
+)
 VIEWS = {  # of (2, 3, 5, 8): inputs as they come out of linear maps, splits, slices and broadcasts
     "contiguous": lambda x: x,
     "heads of a view": lambda x: x.transpose(1, 2),
@@ -37,14 +39,19 @@ def results(function, inputs):
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     out = function(*leaves)
     incoming = [gradient(out.shape).to(out.dtype) for gradient in GRADIENTS.values()]
-    return [out.detach()] + [grad for g in incoming for grad in torch.autograd.grad(out, leaves, g, retain_graph=True)]
+    return [out.detach()] + [
+        grad for g in incoming for grad in torch.autograd.grad(out, leaves, g, retain_graph=True)
+    ]
 
 
 def assert_equals_autograd(kernel, reference, *inputs, dtype, tolerance):
     """The kernel in `dtype` gives what the reference gives in float64 for the same inputs."""
     inputs = [tensor.to(dtype) for tensor in inputs]
     assert custom_gradient_pays(inputs[0])
-    found, expected = results(kernel, inputs), results(reference, [tensor.double() for tensor in inputs])
+    found, expected = (
+        results(kernel, inputs),
+        results(reference, [tensor.double() for tensor in inputs]),
+    )
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype and ours.shape == theirs.shape
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)

@@ -8,7 +8,10 @@ import torch
 
 from qkv.kernels import calling
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model")]  # tests import autograd_reference, small_models
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "model"),
+]  # tests import autograd_reference, small_models
 
 
 @pytest.fixture(autouse=True)

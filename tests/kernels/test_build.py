@@ -17,7 +17,10 @@ from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 
 X86 = platform.machine() in ("x86_64", "AMD64")
-WIDTHS = {"x86-64": 8, "x86-64-v3": 16}  # outputs of a panel: two registers of 128 or 256 bits of float32
+WIDTHS = {
+    "x86-64": 8,
+    "x86-64-v3": 16,
+}  # outputs of a panel: two registers of 128 or 256 bits of float32
 
 
 @pytest.fixture
@@ -56,10 +59,16 @@ def test_the_library_is_made_once_for_a_user_alone(empty_cache, monkeypatch):
     assert list(empty_cache.iterdir()) == [made]
 
 
-@pytest.mark.parametrize("where, call", [(build.tempfile, "TemporaryDirectory"), (build.Path, "replace"), (build.Path, "exists")])
-def test_in_a_cache_that_is_full_or_cannot_be_written_torch_steps(empty_cache, monkeypatch, where, call):
+@pytest.mark.parametrize(
+    "where, call",
+    [(build.tempfile, "TemporaryDirectory"), (build.Path, "replace"), (build.Path, "exists")],
+)
+def test_in_a_cache_that_is_full_or_cannot_be_written_torch_steps(
+    empty_cache, monkeypatch, where, call
+):
     def refuse(*args, **more):
         raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(build, "cpu_model", lambda: "any")
     monkeypatch.setattr(build, "succeeds", lambda command: True)
     monkeypatch.setattr(where, call, refuse)
@@ -89,13 +98,17 @@ def test_each_instruction_set_has_a_library_of_its_own(empty_cache, monkeypatch)
         assert len(list(empty_cache.iterdir())) == n
 
 
-def test_an_instruction_set_that_the_compiler_does_not_know_leaves_all_to_torch(empty_cache, monkeypatch):
+def test_an_instruction_set_that_the_compiler_does_not_know_leaves_all_to_torch(
+    empty_cache, monkeypatch
+):
     monkeypatch.setenv("QKV_NATIVE_MARCH", "no-such-cpu")
     assert build.library(torch.float32) is None
 
 
 @pytest.mark.native
-def test_on_other_cpus_a_compiler_without_native_takes_its_default(empty_cache, monkeypatch, tmp_path):
+def test_on_other_cpus_a_compiler_without_native_takes_its_default(
+    empty_cache, monkeypatch, tmp_path
+):
     real = build.find_compiler()
     compiler = tmp_path / "limited-c++"
     compiler.write_text(f'#!/bin/sh\ncase "$*" in *=native*) exit 1;; esac\nexec {real} "$@"\n')
@@ -110,19 +123,43 @@ def test_on_other_cpus_a_compiler_without_native_takes_its_default(empty_cache, 
 # ── The self-check ───────────────────────────────────────────────────────────────────────────────────────────────
 WRONG = {  # file, what stands there, a mistake in its place, the check that finds it
     "a product": ("products.h", "sums[r][p][1] += right * x;", "sums[r][p][1] += left * x;", 1),
-    "an int8 product that saturates": ("products.h", "if (m.scales) y *= load(m.scales + first);",
-        "if (m.scales) for (int i = 0; i < LANES; i++) y[i] = std::min(y[i], (number)32767);", 2),
-    "int8 weights without a sign": ("products.h", "all[i] = from[i];", "all[i] = (uint8_t)from[i];", 2),
+    "an int8 product that saturates": (
+        "products.h",
+        "if (m.scales) y *= load(m.scales + first);",
+        "if (m.scales) for (int i = 0; i < LANES; i++) y[i] = std::min(y[i], (number)32767);",
+        2,
+    ),
+    "int8 weights without a sign": (
+        "products.h",
+        "all[i] = from[i];",
+        "all[i] = (uint8_t)from[i];",
+        2,
+    ),
     "the exponential": ("numbers.h", "1.66666655e-1f", "1.67666655e-1f", 3),
     "attention": ("decode_step.cpp", "weight = scores[n] / total", "weight = scores[n]", 3),
     "layer norm": ("decode_step.cpp", "(norm.kind == LAYER_NORM ? sum / width : sum)", "sum", 3),
-    "rotation of queries and keys": ("decode_step.cpp", "multiply_add(b, -sin[i], a * cos[i])", "multiply_add(b, sin[i], a * cos[i])", 3),
-    "the row whose logits are wanted": ("decode_step.cpp", "rows->outputs ? rows->outputs[out] : out", "out", 3),
+    "rotation of queries and keys": (
+        "decode_step.cpp",
+        "multiply_add(b, -sin[i], a * cos[i])",
+        "multiply_add(b, sin[i], a * cos[i])",
+        3,
+    ),
+    "the row whose logits are wanted": (
+        "decode_step.cpp",
+        "rows->outputs ? rows->outputs[out] : out",
+        "out",
+        3,
+    ),
     "the choice of equals": ("topk.cpp", "sum > best[rank]", "sum >= best[rank]", 4),
     "the log of the sum": ("topk.cpp", "max + std::log(total)", "max - std::log(total)", 5),
     "rotary": ("rotary.cpp", "first * c[i] - second * sine", "first * c[i] + second * sine", 6),
     "RMSNorm": ("rms_norm.cpp", "sum / h->width + eps", "sum / h->width", 7),
-    "the gradient of RMSNorm": ("rms_norm.cpp", "mean * scale * scale / h->width", "mean * scale / h->width", 7),
+    "the gradient of RMSNorm": (
+        "rms_norm.cpp",
+        "mean * scale * scale / h->width",
+        "mean * scale / h->width",
+        7,
+    ),
     "the gradient of relu squared": ("relu2.cpp", "2 * x[i] * grad[i]", "x[i] * grad[i]", 8),
 }
 
@@ -140,13 +177,24 @@ def objects(tmp_path_factory) -> Path:
 
 
 def compile_object(folder: Path, name: str) -> None:
-    subprocess.run([build.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-c", name], cwd=folder, check=True, timeout=120)
+    subprocess.run(
+        [build.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-c", name],
+        cwd=folder,
+        check=True,
+        timeout=120,
+    )
 
 
 def check_of(folder: Path) -> int:
     """What qkv_check() returns of the library that is linked of the object files here."""
-    library = folder / f"check-{len(list(folder.iterdir()))}.so"  # a library of the same name would not be loaded anew
-    subprocess.run([build.find_compiler(), "-shared", *map(str, folder.glob("*.o")), "-o", str(library)], check=True, timeout=120)
+    library = (
+        folder / f"check-{len(list(folder.iterdir()))}.so"
+    )  # a library of the same name would not be loaded anew
+    subprocess.run(
+        [build.find_compiler(), "-shared", *map(str, folder.glob("*.o")), "-o", str(library)],
+        check=True,
+        timeout=120,
+    )
     return ctypes.CDLL(str(library)).qkv_check()
 
 

@@ -10,12 +10,19 @@ from qkv.kernels import calling
 
 
 def test_custom_gradients_and_ctypes_are_not_in_the_model():
-    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(qkv.model.__path__[0]).glob("*.py")}
+    sources = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in Path(qkv.model.__path__[0]).glob("*.py")
+    }
     assert "attention.py" in sources
     assert not [name for name, text in sources.items() if "autograd" in text or "ctypes" in text]
 
 
-@pytest.mark.parametrize("dtype, device", [(torch.float64, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")], ids=str)
+@pytest.mark.parametrize(
+    "dtype, device",
+    [(torch.float64, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "meta")],
+    ids=str,
+)
 def test_the_native_library_is_used_in_float32_on_a_cpu_only(dtype, device):
     assert not calling.can_be_native(torch.zeros(1, dtype=dtype, device=device))
 

@@ -13,7 +13,11 @@ NO_COMPILER = next(one for one in CPU["CONFIGURATIONS"] if one.name == "no-compi
 @pytest.mark.native
 @pytest.mark.skipif(not CPU["X86"], reason="a configuration of x86-64")
 def test_variables_without_effect_are_an_error():
-    environment = {name: value for name, value in CPU["environment_of"](BASELINE).items() if name not in BASELINE.environment}
+    environment = {
+        name: value
+        for name, value in CPU["environment_of"](BASELINE).items()
+        if name not in BASELINE.environment
+    }
     with pytest.raises(SystemExit) as error:
         CPU["prove"](BASELINE, environment)
     message = str(error.value)
@@ -24,7 +28,9 @@ def test_variables_without_effect_are_an_error():
 
 @pytest.mark.native
 def test_a_compiler_that_is_found_after_all_is_an_error():
-    environment = {name: value for name, value in CPU["environment_of"](NO_COMPILER).items() if name != "CXX"}
+    environment = {
+        name: value for name, value in CPU["environment_of"](NO_COMPILER).items() if name != "CXX"
+    }
     with pytest.raises(SystemExit, match=r"no-compiler: not in effect: native is [0-9]+, not None"):
         CPU["prove"](NO_COMPILER, environment)
 
@@ -34,4 +40,6 @@ def test_all_configurations_run_tests_and_name_markers_that_exist(request):
     for configuration in CPU["CONFIGURATIONS"]:
         assert set(configuration.marks.replace("not ", "").split(" and ")) <= known
     for path in CPU["LONG"] + CPU["ALONE"] + CPU["SHORT"]:
-        assert (CPU["ROOT"] / path.partition("::")[0]).exists(), path  # pytest itself refuses a test that is not there
+        assert (CPU["ROOT"] / path.partition("::")[0]).exists(), (
+            path
+        )  # pytest itself refuses a test that is not there

@@ -11,10 +11,12 @@ from qkv.model import spec as s
 from qkv.textbook.loss import agreeing
 
 HEADS = {
-    "tied": decoder(head=s.LmHead(tied=True)), "untied": decoder(head=s.LmHead(tied=False)),
+    "tied": decoder(head=s.LmHead(tied=True)),
+    "untied": decoder(head=s.LmHead(tied=False)),
     "biased": decoder(head=s.LmHead(tied=True, bias=True)),
-    "untied-biased": decoder(head=s.LmHead(tied=False, bias=True)), "masked": encoder(head=s.MaskedHead("gelu")),
-}  # fmt: skip
+    "untied-biased": decoder(head=s.LmHead(tied=False, bias=True)),
+    "masked": encoder(head=s.MaskedHead("gelu")),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +26,22 @@ def always_in_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.5])
-@pytest.mark.parametrize("dtype, in_chunks", [
-    (torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype, in_chunks",
+    [(torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)],
+)
 def test_half_precision_is_not_summed_in_chunks(monkeypatch, dtype, in_chunks, r_drop):
-    for name, answer in {"_ChunkedCrossEntropy.apply": True, "_RDropCrossEntropy.apply": True, "_plain": False}.items():
-        monkeypatch.setattr(f"qkv.kernels.cross_entropy.{name}", lambda *given, answer=answer: torch.tensor(answer))
-    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)  # some CPUs cannot multiply in half precision
+    for name, answer in {
+        "_ChunkedCrossEntropy.apply": True,
+        "_RDropCrossEntropy.apply": True,
+        "_plain": False,
+    }.items():
+        monkeypatch.setattr(
+            f"qkv.kernels.cross_entropy.{name}", lambda *given, answer=answer: torch.tensor(answer)
+        )
+    monkeypatch.setattr(
+        F, "linear", lambda x, weight, bias: x
+    )  # some CPUs cannot multiply in half precision
     model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
     assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, r_drop=r_drop)) == in_chunks
 
@@ -37,7 +49,11 @@ def test_half_precision_is_not_summed_in_chunks(monkeypatch, dtype, in_chunks, r
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
-    model, targets, x = build(spec), random_ids(spec, 3, 7), torch.randn(3, 7, 16, dtype=torch.float64)
+    model, targets, x = (
+        build(spec),
+        random_ids(spec, 3, 7),
+        torch.randn(3, 7, 16, dtype=torch.float64),
+    )
     chunked = model.loss(x, targets, None, smoothing)
     monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 512)
     assert_close(model.loss(x, targets, None, smoothing), chunked)
@@ -45,7 +61,9 @@ def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
 
 def assert_same_with_gradients(ours, theirs, parameters):
     assert_close(ours, theirs)
-    got, wanted = (torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs))
+    got, wanted = (
+        torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs)
+    )
     for one, other in zip(got, wanted, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
@@ -54,9 +72,13 @@ def assert_same_with_gradients(ours, theirs, parameters):
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"])
+@pytest.mark.parametrize(
+    "numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"]
+)
 @pytest.mark.parametrize("padding", [False, True])
-def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smoothing, numbers, padding):
+def test_loss_and_gradients_equal_torchs_cross_entropy(
+    monkeypatch, spec, smoothing, numbers, padding
+):
     monkeypatch.setattr(losses, "CHUNK_LOGITS", numbers)
     model, targets = build(spec), random_ids(spec, 3, 7)
     x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
@@ -65,12 +87,16 @@ def test_loss_and_gradients_equal_torchs_cross_entropy(monkeypatch, spec, smooth
     ours = model.loss(x, targets, real, smoothing)
     plain = targets if real is None else targets.masked_fill(~real, -100)
     logits = model.logits(x).flatten(0, 1)
-    theirs = F.cross_entropy(logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100)
+    theirs = F.cross_entropy(
+        logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100
+    )
     assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.7])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str
+)
 def test_chunks_of_a_real_vocabulary_equal_torch_in_float64(dtype, tolerance, r_drop):
     inputs = [torch.randn(40, 16), 0.3 * torch.randn(40_000, 16), 0.3 * torch.randn(40_000)]
     targets, results = torch.randint(40_000, (20,)).repeat(2), []
@@ -78,7 +104,9 @@ def test_chunks_of_a_real_vocabulary_equal_torch_in_float64(dtype, tolerance, r_
         leaves = [tensor.to(in_dtype).requires_grad_() for tensor in inputs]
         loss = function(*leaves, targets, 0.1, r_drop)
         results.append([loss, *torch.autograd.grad(loss, leaves)])
-    assert type(results[0][0].grad_fn).__name__ == ("_RDropCrossEntropyBackward" if r_drop else "_ChunkedCrossEntropyBackward")
+    assert type(results[0][0].grad_fn).__name__ == (
+        "_RDropCrossEntropyBackward" if r_drop else "_ChunkedCrossEntropyBackward"
+    )
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
 
@@ -87,7 +115,11 @@ def plain_cross_entropy(x, weight, bias, targets, smoothing, r_drop):
     log_probs = (x @ weight.T + bias).log_softmax(dim=-1)
     p, q = log_probs.chunk(2)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum() / 2  # (KL(p || q) + KL(q || p)) / 2
-    return -(1 - smoothing) * log_probs[range(len(x)), targets].sum() - smoothing * log_probs.mean(dim=-1).sum() + r_drop * divergence
+    return (
+        -(1 - smoothing) * log_probs[range(len(x)), targets].sum()
+        - smoothing * log_probs.mean(dim=-1).sum()
+        + r_drop * divergence
+    )
 
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
@@ -117,7 +149,9 @@ def test_large_logits_do_not_overflow():
     x = torch.full((1, 2, 16), 1e4, requires_grad=True)
     targets = random_ids(model.spec, 1, 2)
     loss = model.loss(x, targets)
-    torch.testing.assert_close(loss, F.cross_entropy(model.logits(x)[0], targets[0], reduction="sum"))
+    torch.testing.assert_close(
+        loss, F.cross_entropy(model.logits(x)[0], targets[0], reduction="sum")
+    )
     loss.backward()
     assert x.grad.isfinite().all()
 
@@ -125,7 +159,9 @@ def test_large_logits_do_not_overflow():
 def test_frozen_weights_and_evaluation_compute_no_gradients(monkeypatch):
     asked = []
     part = losses._softmax_part
-    monkeypatch.setattr(losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given))
+    monkeypatch.setattr(
+        losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given)
+    )
     model, targets = build(HEADS["biased"]), random_ids(HEADS["biased"], 1, 3)
     x = torch.randn(1, 3, 16, dtype=torch.float64)
     with torch.no_grad():
@@ -137,7 +173,9 @@ def test_frozen_weights_and_evaluation_compute_no_gradients(monkeypatch):
 
 def test_a_second_derivative_is_refused_not_wrong():
     model, x = build(HEADS["tied"]), torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(model.loss(x, random_ids(model.spec, 1, 3)) ** 2, x, create_graph=True)
+    (slope,) = torch.autograd.grad(
+        model.loss(x, random_ids(model.spec, 1, 3)) ** 2, x, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
 

@@ -37,7 +37,11 @@ def test_the_gradient_passes_exactly_where_the_element_did(shape):
 
 
 def test_adding_to_the_residual_equals_dropout_then_sum():
-    dropout, x, stream = Dropout(0.4), torch.randn(50, requires_grad=True), torch.randn(50, requires_grad=True)
+    dropout, x, stream = (
+        Dropout(0.4),
+        torch.randn(50, requires_grad=True),
+        torch.randn(50, requires_grad=True),
+    )
     torch.manual_seed(5)
     fused = dropout.add(stream, x)
     torch.manual_seed(5)

@@ -13,8 +13,13 @@ pytestmark = pytest.mark.usefixtures("backend")
 @DTYPES
 @LAYOUTS
 def test_relu2_equals_its_parts(view, dtype, tolerance):
-    assert_equals_autograd(lambda x: relu2(view(x)), lambda x: F.relu(view(x)).square(), drawn(2, 3, 5, 8),
-                           dtype=dtype, tolerance=tolerance)
+    assert_equals_autograd(
+        lambda x: relu2(view(x)),
+        lambda x: F.relu(view(x)).square(),
+        drawn(2, 3, 5, 8),
+        dtype=dtype,
+        tolerance=tolerance,
+    )
 
 
 def test_the_gradient_of_relu2_agrees_with_finite_differences():

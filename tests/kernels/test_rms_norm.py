@@ -22,9 +22,13 @@ def theirs(x, gain):
 
 
 @DTYPES
-@pytest.mark.parametrize("shape", [(8,), (3, 8), (7, 4), (130, 4), (3, 5, 8), (2, 3, 5, 6), (2, 2, 3, 5, 8)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(8,), (3, 8), (7, 4), (130, 4), (3, 5, 8), (2, 3, 5, 6), (2, 2, 3, 5, 8)], ids=str
+)
 def test_rms_norm_equals_torchs(shape, dtype, tolerance):
-    assert_equals_autograd(ours, theirs, drawn(*shape), drawn(shape[-1]), dtype=dtype, tolerance=tolerance)
+    assert_equals_autograd(
+        ours, theirs, drawn(*shape), drawn(shape[-1]), dtype=dtype, tolerance=tolerance
+    )
 
 
 @DTYPES
@@ -33,18 +37,32 @@ def test_rms_norm_of_any_strides_equals_torchs(view, dtype, tolerance):
     x = drawn(2, 3, 5, 8)
     x += x.sign()  # away from 0, where the gradient of equal elements cancels
     gain = drawn(view(x).shape[-1])
-    assert_equals_autograd(lambda x, gain: ours(view(x), gain), lambda x, gain: theirs(view(x), gain), x, gain,
-                           dtype=dtype, tolerance=tolerance)
+    assert_equals_autograd(
+        lambda x, gain: ours(view(x), gain),
+        lambda x, gain: theirs(view(x), gain),
+        x,
+        gain,
+        dtype=dtype,
+        tolerance=tolerance,
+    )
 
 
 @DTYPES
 def test_rms_norm_of_a_transposed_batch_of_one_equals_torchs(dtype, tolerance):
-    assert_equals_autograd(lambda x, gain: ours(x.transpose(1, 2), gain), lambda x, gain: theirs(x.transpose(1, 2), gain),
-                           drawn(1, 8, 5), drawn(8), dtype=dtype, tolerance=tolerance)
+    assert_equals_autograd(
+        lambda x, gain: ours(x.transpose(1, 2), gain),
+        lambda x, gain: theirs(x.transpose(1, 2), gain),
+        drawn(1, 8, 5),
+        drawn(8),
+        dtype=dtype,
+        tolerance=tolerance,
+    )
 
 
 def test_the_gradient_of_rms_norm_agrees_with_finite_differences():
-    assert torch.autograd.gradcheck(ours, (drawn(2, 3, 2, 6).requires_grad_(), drawn(6).requires_grad_()))
+    assert torch.autograd.gradcheck(
+        ours, (drawn(2, 3, 2, 6).requires_grad_(), drawn(6).requires_grad_())
+    )
 
 
 @pytest.mark.parametrize("shape", [(8, 2, 64, 64), (600, 64)], ids=str)
@@ -66,7 +84,9 @@ def test_without_gradients_torchs_own_rms_norm_runs():
     x = drawn(2, 3, 8).requires_grad_()
     with torch.no_grad():
         assert not custom_gradient_pays(x)
-        torch.testing.assert_close(RMSNorm(8, 1e-5).double()(x), nn.RMSNorm(8, 1e-5).double()(x), rtol=0, atol=0)
+        torch.testing.assert_close(
+            RMSNorm(8, 1e-5).double()(x), nn.RMSNorm(8, 1e-5).double()(x), rtol=0, atol=0
+        )
     assert not custom_gradient_pays(x.half())
 
 
@@ -74,4 +94,6 @@ def test_the_module_applies_its_gain_and_eps():
     module, x = RMSNorm(8, 1e-2).double(), drawn(2, 3, 8)
     with torch.no_grad():
         module.weight.copy_(drawn(8))
-    torch.testing.assert_close(module(x), F.rms_norm(x, (8,), module.weight, 1e-2), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        module(x), F.rms_norm(x, (8,), module.weight, 1e-2), rtol=1e-12, atol=1e-12
+    )

@@ -17,8 +17,12 @@ def formula(x, cos, sin):
 
 def assert_rotates(view, x, cos, sin, **how):
     """Angles of the type of x, as make_turn gives them."""
-    assert_equals_autograd(lambda x: rotate_halves(view(x), cos.to(x.dtype), sin.to(x.dtype)),
-                           lambda x: formula(view(x), *(angles.to(how["dtype"]).double() for angles in (cos, sin))), x, **how)
+    assert_equals_autograd(
+        lambda x: rotate_halves(view(x), cos.to(x.dtype), sin.to(x.dtype)),
+        lambda x: formula(view(x), *(angles.to(how["dtype"]).double() for angles in (cos, sin))),
+        x,
+        **how,
+    )
 
 
 @DTYPES
@@ -26,7 +30,14 @@ def assert_rotates(view, x, cos, sin, **how):
 @pytest.mark.parametrize("width", [4, 6, 10])
 def test_rotation_and_gradient_equal_the_formula(width, batches, dtype, tolerance):
     cos, sin = (drawn(batch, 1, 5, 2) for batch in batches)
-    assert_rotates(lambda x: x.transpose(1, 2), drawn(2, 5, 3, width), cos, sin, dtype=dtype, tolerance=tolerance)
+    assert_rotates(
+        lambda x: x.transpose(1, 2),
+        drawn(2, 5, 3, width),
+        cos,
+        sin,
+        dtype=dtype,
+        tolerance=tolerance,
+    )
 
 
 @DTYPES
@@ -42,14 +53,18 @@ def test_rotation_of_any_strides_equals_the_formula(view, length, dtype, toleran
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_gradient_of_the_rotation_agrees_with_finite_differences(length):
     angles = drawn(1, 1, length, 2)
-    assert torch.autograd.gradcheck(lambda x: rotate_halves(x, angles.cos(), angles.sin()), drawn(2, 3, 2, 6).requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda x: rotate_halves(x, angles.cos(), angles.sin()), drawn(2, 3, 2, 6).requires_grad_()
+    )
 
 
 def test_a_rotation_keeps_lengths_and_the_opposite_angle_undoes_it():
     x, angles = drawn(2, 3, 5, 8).requires_grad_(), drawn(1, 1, 5, 4)
     rotated = rotate_halves(x, angles.cos(), angles.sin())
     torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(rotate_halves(rotated, angles.cos(), -angles.sin()), x, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        rotate_halves(rotated, angles.cos(), -angles.sin()), x, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_without_gradients_the_rotation_is_the_formula():

@@ -32,10 +32,16 @@ def test_the_best_sums_are_the_first_of_a_stable_sort_over_all_rows(sentences, l
     x = scores(sentences * live, vocab, levels)
     x[:, 0] = -torch.inf
     shift = torch.arange(sentences * live).view(sentences, live).flip(1) * -1.0
-    ranked = (x.view(sentences, live, vocab) + shift[..., None]).flatten(1).sort(dim=1, descending=True, stable=True)
+    ranked = (
+        (x.view(sentences, live, vocab) + shift[..., None])
+        .flatten(1)
+        .sort(dim=1, descending=True, stable=True)
+    )
     for n in (1, 2, 8):
         row, token, best = best_sums(x, shift, n)
-        assert (row * vocab + token).equal(ranked.indices[:, :n]) and best.equal(ranked.values[:, :n])
+        assert (row * vocab + token).equal(ranked.indices[:, :n]) and best.equal(
+            ranked.values[:, :n]
+        )
 
 
 def test_the_best_may_stand_in_the_last_incomplete_block():
@@ -48,4 +54,6 @@ def test_the_best_may_stand_in_the_last_incomplete_block():
 @pytest.mark.parametrize("size", [1.0, 50.0, 300.0, -300.0])
 def test_the_log_of_the_sum_holds_for_numbers_of_any_size(size):
     x = scores(5, 700, None).double() + size
-    torch.testing.assert_close(log_sum(x.float()), x.float().double().logsumexp(dim=1).float(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        log_sum(x.float()), x.float().double().logsumexp(dim=1).float(), rtol=1e-6, atol=1e-6
+    )

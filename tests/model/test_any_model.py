@@ -16,34 +16,73 @@ EXAMPLES = int(os.environ.get("QKV_EXAMPLES", "60"))
 flags, small = st.booleans(), st.integers(1, 4)
 activations = st.sampled_from(["relu", "relu2", "gelu", "gelu_tanh", "silu"])
 scalings = st.one_of(
-    st.none(), st.builds(s.LinearScaling, st.sampled_from([2.0, 0.5])),
+    st.none(),
+    st.builds(s.LinearScaling, st.sampled_from([2.0, 0.5])),
     st.just(s.LlamaScaling(8.0, 1.0, 4.0, 32)),
-    st.builds(s.YarnScaling, st.sampled_from([4.0, 40.0]), st.sampled_from([16, 4_096]), sharpness=st.just(1.2)),
-)  # fmt: skip
+    st.builds(
+        s.YarnScaling,
+        st.sampled_from([4.0, 40.0]),
+        st.sampled_from([16, 4_096]),
+        sharpness=st.just(1.2),
+    ),
+)
 positions = st.one_of(
-    st.builds(s.Sinusoidal, st.sampled_from(["alternating", "halves"])), st.builds(s.Learned, st.integers(0, 3)),
-    st.builds(s.Rotary, st.sampled_from([10.0, 1e4]), st.sampled_from([0.5, 1.0]),
-              st.sampled_from(["halves", "adjacent"]), scalings),
+    st.builds(s.Sinusoidal, st.sampled_from(["alternating", "halves"])),
+    st.builds(s.Learned, st.integers(0, 3)),
+    st.builds(
+        s.Rotary,
+        st.sampled_from([10.0, 1e4]),
+        st.sampled_from([0.5, 1.0]),
+        st.sampled_from(["halves", "adjacent"]),
+        scalings,
+    ),
     st.just(s.NoPositions()),
-)  # fmt: skip
+)
 heads = st.builds(
     lambda kv, group, window, *rest: s.Heads(kv * group, kv, 4, window, *rest),
-    small, small, st.none() | st.integers(1, 9), flags, flags, flags,
-)  # fmt: skip
+    small,
+    small,
+    st.none() | st.integers(1, 9),
+    flags,
+    flags,
+    flags,
+)
 mixers = st.one_of(
-    heads, st.builds(s.Latent, small, small, small, st.just(4), small, st.none() | small),
-    st.builds(s.Recurrent, st.sampled_from(["lstm", "gru"])), st.builds(s.Convolution, st.integers(1, 5)),
-    st.just(s.TokenMlp()), st.builds(s.Pooling, st.integers(1, 5)),
-)  # fmt: skip
-plain = st.builds(s.Dense, st.integers(1, 9), activations) | st.builds(s.Gated, st.integers(1, 9), activations)
+    heads,
+    st.builds(s.Latent, small, small, small, st.just(4), small, st.none() | small),
+    st.builds(s.Recurrent, st.sampled_from(["lstm", "gru"])),
+    st.builds(s.Convolution, st.integers(1, 5)),
+    st.just(s.TokenMlp()),
+    st.builds(s.Pooling, st.integers(1, 5)),
+)
+plain = st.builds(s.Dense, st.integers(1, 9), activations) | st.builds(
+    s.Gated, st.integers(1, 9), activations
+)
 experts = st.builds(
-    lambda size, groups, active_groups, active, *rest: s.Experts(size * groups, active, *rest[:5], groups,
-                                                                 active_groups, rest[5]),
-    small, small, small, small, plain, st.none() | plain, st.sampled_from(["softmax", "sigmoid"]), flags,
-    st.sampled_from([1.0, 2.5]), flags,
-)  # fmt: skip
-norms = st.builds(s.Norm, st.sampled_from(["layer", "rms", "batch"]), st.sampled_from(["pre", "post"]))
-crosses = st.builds(lambda kv, group, width, flag: s.Heads(kv * group, kv, width, bias=flag), small, small, small, flags)
+    lambda size, groups, active_groups, active, *rest: s.Experts(
+        size * groups, active, *rest[:5], groups, active_groups, rest[5]
+    ),
+    small,
+    small,
+    small,
+    small,
+    plain,
+    st.none() | plain,
+    st.sampled_from(["softmax", "sigmoid"]),
+    flags,
+    st.sampled_from([1.0, 2.5]),
+    flags,
+)
+norms = st.builds(
+    s.Norm, st.sampled_from(["layer", "rms", "batch"]), st.sampled_from(["pre", "post"])
+)
+crosses = st.builds(
+    lambda kv, group, width, flag: s.Heads(kv * group, kv, width, bias=flag),
+    small,
+    small,
+    small,
+    flags,
+)
 
 
 @st.composite
@@ -52,18 +91,39 @@ def specs(draw):
     with_encoder, with_decoder = draw(st.sampled_from([(True, False), (False, True), (True, True)]))
 
     def stack(sees, cross):
-        layers = draw(st.lists(st.builds(
-            s.Layer, mixers, plain | experts, norms, crosses if cross else st.none(), st.integers(1, 2),
-        ), min_size=1, max_size=2))  # fmt: skip
+        layers = draw(
+            st.lists(
+                st.builds(
+                    s.Layer,
+                    mixers,
+                    plain | experts,
+                    norms,
+                    crosses if cross else st.none(),
+                    st.integers(1, 2),
+                ),
+                min_size=1,
+                max_size=2,
+            )
+        )
         return s.Stack(tuple(layers), sees, draw(flags), draw(flags))
 
     spec = s.Spec(
-        13, 8, stack(draw(st.sampled_from(["all", "all", "past"])), False) if with_encoder else None,
-        stack(draw(st.sampled_from(["past", "past", "all"])), with_encoder) if with_decoder else None,
-        draw(positions), draw(st.sampled_from([s.LmHead(), s.LmHead(False, True), s.MaskedHead(), s.Pooler(), None])),
-        draw(st.none() | st.just(11)) if with_encoder and with_decoder else None, draw(flags), draw(st.integers(0, 2)),
-        16, 0.1,
-    )  # fmt: skip
+        13,
+        8,
+        stack(draw(st.sampled_from(["all", "all", "past"])), False) if with_encoder else None,
+        stack(draw(st.sampled_from(["past", "past", "all"])), with_encoder)
+        if with_decoder
+        else None,
+        draw(positions),
+        draw(
+            st.sampled_from([s.LmHead(), s.LmHead(False, True), s.MaskedHead(), s.Pooler(), None])
+        ),
+        draw(st.none() | st.just(11)) if with_encoder and with_decoder else None,
+        draw(flags),
+        draw(st.integers(0, 2)),
+        16,
+        0.1,
+    )
     try:
         check(spec)
     except QkvError:
@@ -72,21 +132,27 @@ def specs(draw):
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(specs(), st.sampled_from(["left", "right"]), st.lists(st.integers(1, 6), min_size=2, max_size=3))
+@given(
+    specs(), st.sampled_from(["left", "right"]), st.lists(st.integers(1, 6), min_size=2, max_size=3)
+)
 def test_any_model_is_the_same_alone_in_a_batch_and_cached(spec, side, lengths):
     assert from_json(to_json(spec)) == spec
     torch.manual_seed(0)
     model, rows = build(spec), [random_ids(spec, 1, n)[0] for n in lengths]
     ids, real = padded(rows, side, to=8)
     pairs = spec.encoder is not None and spec.decoder is not None
-    source, source_real = padded([random_ids(spec, 1, n, source=True)[0] for n in lengths[::-1]], side, to=7)
+    source, source_real = padded(
+        [random_ids(spec, 1, n, source=True)[0] for n in lengths[::-1]], side, to=7
+    )
     with torch.no_grad():
         memory = model.encode(source, source_real) if pairs else None
         together = stream(model, ids, memory, real)
         scale = max(1.0, together.abs().max().item())
         assert together.isfinite().all()
         for index, row in enumerate(rows):
-            alone = model.encode(source[index : index + 1][:, source_real[index]]) if pairs else None
+            alone = (
+                model.encode(source[index : index + 1][:, source_real[index]]) if pairs else None
+            )
             wanted = stream(model, row[None], alone)[0]
             assert_close(together[index][real[index]], wanted, 1e-10 * scale)
             if spec.decoder is not None and spec.decoder.sees == "past":
@@ -97,8 +163,12 @@ def test_any_model_is_the_same_alone_in_a_batch_and_cached(spec, side, lengths):
             cache, order = model.new_cache(), torch.tensor([1, 0, 1])
             model.decode(ids[:, :5], memory, cache, real[:, :5])
             cache.keep(order)
-            after = model.decode(ids[order][:, 5:], memory and memory.keep(order), cache, real[order][:, 5:])
-            assert_close(after[real[order][:, 5:]], together[order][:, 5:][real[order][:, 5:]], 1e-10 * scale)
+            after = model.decode(
+                ids[order][:, 5:], memory and memory.keep(order), cache, real[order][:, 5:]
+            )
+            assert_close(
+                after[real[order][:, 5:]], together[order][:, 5:][real[order][:, 5:]], 1e-10 * scale
+            )
 
 
 @settings(max_examples=EXAMPLES // 3, deadline=None)
@@ -106,9 +176,15 @@ def test_any_model_is_the_same_alone_in_a_batch_and_cached(spec, side, lengths):
 def test_any_model_trains_every_weight_a_token_can_reach(spec):
     torch.manual_seed(0)
     model, ids = build(spec).train(), random_ids(spec, 2, 6)
-    memory = model.encode(random_ids(spec, 2, 5, source=True)) if spec.encoder and spec.decoder else None
+    memory = (
+        model.encode(random_ids(spec, 2, 5, source=True)) if spec.encoder and spec.decoder else None
+    )
     out = stream(model, ids, memory)
-    loss = out.sum() if spec.head is None or isinstance(spec.head, s.Pooler) else model.loss(out, ids, None, 0.1)
+    loss = (
+        out.sum()
+        if spec.head is None or isinstance(spec.head, s.Pooler)
+        else model.loss(out, ids, None, 0.1)
+    )
     (loss + model.balance_loss()).backward()
     for name, weight in model.named_parameters():
         reached = weight.grad is not None and bool(weight.grad.isfinite().all())

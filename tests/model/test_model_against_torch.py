@@ -20,7 +20,11 @@ POST = encoder_decoder(29, 16, layers=2, n_heads=4, d_ff=24, dropout=0.0)
 def with_norms(spec: s.Spec, norm: s.Norm) -> s.Spec:
     """The same model with other norms, and a last one after each stack."""
     stacks = (
-        replace(stack, layers=tuple(replace(layer, norm=norm) for layer in stack.layers), final_norm=True)
+        replace(
+            stack,
+            layers=tuple(replace(layer, norm=norm) for layer in stack.layers),
+            final_norm=True,
+        )
         for stack in (spec.encoder, spec.decoder)
     )
     return replace(spec, **dict(zip(("encoder", "decoder"), stacks, strict=True)))
@@ -37,13 +41,21 @@ def torchs(spec: s.Spec) -> nn.Transformer:
     """torch's model of the same shape, without weights of ours yet."""
     layer = spec.decoder.layers[0]
     sizes = {
-        "d_model": 16, "nhead": 4, "dim_feedforward": 24, "dropout": 0.0, "batch_first": True,
+        "d_model": 16,
+        "nhead": 4,
+        "dim_feedforward": 24,
+        "dropout": 0.0,
+        "batch_first": True,
         "norm_first": layer.norm.place == "pre",
-    }  # fmt: skip
+    }
     last = (lambda: nn.LayerNorm(16)) if spec.decoder.final_norm else (lambda: None)
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**sizes), 2, last(), enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes), 2, last(), enable_nested_tensor=False
+    )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), 2, last())
-    return nn.Transformer(16, 4, custom_encoder=encoder, custom_decoder=decoder, batch_first=True).double()
+    return nn.Transformer(
+        16, 4, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    ).double()
 
 
 def their_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -51,9 +63,14 @@ def their_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     theirs = {}
     for name, tensor in ours.items():
         sublayers = ("attn", "cross", "ffn") if name.startswith("decoder") else ("attn", "ffn")
-        for old, new in (("attn.branch", "self_attn"), ("cross.branch", "multihead_attn"), ("o_proj", "out_proj"),
-                         ("ffn.branch.up_proj", "linear1"), ("ffn.branch.down_proj", "linear2"),
-                         *((f"{sublayer}.norm", f"norm{n}") for n, sublayer in enumerate(sublayers, 1))):
+        for old, new in (
+            ("attn.branch", "self_attn"),
+            ("cross.branch", "multihead_attn"),
+            ("o_proj", "out_proj"),
+            ("ffn.branch.up_proj", "linear1"),
+            ("ffn.branch.down_proj", "linear2"),
+            *((f"{sublayer}.norm", f"norm{n}") for n, sublayer in enumerate(sublayers, 1)),
+        ):
             name = name.replace(old, new)
         theirs[name] = tensor
     for name in [name for name in theirs if ".q_proj." in name]:
@@ -73,9 +90,12 @@ def test_the_encoder_decoder_equals_torchs_outputs_and_gradients(spec):
     entries = [ours.embed.weight.detach()[ids] * 4 for ids in (source, target)]  # sqrt(16)
     entered = [x + waves(x.shape[1]) for x in entries]
     wanted = theirs(
-        *entered, tgt_mask=~torch.ones(6, 6).tril().bool(), src_key_padding_mask=~source_real,
-        tgt_key_padding_mask=~real, memory_key_padding_mask=~source_real,
-    )  # fmt: skip
+        *entered,
+        tgt_mask=~torch.ones(6, 6).tril().bool(),
+        src_key_padding_mask=~source_real,
+        tgt_key_padding_mask=~real,
+        memory_key_padding_mask=~source_real,
+    )
     assert_close(out[real], wanted[real])
 
     out[real].sin().sum().backward()
@@ -105,7 +125,11 @@ def test_the_encoder_decoder_equals_the_textbooks():
     target, real = padded([random_ids(POST, 1, n)[0] for n in (6, 3)], "right", 6)
     for ours, theirs, atol in both_types(build(POST), TextbookTransformer(29, 16, 2, 4, 24)):
         logits = ours.logits(ours.decode(target, ours.encode(source, source_real), real=real))
-        assert_close(logits[real], theirs(source, target, source_real, real)[real], atol * logits.abs().max().item())
+        assert_close(
+            logits[real],
+            theirs(source, target, source_real, real)[real],
+            atol * logits.abs().max().item(),
+        )
 
 
 @torch.no_grad()

@@ -17,7 +17,9 @@ from qkv.model.view import Sight, View, places_of
 from qkv.textbook.masks import look_ahead_mask, window_mask
 from qkv.textbook.positions import sinusoidal
 
-ROTARY = {name: one for name, one in POSITIONS.items() if isinstance(one, s.Rotary)} | {"rotary": s.Rotary()}
+ROTARY = {name: one for name, one in POSITIONS.items() if isinstance(one, s.Rotary)} | {
+    "rotary": s.Rotary()
+}
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -30,7 +32,9 @@ def test_rotary_scores_depend_on_the_distance_only(rotary):
     q, k = normal(1, 1, 1, 8).expand(1, 1, 12, 8), normal(1, 1, 1, 8).expand(1, 1, 12, 8)
     scores = []
     for first in (0, 5, 1_000):
-        turn = make_turn(rotary, int(8 * rotary.share), torch.arange(first, first + 12)[None], torch.float64)
+        turn = make_turn(
+            rotary, int(8 * rotary.share), torch.arange(first, first + 12)[None], torch.float64
+        )
         scores.append((turn(q) @ turn(k).mT)[0, 0])  # (query, key)
     for later in scores[1:]:
         assert_close(later, scores[0])
@@ -46,7 +50,10 @@ def test_a_turn_is_a_rotation_of_each_pair(pairs):
     turned = make_turn(s.Rotary(pairs=pairs), 8, places, torch.float64)(x)
     for pair in range(4):
         a, b = (pair, pair + 4) if pairs == "halves" else (2 * pair, 2 * pair + 1)
-        before, after = torch.complex(x[..., a], x[..., b]), torch.complex(turned[..., a], turned[..., b])
+        before, after = (
+            torch.complex(x[..., a], x[..., b]),
+            torch.complex(turned[..., a], turned[..., b]),
+        )
         angles = torch.arange(6, dtype=torch.float64) * 10_000 ** (-2 * pair / 8)
         assert_close(after, before * torch.polar(torch.ones_like(angles), angles))
 
@@ -57,21 +64,49 @@ def test_a_partial_turn_leaves_the_rest_of_the_head():
     assert torch.equal(turned[..., 4:], x[..., 4:]) and not torch.equal(turned[..., :4], x[..., :4])
 
 
-@pytest.mark.parametrize(("rotary", "theirs"), [
-    (s.Rotary(base=500_000.0, scaling=s.LlamaScaling(8.0, 1.0, 4.0, 8_192)),
-     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-      "original_max_position_embeddings": 8_192, "rope_theta": 500_000.0}),
-    (s.Rotary(scaling=s.LinearScaling(4.0)), {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}),
-    (s.Rotary(scaling=s.YarnScaling(40.0, 4_096)),
-     {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4_096, "beta_fast": 32, "beta_slow": 1,
-      "rope_theta": 10_000.0, "mscale": 0.707, "mscale_all_dim": 0.707}),
-], ids=["llama3", "linear", "yarn"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rotary", "theirs"),
+    [
+        (
+            s.Rotary(base=500_000.0, scaling=s.LlamaScaling(8.0, 1.0, 4.0, 8_192)),
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8_192,
+                "rope_theta": 500_000.0,
+            },
+        ),
+        (
+            s.Rotary(scaling=s.LinearScaling(4.0)),
+            {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0},
+        ),
+        (
+            s.Rotary(scaling=s.YarnScaling(40.0, 4_096)),
+            {
+                "rope_type": "yarn",
+                "factor": 40.0,
+                "original_max_position_embeddings": 4_096,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "rope_theta": 10_000.0,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+            },
+        ),
+    ],
+    ids=["llama3", "linear", "yarn"],
+)
 def test_slowed_frequencies_equal_those_of_transformers(rotary, theirs):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = LlamaConfig(
-        hidden_size=256, num_attention_heads=4, max_position_embeddings=163_840, rope_parameters=theirs
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=163_840,
+        rope_parameters=theirs,
     )
     wanted, sharpness = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, "cpu")
     assert sharpness == pytest.approx(1.0)
@@ -84,14 +119,22 @@ def test_deepseeks_scores_are_sharpened_as_in_transformers():
     scaling = {"rope_type": "yarn", "factor": 40.0, "mscale_all_dim": 0.707}
     layer = preset("deepseek").decoder.layers[0]
     with torch.device("meta"):
-        attention = LatentAttention(layer.mixer, 8, 1e-6, preset("deepseek").positions.scaling.score_sharpness)
-    assert attention.scale == pytest.approx(yarn_apply_mscale(scaling, (128 + 64) ** -0.5), abs=1e-12)
+        attention = LatentAttention(
+            layer.mixer, 8, 1e-6, preset("deepseek").positions.scaling.score_sharpness
+        )
+    assert attention.scale == pytest.approx(
+        yarn_apply_mscale(scaling, (128 + 64) ** -0.5), abs=1e-12
+    )
 
 
 def test_sinusoids_equal_the_textbooks_and_halves_hold_the_same_waves():
     places = torch.arange(50)[None]
     ours, halves = sinusoids(places, 16), sinusoids(places, 16, "halves")
-    assert_close(ours[0], sinusoidal(50, 16).double(), atol=1e-5 if sinusoidal(50, 16).dtype != ours.dtype else 1e-10)
+    assert_close(
+        ours[0],
+        sinusoidal(50, 16).double(),
+        atol=1e-5 if sinusoidal(50, 16).dtype != ours.dtype else 1e-10,
+    )
     assert_close(halves, torch.cat([ours[..., 0::2], ours[..., 1::2]], dim=-1))
 
 
@@ -129,7 +172,11 @@ def test_grouped_attention_equals_multi_head_with_repeated_heads(n_kv_heads):
     many = GroupedAttention(s.Heads(6, 6, 4, bias=True, out_bias=True), 16).double()
     for name, weight in grouped.named_parameters():
         if name.startswith(("k_proj", "v_proj")):
-            weight = weight.unflatten(0, (n_kv_heads, 4)).repeat_interleave(6 // n_kv_heads, dim=0).flatten(0, 1)
+            weight = (
+                weight.unflatten(0, (n_kv_heads, 4))
+                .repeat_interleave(6 // n_kv_heads, dim=0)
+                .flatten(0, 1)
+            )
         many.get_parameter(name).copy_(weight)
     x, view = normal(2, 7, 16), View(7, sees="past")
     assert_close(grouped(x, view), many(x, view))
@@ -143,7 +190,9 @@ def test_a_window_equals_full_attention_with_that_mask(window, sees):
     full = stirred(GroupedAttention(s.Heads(4, 2, 4), 16))
     full.load_state_dict(attention.state_dict())
     x, view = normal(2, 9, 16), View(9, sees=sees)
-    visible = window_mask(9, window) & (look_ahead_mask(9) if sees == "past" else torch.tensor(True))
+    visible = window_mask(9, window) & (
+        look_ahead_mask(9) if sees == "past" else torch.tensor(True)
+    )
     masked = View(9)
     masked._sights[None] = Sight(visible[None, None])
     assert_close(attention(x, view), full(x, masked))
@@ -172,16 +221,24 @@ def test_explained_weights_sum_to_one_and_hide_what_is_hidden():
     assert seen["weights"].triu(1).eq(0).all()
 
 
-@pytest.mark.parametrize("latent", [s.Latent(3, 6, 4, 4, 5), s.Latent(2, 8, 6, 2, 3, q_rank=5)], ids=str)
+@pytest.mark.parametrize(
+    "latent", [s.Latent(3, 6, 4, 4, 5), s.Latent(2, 8, 6, 2, 3, q_rank=5)], ids=str
+)
 def test_absorbed_latent_attention_equals_the_unfolded_one(latent):
     attention = stirred(LatentAttention(latent, 16, 1e-6, sharpness=1.3))
     q = normal(2, latent.n_heads, 7, latent.d_nope + latent.d_rope)
     c, k_rope = normal(2, 1, 7, latent.kv_rank), normal(2, 1, 7, latent.d_rope)
     view = View(7, sees="past", real=torch.tensor([[True] * 7, [False] * 2 + [True] * 5]))
-    unfolded, absorbed = attention.unfolded(q, c, k_rope, view), attention.absorbed(q, c, k_rope, view)
+    unfolded, absorbed = (
+        attention.unfolded(q, c, k_rope, view),
+        attention.absorbed(q, c, k_rope, view),
+    )
     assert unfolded.shape == (2, latent.n_heads, 7, latent.d_value)
     assert_close(absorbed, unfolded)
-    gradients = [torch.autograd.grad(out.sin().sum(), attention.kv_up.weight)[0] for out in (unfolded, absorbed)]
+    gradients = [
+        torch.autograd.grad(out.sin().sum(), attention.kv_up.weight)[0]
+        for out in (unfolded, absorbed)
+    ]
     assert_close(*gradients)
 
 
@@ -207,11 +264,16 @@ def test_latent_attention_caches_the_latent_and_the_shared_key_only():
     model = build(decoder(s.Latent(3, 6, 4, 4, 5)))
     cache = model.new_cache()
     model.decode(random_ids(model.spec, 2, 7), cache=cache)
-    assert cache.bytes == 2 * 2 * 7 * (6 + 4) * 8  # layers * rows * tokens * (kv_rank + d_rope) * bytes of a float64
+    assert (
+        cache.bytes == 2 * 2 * 7 * (6 + 4) * 8
+    )  # layers * rows * tokens * (kv_rank + d_rope) * bytes of a float64
 
 
 def test_norms_of_queries_and_keys_forget_the_size_of_the_stream():
-    attention, view = stirred(GroupedAttention(s.Heads(4, 2, 4, qk_norm=True), 16, eps=0.0)), View(6)
+    attention, view = (
+        stirred(GroupedAttention(s.Heads(4, 2, 4, qk_norm=True), 16, eps=0.0)),
+        View(6),
+    )
     x = normal(1, 6, 16)
     assert_close(attention.queries(100 * x), attention.queries(x))
     assert_close(attention(100 * x, view), 100 * attention(x, view), atol=1e-8)

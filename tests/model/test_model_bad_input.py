@@ -48,9 +48,18 @@ def test_token_types_are_checked_too():
 
 
 MASKS = [
-    (torch.ones(2, 3, dtype=torch.long), "real: a mask of int64 (2, 3); give bool (2, 3), True = a token"),
-    (torch.ones(2, 4, dtype=torch.bool), "real: a mask of bool (2, 4); give bool (2, 3), True = a token"),
-    (torch.ones(1, 3, dtype=torch.bool), "real: a mask of bool (1, 3); give bool (2, 3), True = a token"),
+    (
+        torch.ones(2, 3, dtype=torch.long),
+        "real: a mask of int64 (2, 3); give bool (2, 3), True = a token",
+    ),
+    (
+        torch.ones(2, 4, dtype=torch.bool),
+        "real: a mask of bool (2, 4); give bool (2, 3), True = a token",
+    ),
+    (
+        torch.ones(1, 3, dtype=torch.bool),
+        "real: a mask of bool (1, 3); give bool (2, 3), True = a token",
+    ),
 ]
 
 
@@ -78,4 +87,9 @@ def test_a_text_too_long_for_the_tables_is_refused_at_once_or_step_by_step(spec)
 @torch.no_grad()
 def test_rules_know_no_end():
     for positions in (s.Rotary(), s.Sinusoidal(), s.NoPositions()):
-        assert build(decoder(positions=positions)).decode(torch.zeros(1, 100, dtype=torch.long)).isfinite().all()
+        assert (
+            build(decoder(positions=positions))
+            .decode(torch.zeros(1, 100, dtype=torch.long))
+            .isfinite()
+            .all()
+        )

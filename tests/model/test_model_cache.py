@@ -8,9 +8,20 @@ from qkv.model.cache import GrowingCache
 from qkv.model.transformer import Memory
 
 KEEPS = [[2, 0], [1, 1, 0, 2, 2], [0], [2, 1, 0]]
-CHOSEN = {name: PAST[name] for name in (
-    "tiny", "marian", "gpt2", "mistral", "mixtral", "deepseek", "decoder-lstm", "decoder-convolution-3", "both-token-mlp",
-)}  # fmt: skip
+CHOSEN = {
+    name: PAST[name]
+    for name in (
+        "tiny",
+        "marian",
+        "gpt2",
+        "mistral",
+        "mixtral",
+        "deepseek",
+        "decoder-lstm",
+        "decoder-convolution-3",
+        "both-token-mlp",
+    )
+}
 
 
 @pytest.mark.parametrize("spec", CHOSEN.values(), ids=CHOSEN.keys())
@@ -28,7 +39,10 @@ def test_kept_rows_go_on_as_if_they_had_always_stood_there(spec, rows):
     memory = memory and memory.keep(kept)
     new = random_ids(spec, len(rows), 2)
     steps = torch.cat([model.decode(new[:, t : t + 1], memory, cache) for t in range(2)], dim=1)
-    whole, all_real = torch.cat([begun[kept], new], 1), torch.cat([real[kept], torch.ones_like(new).bool()], 1)
+    whole, all_real = (
+        torch.cat([begun[kept], new], 1),
+        torch.cat([real[kept], torch.ones_like(new).bool()], 1),
+    )
     assert_close(steps, stream(model, whole, memory, all_real)[:, -2:])
 
 
@@ -81,4 +95,6 @@ def test_a_memory_keeps_its_rows_and_their_padding(padding):
 def test_the_bytes_of_a_cache_are_those_of_its_keys_and_values():
     model, cache = build(PAST["llama3-8b"]), build(PAST["llama3-8b"]).new_cache()
     model.decode(random_ids(model.spec, 3, 5), cache=cache)
-    assert cache.bytes == 2 * 2 * 3 * 1 * 5 * 4 * 8  # layers, k and v, rows, kv_heads, tokens, d_head, float64
+    assert (
+        cache.bytes == 2 * 2 * 3 * 1 * 5 * 4 * 8
+    )  # layers, k and v, rows, kv_heads, tokens, d_head, float64

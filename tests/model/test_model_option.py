@@ -33,36 +33,78 @@ def first(stack, **changes):
 LLAMA = preset("llama")
 LATENT = {"kind": "latent", "n_heads": 2, "kv_rank": 8, "d_nope": 4, "d_rope": 4, "d_value": 4}
 OVERRIDES = {
-    "multi-query attention": ({"decoder.layers.0.mixer.n_kv_heads": 1}, {"mixer": replace(LLAMA.decoder.layers[0].mixer, n_kv_heads=1)}),
-    "a window": ({"decoder.layers.0.mixer.window": 64}, {"mixer": replace(LLAMA.decoder.layers[0].mixer, window=64)}),
+    "multi-query attention": (
+        {"decoder.layers.0.mixer.n_kv_heads": 1},
+        {"mixer": replace(LLAMA.decoder.layers[0].mixer, n_kv_heads=1)},
+    ),
+    "a window": (
+        {"decoder.layers.0.mixer.window": 64},
+        {"mixer": replace(LLAMA.decoder.layers[0].mixer, window=64)},
+    ),
     "latent attention": ({"decoder.layers.0.mixer": LATENT}, {"mixer": s.Latent(2, 8, 4, 4, 4)}),
     "recurrence by name": ({"decoder.layers.0.mixer": "recurrent"}, {"mixer": s.Recurrent()}),
-    "recurrence by kind": ({"decoder.layers.0.mixer.kind": "recurrent", "decoder.layers.0.mixer.cell": "gru"}, {"mixer": s.Recurrent("gru")}),
-    "a kind keeps the fields it shares": ({"decoder.layers.0.feed_forward.kind": "dense"}, {"feed_forward": s.Dense(768, "silu")}),
-    "experts": ({"decoder.layers.0.feed_forward": {"kind": "experts", "n_experts": 4, "n_active": 2, "each": {"kind": "gated", "d_ff": 9}}},
-                {"feed_forward": s.Experts(4, 2, s.Gated(9))}),
-    "an activation": ({"decoder.layers.0.feed_forward.activation": "relu2"}, {"feed_forward": s.Gated(768, "relu2")}),
-}  # fmt: skip
+    "recurrence by kind": (
+        {"decoder.layers.0.mixer.kind": "recurrent", "decoder.layers.0.mixer.cell": "gru"},
+        {"mixer": s.Recurrent("gru")},
+    ),
+    "a kind keeps the fields it shares": (
+        {"decoder.layers.0.feed_forward.kind": "dense"},
+        {"feed_forward": s.Dense(768, "silu")},
+    ),
+    "experts": (
+        {
+            "decoder.layers.0.feed_forward": {
+                "kind": "experts",
+                "n_experts": 4,
+                "n_active": 2,
+                "each": {"kind": "gated", "d_ff": 9},
+            }
+        },
+        {"feed_forward": s.Experts(4, 2, s.Gated(9))},
+    ),
+    "an activation": (
+        {"decoder.layers.0.feed_forward.activation": "relu2"},
+        {"feed_forward": s.Gated(768, "relu2")},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_a_path_replaces_what_is_there(name):
     overrides, changes = OVERRIDES[name]
-    assert built(preset="llama", **overrides) == replace(LLAMA, decoder=first(LLAMA.decoder, **changes))
+    assert built(preset="llama", **overrides) == replace(
+        LLAMA, decoder=first(LLAMA.decoder, **changes)
+    )
 
 
 def test_rotary_scaling_a_head_and_plain_fields():
-    spec = built(preset="llama", **{"positions.base": "5e5", "positions.scaling.kind": "linear", "positions.scaling.factor": 4})
+    spec = built(
+        preset="llama",
+        **{
+            "positions.base": "5e5",
+            "positions.scaling.kind": "linear",
+            "positions.scaling.factor": 4,
+        },
+    )
     assert spec == replace(LLAMA, positions=s.Rotary(500_000.0, scaling=s.LinearScaling(4.0)))
-    assert built(preset="llama", dropout=0.25, max_len=99, head={"kind": "lm", "tied": False}) == replace(
-        LLAMA, dropout=0.25, max_len=99, head=s.LmHead(tied=False))
+    assert built(
+        preset="llama", dropout=0.25, max_len=99, head={"kind": "lm", "tied": False}
+    ) == replace(LLAMA, dropout=0.25, max_len=99, head=s.LmHead(tied=False))
     assert built(preset="bert", head=None).head is None
 
 
 def test_the_order_of_the_keys_does_not_matter():
-    keys = {"decoder.layers": [{"mixer": {"kind": "pooling", "width": 3}, "feed_forward": {"kind": "dense", "d_ff": 8}}],
-            "decoder.layers.0.mixer.width": 5, "decoder.layers.0.mixer.kind": "convolution", "layers": 3}
-    specs = [built(preset="causal-lm", **dict(order)) for order in itertools.permutations(keys.items())]
+    keys = {
+        "decoder.layers": [
+            {"mixer": {"kind": "pooling", "width": 3}, "feed_forward": {"kind": "dense", "d_ff": 8}}
+        ],
+        "decoder.layers.0.mixer.width": 5,
+        "decoder.layers.0.mixer.kind": "convolution",
+        "layers": 3,
+    }
+    specs = [
+        built(preset="causal-lm", **dict(order)) for order in itertools.permutations(keys.items())
+    ]
     assert all(spec == specs[0] for spec in specs)
     assert specs[0].decoder.layers == (s.Layer(s.Convolution(5), s.Dense(8)),)
 
@@ -70,7 +112,9 @@ def test_the_order_of_the_keys_does_not_matter():
 def test_an_object_under_the_name_of_an_argument_overrides_it():
     assert built(positions="learned").positions == s.Learned()
     assert built(positions={"kind": "rotary", "base": "1e6"}).positions == s.Rotary(1e6)
-    assert built(preset="tiny", positions="rotary").positions == s.Rotary()  # tiny has no such argument: the object of that kind
+    assert (
+        built(preset="tiny", positions="rotary").positions == s.Rotary()
+    )  # tiny has no such argument: the object of that kind
 
 
 def test_a_model_json_takes_overrides_too(tmp_path):
@@ -80,7 +124,8 @@ def test_a_model_json_takes_overrides_too(tmp_path):
     assert built(preset=name, dropout=0.5) == replace(LLAMA, dropout=0.5)
     assert complaint(preset=name, layers=2) == (
         f"model: '{name}' has no argument 'layers', nor has a spec such a field; choose from "
-        "vocab_size, d_model, encoder, decoder, positions, head, source_vocab_size, scaled_embedding, token_types, max_len, dropout")
+        "vocab_size, d_model, encoder, decoder, positions, head, source_vocab_size, scaled_embedding, token_types, max_len, dropout"
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -94,44 +139,108 @@ def test_a_completed_option_is_complete_and_builds_the_preset(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_arguments_of_a_preset_have_types_and_defaults_and_change_the_spec(name):
     for key, parameter in arguments_of(name).items():
-        assert parameter.annotation is not inspect.Parameter.empty and parameter.default is not inspect.Parameter.empty
+        assert (
+            parameter.annotation is not inspect.Parameter.empty
+            and parameter.default is not inspect.Parameter.empty
+        )
         if key in ("layers", "d_ff", "vocab_size"):
             assert preset(name, **{key: parameter.default + 1}) != preset(name)
 
 
 def test_arguments_reach_every_size_and_choice():
-    chosen = {"layers": 3, "d_model": 48, "n_heads": 6, "d_ff": 96, "dropout": 0.2, "norm": "rms", "place": "post",
-              "positions": "learned", "activation": "silu", "gated": True, "bias": False, "convolution": 5, "qk_norm": True,
-              "tied": False, "max_len": 77}
+    chosen = {
+        "layers": 3,
+        "d_model": 48,
+        "n_heads": 6,
+        "d_ff": 96,
+        "dropout": 0.2,
+        "norm": "rms",
+        "place": "post",
+        "positions": "learned",
+        "activation": "silu",
+        "gated": True,
+        "bias": False,
+        "convolution": 5,
+        "qk_norm": True,
+        "tied": False,
+        "max_len": 77,
+    }
     spec = built(**chosen)
     assert spec == from_sizes("encoder-decoder", **chosen)
     assert spec.encoder.layers[0].mixer == s.Convolution(5) and spec.encoder.layers[1].repeat == 2
-    assert spec.encoder.layers[1] == s.Layer(s.Heads(6, 6, 8, qk_norm=True), s.Gated(96, "silu"), s.Norm("rms", "post"), repeat=2)
+    assert spec.encoder.layers[1] == s.Layer(
+        s.Heads(6, 6, 8, qk_norm=True), s.Gated(96, "silu"), s.Norm("rms", "post"), repeat=2
+    )
 
 
-@pytest.mark.parametrize(("option", "line"), [
-    ({"preset": "tinny"}, "tinny: no such preset; did you mean 'tiny'?"),
-    ({"preset": "tiny", "layer": 2}, "model: 'tiny' has no argument 'layer', nor has a spec such a field; did you mean 'layers'?"),
-    ({"preset": "tiny", "zzz": 2}, "model: 'tiny' has no argument 'zzz', nor has a spec such a field; choose from vocab_size, "
-     "d_model, layers, n_heads, d_ff, dropout, encoder, decoder, positions, head, source_vocab_size, "
-     "scaled_embedding, token_types, max_len"),
-    ({"preset": "tiny", "layers": 2.5}, "model, layers: cannot be 2.5; use a whole number"),
-    ({"preset": "tiny", "layers": 0}, "model, layers: cannot be 0; use at least 1"),
-    ({"convolution": -1, "norm": "rsm"}, "model, convolution: cannot be -1; use at least 0 | norm: cannot be 'rsm'; did you mean 'rms'?"),
-    ({"preset": "tiny", "n_heads": 3}, "model.n_heads: 128 does not divide into 3 heads; use 1, 2, 4, 8"),
-    ({"decodr.layers.0.repeat": 2}, "model: 'seq2seq' has no argument 'decodr.layers.0.repeat', nor has a spec such a field; "
-     "did you mean 'decoder'?"),
-    ({"decoder.layer.0.repeat": 2}, "model: the spec has no 'decoder.layer'; did you mean 'layers'?"),
-    ({"decoder.layers.1.repeat": 2}, "model: the spec has no 'decoder.layers.1'; choose from 0"),
-    ({"decoder.layers.0.mixer.n_kv_head": 2}, "model, decoder.0.mixer: no field 'n_kv_head'; did you mean 'n_kv_heads'?"),
-    ({"decoder.layers.0.mixer.n_kv_heads": 3}, "model, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4"),
-    ({"decoder.layers.0.mixer.window": "wide"}, "model, decoder.0.mixer.window: cannot be 'wide'; use a whole number"),
-    ({"decoder.layers.0.mixer.kind": "convolutoin"}, "model, decoder.0.mixer: no kind 'convolutoin'; did you mean 'convolution'?"),
-    ({"decoder.layers.0.mixer.kind": "convolution"}, "model, decoder.0.mixer.width: is missing; write it down"),
-    ({"preset": "llama", "encoder.layers.0.repeat": 2}, "model: encoder is null; give encoder as a whole object"),
-    ({"preset": "llama", "positions.scaling.factor": 2}, "model, positions.scaling: the kind is missing; choose from linear, llama3, yarn"),
-    ({"max_len.x": 1}, "model: max_len is 512; give max_len as a whole object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ({"preset": "tinny"}, "tinny: no such preset; did you mean 'tiny'?"),
+        (
+            {"preset": "tiny", "layer": 2},
+            "model: 'tiny' has no argument 'layer', nor has a spec such a field; did you mean 'layers'?",
+        ),
+        (
+            {"preset": "tiny", "zzz": 2},
+            "model: 'tiny' has no argument 'zzz', nor has a spec such a field; choose from vocab_size, "
+            "d_model, layers, n_heads, d_ff, dropout, encoder, decoder, positions, head, source_vocab_size, "
+            "scaled_embedding, token_types, max_len",
+        ),
+        ({"preset": "tiny", "layers": 2.5}, "model, layers: cannot be 2.5; use a whole number"),
+        ({"preset": "tiny", "layers": 0}, "model, layers: cannot be 0; use at least 1"),
+        (
+            {"convolution": -1, "norm": "rsm"},
+            "model, convolution: cannot be -1; use at least 0 | norm: cannot be 'rsm'; did you mean 'rms'?",
+        ),
+        (
+            {"preset": "tiny", "n_heads": 3},
+            "model.n_heads: 128 does not divide into 3 heads; use 1, 2, 4, 8",
+        ),
+        (
+            {"decodr.layers.0.repeat": 2},
+            "model: 'seq2seq' has no argument 'decodr.layers.0.repeat', nor has a spec such a field; "
+            "did you mean 'decoder'?",
+        ),
+        (
+            {"decoder.layer.0.repeat": 2},
+            "model: the spec has no 'decoder.layer'; did you mean 'layers'?",
+        ),
+        (
+            {"decoder.layers.1.repeat": 2},
+            "model: the spec has no 'decoder.layers.1'; choose from 0",
+        ),
+        (
+            {"decoder.layers.0.mixer.n_kv_head": 2},
+            "model, decoder.0.mixer: no field 'n_kv_head'; did you mean 'n_kv_heads'?",
+        ),
+        (
+            {"decoder.layers.0.mixer.n_kv_heads": 3},
+            "model, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4",
+        ),
+        (
+            {"decoder.layers.0.mixer.window": "wide"},
+            "model, decoder.0.mixer.window: cannot be 'wide'; use a whole number",
+        ),
+        (
+            {"decoder.layers.0.mixer.kind": "convolutoin"},
+            "model, decoder.0.mixer: no kind 'convolutoin'; did you mean 'convolution'?",
+        ),
+        (
+            {"decoder.layers.0.mixer.kind": "convolution"},
+            "model, decoder.0.mixer.width: is missing; write it down",
+        ),
+        (
+            {"preset": "llama", "encoder.layers.0.repeat": 2},
+            "model: encoder is null; give encoder as a whole object",
+        ),
+        (
+            {"preset": "llama", "positions.scaling.factor": 2},
+            "model, positions.scaling: the kind is missing; choose from linear, llama3, yarn",
+        ),
+        ({"max_len.x": 1}, "model: max_len is 512; give max_len as a whole object"),
+    ],
+)
 def test_what_cannot_be_meant_is_said_in_one_line(option, line):
     assert complaint(**option) == line
 
@@ -139,13 +248,21 @@ def test_what_cannot_be_meant_is_said_in_one_line(option, line):
 def test_complaints_are_made_in_chinese_too():
     set_language("zh")
     try:
-        assert complaint(preset="tiny", layer=2) == "model: 'tiny' 没有参数 'layer'，spec 也没有这个字段; 是不是想写 'layers'？"
-        assert complaint(**{"decoder.layer.0.repeat": 2}) == "model: spec 中没有 'decoder.layer'; 是不是想写 'layers'？"
+        assert (
+            complaint(preset="tiny", layer=2)
+            == "model: 'tiny' 没有参数 'layer'，spec 也没有这个字段; 是不是想写 'layers'？"
+        )
+        assert (
+            complaint(**{"decoder.layer.0.repeat": 2})
+            == "model: spec 中没有 'decoder.layer'; 是不是想写 'layers'？"
+        )
     finally:
         set_language("en")
 
 
 def test_old_names_of_presets_are_read_in_options_and_named_elsewhere():
-    assert complete_option("writer-10m", "seq2seq") == complete_option({"preset": "lm-10m"}, "seq2seq")
+    assert complete_option("writer-10m", "seq2seq") == complete_option(
+        {"preset": "lm-10m"}, "seq2seq"
+    )
     with pytest.raises(QkvError, match=r"^writer-10m: no such preset; did you mean 'lm-10m'\?$"):
         preset("writer-10m")

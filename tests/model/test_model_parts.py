@@ -41,7 +41,11 @@ def answer_of_one(module: ExpertFeedForward, spec: s.Experts, x: torch.Tensor) -
     """What a mixture of experts says about one token, in words: score, choose groups, choose experts, mix."""
     logits = module.router.weight @ x
     scores = (logits.softmax(0) if spec.scoring == "softmax" else logits.sigmoid()).tolist()
-    bias = [0.0] * spec.n_experts if module.router.balance_bias is None else module.router.balance_bias.tolist()
+    bias = (
+        [0.0] * spec.n_experts
+        if module.router.balance_bias is None
+        else module.router.balance_bias.tolist()
+    )
     wanted = [score + extra for score, extra in zip(scores, bias, strict=True)]
     size = spec.n_experts // spec.n_groups
     groups = [range(g * size, (g + 1) * size) for g in range(spec.n_groups)]
@@ -72,7 +76,9 @@ def test_experts_and_their_gradients_equal_the_textbooks():
     theirs = textbook.MixtureOfExperts(16, 12, n_experts=5, active=2, n_shared=1).double()
     state = {f"shared.0.{name}": weight for name, weight in ours.shared.state_dict().items()}
     state |= {
-        f"experts.{e}.{name}.weight": weight[e] for name, weight in ours.experts.state_dict().items() for e in range(5)
+        f"experts.{e}.{name}.weight": weight[e]
+        for name, weight in ours.experts.state_dict().items()
+        for e in range(5)
     }
     theirs.load_state_dict(state | {"router.weight": ours.router.weight})
     x = normal(2, 9, 16)
@@ -92,7 +98,9 @@ def test_the_balance_loss_is_the_textbooks_summed_over_layers():
     logits = []
     for layer in model.decoder.layers:
         router = layer.ffn.branch.router
-        router.register_forward_hook(lambda module, given, _: logits.append(given[0] @ module.weight.T))
+        router.register_forward_hook(
+            lambda module, given, _: logits.append(given[0] @ module.weight.T)
+        )
     model.decode(random_ids(model.spec, 3, 8))
     wanted = sum(textbook.load_balancing_loss(one, active=2) for one in logits)
     assert_close(model.balance_loss(), wanted, atol=1e-7)  # the textbook's shares are float32
@@ -110,11 +118,18 @@ def test_a_model_with_experts_can_be_copied_after_a_pass():
 # ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_norms_equal_torchs_and_their_formulas():
     x, gain, shift = normal(3, 5, 16) * 2 + 1, normal(16), normal(16)
-    layer, rms = make_norm(s.Norm("layer", eps=1e-5), 16).double(), make_norm(s.Norm("rms", eps=1e-6), 16).double()
+    layer, rms = (
+        make_norm(s.Norm("layer", eps=1e-5), 16).double(),
+        make_norm(s.Norm("rms", eps=1e-6), 16).double(),
+    )
     with torch.no_grad():
         layer.weight.copy_(gain), layer.bias.copy_(shift), rms.weight.copy_(gain)
     assert_close(layer(x), F.layer_norm(x, (16,), gain, shift, 1e-5))
-    assert_close(layer(x), (x - x.mean(-1, True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt() * gain + shift)
+    assert_close(
+        layer(x),
+        (x - x.mean(-1, True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt() * gain
+        + shift,
+    )
     assert_close(rms(x), F.rms_norm(x, (16,), gain, 1e-6))
     assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain)
 
@@ -134,7 +149,11 @@ def test_pre_norm_adds_to_the_stream_and_post_norm_normalises_it():
     for place in ("pre", "post"):
         model = build(encoder(norm=s.Norm("layer", place)))
         residual, x = model.encoder.layers[0].ffn, normal(2, 5, 16)
-        wanted = x + residual.branch(residual.norm(x)) if place == "pre" else residual.norm(x + residual.branch(x))
+        wanted = (
+            x + residual.branch(residual.norm(x))
+            if place == "pre"
+            else residual.norm(x + residual.branch(x))
+        )
         assert_close(residual(x), wanted)
 
 
@@ -155,9 +174,17 @@ def test_convolution_is_a_weighted_sum_of_the_neighbours(make):
     model, x = build(make(s.Convolution(3))), normal(1, 6, 16)
     mixer = (model.decoder or model.encoder).layers[0].attn.branch
     shift = -2 if model.decoder else -1
-    out = torch.stack([mixer.conv.bias + sum(
-        mixer.conv.weight[:, :, j] @ x[0, t + j + shift] for j in range(3) if 0 <= t + j + shift < 6
-    ) for t in range(6)])
+    out = torch.stack(
+        [
+            mixer.conv.bias
+            + sum(
+                mixer.conv.weight[:, :, j] @ x[0, t + j + shift]
+                for j in range(3)
+                if 0 <= t + j + shift < 6
+            )
+            for t in range(6)
+        ]
+    )
     assert_close(mixer(x, View(6))[0], out)
 
 
@@ -175,7 +202,10 @@ def test_a_token_mlp_is_two_tables_across_places(make):
 @torch.no_grad()
 def test_an_lstm_in_both_directions_equals_torchs_bidirectional_one():
     model, x = build(encoder(s.Recurrent("lstm"))), normal(2, 6, 16)
-    mixer, theirs = model.encoder.layers[0].attn.branch, nn.LSTM(16, 8, batch_first=True, bidirectional=True).double()
+    mixer, theirs = (
+        model.encoder.layers[0].attn.branch,
+        nn.LSTM(16, 8, batch_first=True, bidirectional=True).double(),
+    )
     state = dict(mixer.onward.state_dict())
     state |= {f"{name}_reverse": one for name, one in mixer.backward_.state_dict().items()}
     theirs.load_state_dict(state)
@@ -195,7 +225,10 @@ def test_first_weights_are_xaviers_tables_normal_and_biases_zero():
 
 
 def test_after_a_calm_start_every_branch_adds_nothing():
-    model, ids = Transformer(decoder(ff=s.Experts(4, 2, s.Gated(8), shared=s.Gated(8)))), random_ids(decoder(), 2, 5)
+    model, ids = (
+        Transformer(decoder(ff=s.Experts(4, 2, s.Gated(8), shared=s.Gated(8)))),
+        random_ids(decoder(), 2, 5),
+    )
     calm_start(model)
     assert torch.equal(model.decode(ids), model.decoder.norm(model.embed(ids)))
 
@@ -203,8 +236,16 @@ def test_after_a_calm_start_every_branch_adds_nothing():
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "llama"])
 def test_a_fresh_model_guesses_almost_evenly(name):
     spec = preset(name)
-    spec = replace(spec, vocab_size=1_000) if spec.d_model < 500 else replace(
-        spec, vocab_size=1_000, d_model=64, decoder=s.Stack((s.Layer(s.Heads(4, 4, 16), s.Dense(128)),), "past", True))
+    spec = (
+        replace(spec, vocab_size=1_000)
+        if spec.d_model < 500
+        else replace(
+            spec,
+            vocab_size=1_000,
+            d_model=64,
+            decoder=s.Stack((s.Layer(s.Heads(4, 4, 16), s.Dense(128)),), "past", True),
+        )
+    )
     model, ids = Transformer(spec).eval(), torch.randint(0, 1_000, (2, 12))
     memory = model.encode(ids) if model.encoder else None
     with torch.no_grad():

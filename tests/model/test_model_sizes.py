@@ -7,9 +7,13 @@ from qkv.model.presets import PRESETS, preset
 from qkv.model.transformer import Transformer
 
 PUBLISHED = {
-    "gpt2": 124_439_808, "bert": 109_482_240, "minilm": 22_713_216, "llama2-7b": 6_738_415_616,
-    "llama3-8b": 8_030_261_248, "mixtral": 46_702_792_704,
-}  # fmt: skip
+    "gpt2": 124_439_808,
+    "bert": 109_482_240,
+    "minilm": 22_713_216,
+    "llama2-7b": 6_738_415_616,
+    "llama3-8b": 8_030_261_248,
+    "mixtral": 46_702_792_704,
+}
 
 
 def size(name: str) -> int:
@@ -30,7 +34,9 @@ def test_the_papers_sizes_are_met_within_four_percent(name, published):
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("lm-")])
 def test_a_preset_for_one_s_own_training_has_the_size_of_its_name(name):
-    assert size(name) == pytest.approx(float(name.removeprefix("lm-").removesuffix("m")) * 1e6, rel=0.08)
+    assert size(name) == pytest.approx(
+        float(name.removeprefix("lm-").removesuffix("m")) * 1e6, rel=0.08
+    )
 
 
 def test_sizes_equal_those_of_transformers():
@@ -38,15 +44,25 @@ def test_sizes_equal_those_of_transformers():
     import transformers as hf
 
     qwen = hf.Qwen3Config(
-        vocab_size=151_936, hidden_size=1_024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
-        head_dim=128, intermediate_size=3_072, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=151_936,
+        hidden_size=1_024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=3_072,
+        tie_word_embeddings=True,
+    )
     with torch.device("meta"):
         theirs = {
-            "mistral": hf.MistralForCausalLM(hf.MistralConfig()), "gpt2": hf.GPT2LMHeadModel(hf.GPT2Config()),
-            "bert": hf.BertModel(hf.BertConfig()), "qwen": hf.Qwen3ForCausalLM(qwen),
-        }  # fmt: skip
-    assert {name: model.num_parameters() for name, model in theirs.items()} == {name: size(name) for name in theirs}
+            "mistral": hf.MistralForCausalLM(hf.MistralConfig()),
+            "gpt2": hf.GPT2LMHeadModel(hf.GPT2Config()),
+            "bert": hf.BertModel(hf.BertConfig()),
+            "qwen": hf.Qwen3ForCausalLM(qwen),
+        }
+    assert {name: model.num_parameters() for name, model in theirs.items()} == {
+        name: size(name) for name in theirs
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in PUBLISHED])

@@ -13,13 +13,19 @@ import qkv.model
 FILES = sorted(Path(qkv.model.__path__[0]).glob("*.py"))
 TREES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 CLASSES = [
-    (f"{stem}.{node.name}", node) for stem, tree in TREES.items() for node in tree.body if isinstance(node, ast.ClassDef)
+    (f"{stem}.{node.name}", node)
+    for stem, tree in TREES.items()
+    for node in tree.body
+    if isinstance(node, ast.ClassDef)
 ]
 ATTENTION = [(name, node) for name, node in CLASSES if name.startswith(("attention.", "latent."))]
 FORWARDS = [
-    (f"{name}.{part.name}", part) for name, node in CLASSES for part in node.body
-    if isinstance(part, ast.FunctionDef) and part.name in ("forward", "mix", "unfolded", "absorbed", "prepared")
-]  # fmt: skip
+    (f"{name}.{part.name}", part)
+    for name, node in CLASSES
+    for part in node.body
+    if isinstance(part, ast.FunctionDef)
+    and part.name in ("forward", "mix", "unfolded", "absorbed", "prepared")
+]
 
 
 @pytest.mark.parametrize(("name", "node"), ATTENTION, ids=[name for name, _ in ATTENTION])
@@ -37,8 +43,12 @@ def test_a_forward_never_branches_on_a_kind(name, node):
 
 
 def test_the_checks_above_look_at_real_classes():
-    assert {name for name, _ in ATTENTION} >= {"attention.GroupedAttention", "attention.FusedCore",
-                                               "attention.CrossAttention", "latent.LatentAttention"}
+    assert {name for name, _ in ATTENTION} >= {
+        "attention.GroupedAttention",
+        "attention.FusedCore",
+        "attention.CrossAttention",
+        "latent.LatentAttention",
+    }
     assert len(FORWARDS) >= 25
 
 

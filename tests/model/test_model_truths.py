@@ -97,7 +97,9 @@ def test_padding_of_the_source_is_inert(spec, side):
     target, (source, real) = random_ids(spec, 3, LENGTH), padded(rows, side, to=8)
     together = model.decode(target, model.encode(source, real))
     for index, row in enumerate(rows):
-        assert_close(together[index], model.decode(target[index : index + 1], model.encode(row[None]))[0])
+        assert_close(
+            together[index], model.decode(target[index : index + 1], model.encode(row[None]))[0]
+        )
 
 
 def gradients(model: Transformer, out: torch.Tensor) -> list[torch.Tensor]:
@@ -118,7 +120,9 @@ def test_fused_attention_equals_explained_attention(spec):
 
     fused = run()
     wanted = gradients(model, fused)
-    attentions = [module for module in model.modules() if isinstance(getattr(module, "core", None), FusedCore)]
+    attentions = [
+        module for module in model.modules() if isinstance(getattr(module, "core", None), FusedCore)
+    ]
     assert attentions
     for module in attentions:
         module.core = ExplainedCore()

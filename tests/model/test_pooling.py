@@ -7,13 +7,19 @@ from qkv.errors import QkvError
 from qkv.model.pooling import POOLINGS, pool
 from qkv.textbook import pooling as textbook
 
-DEFINITIONS = {"cls": textbook.cls_pooling, "mean": textbook.mean_pooling, "max": textbook.max_pooling}
+DEFINITIONS = {
+    "cls": textbook.cls_pooling,
+    "mean": textbook.mean_pooling,
+    "max": textbook.max_pooling,
+}
 
 
 def some(rows=20, length=9, width=6):
     torch.manual_seed(0)
     lengths = torch.randint(1, length + 1, (rows,))
-    return torch.randn(rows, length, width, dtype=torch.float64), torch.arange(length) < lengths[:, None]
+    return torch.randn(rows, length, width, dtype=torch.float64), torch.arange(length) < lengths[
+        :, None
+    ]
 
 
 @pytest.mark.parametrize("side", ["right", "left", "both"])

@@ -17,8 +17,11 @@ BATCH, LENGTH = 3, 7
 
 def with_mixer(name, mixer):
     spec = preset(name, **SIZES, layers=2)
-    stacks = {side: replace(stack, layers=tuple(replace(layer, mixer=mixer) for layer in stack.layers))
-              for side in ("encoder", "decoder") if (stack := getattr(spec, side))}
+    stacks = {
+        side: replace(stack, layers=tuple(replace(layer, mixer=mixer) for layer in stack.layers))
+        for side in ("encoder", "decoder")
+        if (stack := getattr(spec, side))
+    }
     return replace(spec, **stacks)
 
 
@@ -28,14 +31,25 @@ SPECS = {
     "convolution first": preset("causal-lm", **SIZES, layers=3, convolution=4, qk_norm=True),
     "gpt2": replace(preset("gpt2", **SIZES, layers=2), max_len=LENGTH),
     "grouped": preset("qwen", **SIZES, layers=2, n_kv_heads=1, d_head=4),
-    "latent and experts": preset("deepseek", **SIZES, layers=3, n_experts=4, n_active=2, d_expert=8),
+    "latent and experts": preset(
+        "deepseek", **SIZES, layers=3, n_experts=4, n_active=2, d_expert=8
+    ),
     "experts": preset("mixtral", **SIZES, layers=2, n_kv_heads=1),
     "bert": preset("bert", **SIZES, layers=2),
     "masked": replace(preset("minilm", **SIZES, layers=2), head=s.MaskedHead()),
     "no head": replace(preset("sentence-encoder", **SIZES, layers=1), head=None),
-    **{type(mixer).__name__ + " " + name: with_mixer(name, mixer) for name in ("causal-lm", "sentence-encoder")
-       for mixer in (s.Recurrent(), s.Recurrent("gru"), s.Convolution(3), s.TokenMlp(), s.Pooling(3))},
-}  # fmt: skip
+    **{
+        type(mixer).__name__ + " " + name: with_mixer(name, mixer)
+        for name in ("causal-lm", "sentence-encoder")
+        for mixer in (
+            s.Recurrent(),
+            s.Recurrent("gru"),
+            s.Convolution(3),
+            s.TokenMlp(),
+            s.Pooling(3),
+        )
+    },
+}
 
 
 def really(spec):
@@ -44,13 +58,21 @@ def really(spec):
     ids = torch.randint(1, 20, (BATCH, LENGTH))
     with explained(model), torch.no_grad():
         for name, module in model.named_modules():
-            module.register_forward_hook(lambda _, __, output, name=name: outputs.__setitem__(name, output))
+            module.register_forward_hook(
+                lambda _, __, output, name=name: outputs.__setitem__(name, output)
+            )
         memory = model.encode(ids) if model.encoder else None
         stream = model.decode(ids, memory) if model.decoder else memory.states
         if model.lm_head is not None:
             model.logits(stream)
-    return ({name: tuple(output.shape) for name, output in outputs.items() if isinstance(output, torch.Tensor)},
-            {name: tuple(weight.shape) for name, weight in model.named_parameters()})
+    return (
+        {
+            name: tuple(output.shape)
+            for name, output in outputs.items()
+            if isinstance(output, torch.Tensor)
+        },
+        {name: tuple(weight.shape) for name, weight in model.named_parameters()},
+    )
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -61,15 +83,31 @@ def test_shapes_are_those_of_a_real_pass(name):
     assert shown == {path: outputs[path] for path in shown}
     # Of layers alike the first is shown; how many tokens an expert gets is decided by the routing.
     firsts = {".".join(row.name.split(".")[:3]) for row in rows if ".layers." in row.name}
-    left_out = {path for path in outputs if ".layers." in path and ".".join(path.split(".")[:3]) not in firsts}
-    assert outputs.keys() - shown.keys() - left_out == {path for path in outputs if path.endswith(".experts")} - left_out
+    left_out = {
+        path
+        for path in outputs
+        if ".layers." in path and ".".join(path.split(".")[:3]) not in firsts
+    }
+    assert (
+        outputs.keys() - shown.keys() - left_out
+        == {path for path in outputs if path.endswith(".experts")} - left_out
+    )
     named = {f"{row.name}.{key}": shape for row in rows for key, shape in row.weights.items()}
     assert named == {path: shape for path, shape in weights.items() if path in named}
-    count = sum(row.repeat * torch.Size(shape).numel() for row in rows for shape in row.weights.values())
+    count = sum(
+        row.repeat * torch.Size(shape).numel() for row in rows for shape in row.weights.values()
+    )
     assert count == sum(torch.Size(shape).numel() for shape in weights.values())
 
 
 def test_a_large_model_takes_no_memory():
     rows = shapes_of(preset("mixtral"), 2, 4_096)
-    assert sum(row.repeat * torch.Size(shape).numel() for row in rows for shape in row.weights.values()) == 46_702_792_704
-    assert {row.name: row.activation for row in rows}["decoder.layers.0.attn.branch.core.scores"] == (2, 32, 4_096, 4_096)
+    assert (
+        sum(
+            row.repeat * torch.Size(shape).numel() for row in rows for shape in row.weights.values()
+        )
+        == 46_702_792_704
+    )
+    assert {row.name: row.activation for row in rows}[
+        "decoder.layers.0.attn.branch.core.scores"
+    ] == (2, 32, 4_096, 4_096)

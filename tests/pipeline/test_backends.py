@@ -30,7 +30,13 @@ class Reversing:
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
         self.seen.append(rows)
-        return [[Hypothesis([*row[-2::-1] * (rank + 1), EOS], 0.0, -1.0 - rank) for rank in range(config.beam_size)] for row in rows]
+        return [
+            [
+                Hypothesis([*row[-2::-1] * (rank + 1), EOS], 0.0, -1.0 - rank)
+                for rank in range(config.beam_size)
+            ]
+            for row in rows
+        ]
 
 
 class Echo:
@@ -41,7 +47,9 @@ class Echo:
     def check(self, config: GenerationConfig) -> None:
         config.check_vocabulary(LETTERS.vocab_size)
 
-    def generate(self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None) -> list[Draft]:
+    def generate(
+        self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
+    ) -> list[Draft]:
         def ids(number: int, prompt: list[int]) -> list[int]:
             found: list[int] = []
             for id in self.stream(prompt, config):
@@ -49,6 +57,7 @@ class Echo:
                 if on_token and on_token(number, id):
                     break
             return found
+
         copies = [prompt for prompt in prompts for _ in range(config.n)]
         return [Draft(ids(number, prompt), "length") for number, prompt in enumerate(copies)]
 
@@ -65,6 +74,7 @@ def recorded(tokenizer: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def noted(self: object, some: list[str], *options: object) -> list[list[int]]:
         texts.extend(some := list(some))
         return encode_batch(self, some, *options)
+
     monkeypatch.setattr(type(tokenizer), "encode_batch", noted)
     return texts
 
@@ -73,8 +83,16 @@ def recorded(tokenizer: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_texts_are_split_batched_by_length_and_joined_in_their_order():
     backend = Reversing()
     texts = ["abc", "", "a\n\nbcd", "  gh "]
-    assert Translator(backend, LETTERS, LETTERS)(texts, batch_size=2) == ["cba", "", "a\n\ndcb", "hg"]
-    assert [[LETTERS.decode(row) for row in rows] for rows in backend.seen] == [["abc", "bcd"], ["gh", "a"]]
+    assert Translator(backend, LETTERS, LETTERS)(texts, batch_size=2) == [
+        "cba",
+        "",
+        "a\n\ndcb",
+        "hg",
+    ]
+    assert [[LETTERS.decode(row) for row in rows] for rows in backend.seen] == [
+        ["abc", "bcd"],
+        ["gh", "a"],
+    ]
     assert all(row[-1] == EOS for rows in backend.seen for row in rows)
 
 
@@ -99,7 +117,9 @@ def test_every_string_is_tokenized_once(monkeypatch):
 def test_one_value_holds_all_settings_and_single_ones_replace_its_fields():
     config = TranslationConfig(beam_size=3, n_best=3, details=False)
     ours = Translator(Reversing(), LETTERS, LETTERS)
-    assert ours.translate(["ab"], config) == ours.translate(["ab"], beam_size=3, n_best=3, details=False)
+    assert ours.translate(["ab"], config) == ours.translate(
+        ["ab"], beam_size=3, n_best=3, details=False
+    )
     assert len(ours.translate(["ab"], config, n_best=2)[0]) == 2
     with pytest.raises(QkvError) as error:
         ours.translate(["ab"], config, n_best=4)
@@ -110,29 +130,41 @@ def test_what_needs_the_torch_model_is_refused_without_one(tmp_path):
     for save in (Translator(Reversing(), LETTERS, LETTERS).save, echo().save):
         with pytest.raises(QkvError) as error:
             save(tmp_path)
-        assert str(error.value) == "model: it runs in CTranslate2, not in torch; open the folder it was exported from"
+        assert (
+            str(error.value)
+            == "model: it runs in CTranslate2, not in torch; open the folder it was exported from"
+        )
     with pytest.raises(QkvError) as error:
         Translator(Reversing(), LETTERS, LETTERS).translate([], alignment=True)
     assert str(error.value) == (
-        "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from")
+        "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from"
+    )
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_the_torch_backend_searches_rows_of_ids(beam_size):
     torch.manual_seed(0)
-    ours = Translator.from_model(Transformer(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS)
+    ours = Translator.from_model(
+        Transformer(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS
+    )
     config = TranslationConfig(beam_size, max_length=6)
     rows = [ours.encode_source(text) for text in ("abc", "h", "bcdefg")]
     together = ours.backend.search(rows, config)
-    assert [[one.ids for one in best] for best in together] == [[one.ids for one in ours.backend.search([row], config)[0]] for row in rows]
+    assert [[one.ids for one in best] for best in together] == [
+        [one.ids for one in ours.backend.search([row], config)[0]] for row in rows
+    ]
     for row, best in zip(rows, together, strict=True):
         ids = torch.tensor([[ours.bos, *best[0].ids[:-1]]])
         with torch.no_grad():
-            logits = ours.model.logits(ours.model.decode(ids, ours.model.encode(torch.tensor([row]))))[0]
+            logits = ours.model.logits(
+                ours.model.decode(ids, ours.model.encode(torch.tensor([row])))
+            )[0]
         logits[:, [ours.bos, ours.pad]] = -torch.inf  # never generated
         expected = logits.log_softmax(dim=1)[range(ids.shape[1]), best[0].ids].sum()
         assert best[0].log_prob == pytest.approx(float(expected), abs=1e-9)
-        assert best[0].score == pytest.approx(float(expected) / ((5 + ids.shape[1]) / 6) ** 0.6, abs=1e-9)
+        assert best[0].score == pytest.approx(
+            float(expected) / ((5 + ids.shape[1]) / 6) ** 0.6, abs=1e-9
+        )
 
 
 # ── Generator ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,11 +173,15 @@ def echo() -> Generator:
 
 
 def test_prompts_come_back_in_their_order_with_n_texts_each():
-    assert echo()(["ab", "cdef", "g"], max_new_tokens=5, batch_size=4, n=2) == [["ababa"] * 2, ["cdefc"] * 2, ["ggggg"] * 2]
+    assert echo()(["ab", "cdef", "g"], max_new_tokens=5, batch_size=4, n=2) == [
+        ["ababa"] * 2,
+        ["cdefc"] * 2,
+        ["ggggg"] * 2,
+    ]
 
 
 def test_stops_end_a_text_whoever_generates_it():
-    whole, = echo().generate(["abcd"], max_new_tokens=9, stop=["cda", "dabh"], seed=1)[0]
+    (whole,) = echo().generate(["abcd"], max_new_tokens=9, stop=["cda", "dabh"], seed=1)[0]
     assert (whole.text, whole.why, len(whole.ids)) == ("ab", "stop", 5)
     assert list(echo().stream("abcd", max_new_tokens=9, stop=["cda", "dabh"])) == ["a", "b"]
 
@@ -165,6 +201,8 @@ def test_one_value_holds_all_settings_of_a_generation():
 
 
 def test_neither_class_imports_torch():
-    code = ("import sys; from qkv.pipeline import Generator, Translator, load\n"
-            "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\nsys.exit('torch' in sys.modules)")
+    code = (
+        "import sys; from qkv.pipeline import Generator, Translator, load\n"
+        "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\nsys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -20,7 +20,10 @@ from qkv.text.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat"
 FAMILIES = {
-    "generator": (Generator, lambda vocab: decoder_only(vocab, 32, 1, s.Heads(4, 2, 8), s.Gated(48))),
+    "generator": (
+        Generator,
+        lambda vocab: decoder_only(vocab, 32, 1, s.Heads(4, 2, 8), s.Gated(48)),
+    ),
     "translator": (Translator, lambda vocab: encoder_decoder(vocab, 32, 1, 4, 48)),
     "embedder": (Embedder, lambda vocab: encoder_only(vocab, 32, 1, 4, 48)),
 }
@@ -55,7 +58,9 @@ def test_a_model_stored_in_halves_is_computed_in_float32(family, dtype, tmp_path
     else:
         for int8 in (False, True):
             wish = {"max_new_tokens": 9, "temperature": 0}
-            assert kind.load(tmp_path, int8=int8)(TEXT, **wish) == Generator.from_model(model, tokenizer, int8=int8)(TEXT, **wish)
+            assert kind.load(tmp_path, int8=int8)(TEXT, **wish) == Generator.from_model(
+                model, tokenizer, int8=int8
+            )(TEXT, **wish)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -74,4 +79,8 @@ def test_halves_stay_halves_elsewhere_than_on_a_cpu():
 def test_the_fingerprint_of_an_embedder_is_that_of_its_numbers(dtype, tmp_path):
     model, tokenizer = stored(tmp_path, "embedder", dtype)
     whole = Embedder(model, tokenizer).fingerprint
-    assert Embedder(model.to(dtype), tokenizer).fingerprint == whole == Embedder.load(tmp_path).fingerprint
+    assert (
+        Embedder(model.to(dtype), tokenizer).fingerprint
+        == whole
+        == Embedder.load(tmp_path).fingerprint
+    )

@@ -12,8 +12,12 @@ from qkv.pipeline.index import Hit, Index
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.learn import learn
 
-SENTENCES = [f"the {animal} {verb} {place}" for animal in ("cat", "dog", "cow") for verb in ("sat", "ran", "ate")
-             for place in ("here", "there", "in the house")]
+SENTENCES = [
+    f"the {animal} {verb} {place}"
+    for animal in ("cat", "dog", "cow")
+    for verb in ("sat", "ran", "ate")
+    for place in ("here", "there", "in the house")
+]
 
 
 def embedder(seed: int = 0) -> Embedder:
@@ -32,7 +36,10 @@ def file(tmp_path):
 def test_the_hits_are_those_of_a_full_comparison(file):
     model, queries = embedder(), ["the cow ate", "dog"]
     hits = Index.open(model, file).search(queries, k=4)
-    a, b = model(queries, normalize=True).astype(np.float64), model(SENTENCES, normalize=True).astype(np.float64)
+    a, b = (
+        model(queries, normalize=True).astype(np.float64),
+        model(SENTENCES, normalize=True).astype(np.float64),
+    )
     for found, scores in zip(hits, a @ b.T, strict=True):
         order = np.argsort(-scores)[:4]
         assert [hit.line - 1 for hit in found] == order.tolist()
@@ -54,18 +61,26 @@ def test_vectors_are_made_once_and_anew_when_the_file_changes(file):
     made.clear()
     assert Index.open(model, file, progress=made.append).search(["cat"], 1) and not made
     file.write_text("the pig\nthe cat sat here\n", encoding="utf-8")
-    assert Index.open(model, file, progress=made.append).search(["the pig"], 1)[0][0].text == "the pig"
+    assert (
+        Index.open(model, file, progress=made.append).search(["the pig"], 1)[0][0].text == "the pig"
+    )
     assert made[-1] == 2
     made.clear()
-    Index.open(model, file, wishes=Wishes(pooling="max", dimensions=8), progress=made.append)  # another wish, other vectors
-    assert made[-1] == 2 and Index.open(model, file, wishes=Wishes(pooling="max", dimensions=8)).vectors.shape == (2, 8)
+    Index.open(
+        model, file, wishes=Wishes(pooling="max", dimensions=8), progress=made.append
+    )  # another wish, other vectors
+    assert made[-1] == 2 and Index.open(
+        model, file, wishes=Wishes(pooling="max", dimensions=8)
+    ).vectors.shape == (2, 8)
 
 
 def test_vectors_of_another_model_are_refused_until_they_are_made_anew(file, tmp_path):
     Index.open(embedder(), file)
     with pytest.raises(QkvError) as error:
         Index.open(embedder(seed=1), file)
-    assert str(error.value) == (f"{file}.index: holds vectors of another model; use --rebuild, or --index with another folder")
+    assert str(error.value) == (
+        f"{file}.index: holds vectors of another model; use --rebuild, or --index with another folder"
+    )
     assert Index.open(embedder(seed=1), file, tmp_path / "elsewhere").search(["cat"])
     assert Index.open(embedder(seed=1), file, rebuild=True).search(["cat"])
 
@@ -88,10 +103,16 @@ def test_a_damaged_index_is_named(file):
     assert str(error.value) == f"{file}.index/vectors.npy: damaged; use --rebuild"
 
 
-@pytest.mark.parametrize("content, line", [
-    ("the cat\n\nthe dog\n", "{file}, line 2: no text in it; an empty sentence has no vector; take the line out"),
-    ("", "{file}: empty file; give a text file with at least one line"),
-])
+@pytest.mark.parametrize(
+    "content, line",
+    [
+        (
+            "the cat\n\nthe dog\n",
+            "{file}, line 2: no text in it; an empty sentence has no vector; take the line out",
+        ),
+        ("", "{file}: empty file; give a text file with at least one line"),
+    ],
+)
 def test_a_file_that_cannot_be_read_leaves_no_index(file, content, line):
     file.write_text(content, encoding="utf-8")
     with pytest.raises(QkvError) as error:
@@ -122,5 +143,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
         out.add(["text"], np.zeros((1, 2)))
         raise RuntimeError("the power fails")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(QkvError, match=r"a.txt: no kind of file for vectors; name it .npy or .jsonl"):
+    with pytest.raises(
+        QkvError, match=r"a.txt: no kind of file for vectors; name it .npy or .jsonl"
+    ):
         VectorWriter(tmp_path / "a.txt", 2)

@@ -38,10 +38,14 @@ def test_scores_in_8_bits_are_near_the_exact_ones_and_not_the_same():
 def test_a_translation_in_8_bits_is_the_same_alone_and_in_company(int8):
     model, source = sharp_model(), torch.randint(4, 50, (20, 6))
     together = greedy(model, source, None, max_len=15, int8=int8, **IDS)
-    assert together == [greedy(model, row[None], None, max_len=15, int8=int8, **IDS)[0] for row in source]
+    assert together == [
+        greedy(model, row[None], None, max_len=15, int8=int8, **IDS)[0] for row in source
+    ]
     rules = BeamRules(2, 3, 0, 4, 0.6)
     best = beam_search(model, source, None, rules, 15, int8)
-    assert [one[0].ids for one in best] == [beam_search(model, row[None], None, rules, 15, int8)[0][0].ids for row in source]
+    assert [one[0].ids for one in best] == [
+        beam_search(model, row[None], None, rules, 15, int8)[0][0].ids for row in source
+    ]
 
 
 def test_a_model_without_such_a_step_is_refused():

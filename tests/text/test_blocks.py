@@ -22,7 +22,10 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def learned():
-    corpus = ["the quick brown fox, 1234567890 times", "aaaa aaaa  e\u0301te\u0301 thought that therein"] * 3
+    corpus = [
+        "the quick brown fox, 1234567890 times",
+        "aaaa aaaa  e\u0301te\u0301 thought that therein",
+    ] * 3
     return {kind: learn(kind, corpus, vocab_size=400) for kind in KINDS}
 
 
@@ -31,7 +34,9 @@ def learned():
 def test_twice_the_hostile_text_is_twice_the_work(learned, kind, case, lines_executed, monkeypatch):
     """The library, whose time grows faster than its text, gets every character once, in small blocks; benchmarks/latency.py measures it."""
     seen, encode = [], module._encode
-    monkeypatch.setattr(module, "_encode", lambda core, texts: seen.extend(texts) or encode(core, texts))
+    monkeypatch.setattr(
+        module, "_encode", lambda core, texts: seen.extend(texts) or encode(core, texts)
+    )
     long, short = HOSTILE[case][: 9 * BLOCK], HOSTILE[case][: 5 * BLOCK]  # 8 and 4 places to cut
     work = [lines_executed(lambda text=text: learned[kind].encode(text)) for text in (long, short)]
     assert work[0] <= 2.05 * work[1]
@@ -44,11 +49,16 @@ def test_hostile_text_comes_back_from_bytes(learned, case):
     assert learned["bytes"].decode(learned["bytes"].encode(text)) == text
 
 
-@pytest.mark.parametrize("choices", [Choices(), Choices(lowercase=True, nfkc=True, split_chinese=True)], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    "choices",
+    [Choices(), Choices(lowercase=True, nfkc=True, split_chinese=True)],
+    ids=["plain", "all"],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_text_has_the_tokens_it_has_uncut(kind, choices, shared):
     lines = [*read_lines(shared / "tiny_shakespeare/input.txt")][:2500] + [
-        *read_lines(shared / "zh_hongloumeng/hongloumeng.txt")][:80]
+        *read_lines(shared / "zh_hongloumeng/hongloumeng.txt")
+    ][:80]
     tokenizer = learn(kind, lines, vocab_size=6000, choices=choices)
     text = "\n".join(lines) + "  end \n\n "
     assert len(text) > 5 * BLOCK
@@ -58,7 +68,14 @@ def test_a_long_text_has_the_tokens_it_has_uncut(kind, choices, shared):
 
 
 def test_blocks_join_to_the_text_and_stay_small():
-    for text in ("", "a" * BLOCK, "a" * (BLOCK + 1), "word " * BLOCK, "字\n" * BLOCK, HOSTILE["spaces"][: 3 * BLOCK]):
+    for text in (
+        "",
+        "a" * BLOCK,
+        "a" * (BLOCK + 1),
+        "word " * BLOCK,
+        "字\n" * BLOCK,
+        HOSTILE["spaces"][: 3 * BLOCK],
+    ):
         parts = blocks(text)
         assert "".join(parts) == text and max(map(len, parts)) <= BLOCK
         if text.startswith("word"):
@@ -66,6 +83,12 @@ def test_blocks_join_to_the_text_and_stay_small():
 
 
 def test_a_foreign_tokenizer_is_never_cut(learned):
-    rules = learned["bytes"].rules | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁",
-                                                        "prepend_scheme": "always", "split": False}}
+    rules = learned["bytes"].rules | {
+        "pre_tokenizer": {
+            "type": "Metaspace",
+            "replacement": "▁",
+            "prepend_scheme": "always",
+            "split": False,
+        }
+    }
     assert not module.may_cut(rules)

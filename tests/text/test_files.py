@@ -19,8 +19,20 @@ from qkv.text.ranks import PATTERNS, read_ranks
 from qkv.text.spm import read_model
 from qkv.text.tokenizer import Tokenizer
 
-ODD = ["", " ", "  a  b \t c ", "a<s>b</s> <unk> <|endoftext|>", "\n\n", "ﬁ Å e\u0301 ①", "a\u00a0b\u3000c", "👍🏽 <0x0A>",
-       "x" * 70, "don't I'LL 12345 ... !?\r\n  end", "\u200b\ufeff", "ünïcödé ЖЖ 'Ve"]
+ODD = [
+    "",
+    " ",
+    "  a  b \t c ",
+    "a<s>b</s> <unk> <|endoftext|>",
+    "\n\n",
+    "ﬁ Å e\u0301 ①",
+    "a\u00a0b\u3000c",
+    "👍🏽 <0x0A>",
+    "x" * 70,
+    "don't I'LL 12345 ... !?\r\n  end",
+    "\u200b\ufeff",
+    "ünïcödé ЖЖ 'Ve",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,40 +50,72 @@ def after_saving(tokenizer: Tokenizer, folder) -> Tokenizer:
     return again
 
 
-@pytest.mark.parametrize("name", ["llama2_tokenizer/tokenizer.model", "spm_models/wmtende.model",
-                                  "spm_models/botchan_unigram_1k.model"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama2_tokenizer/tokenizer.model",
+        "spm_models/wmtende.model",
+        "spm_models/botchan_unigram_1k.model",
+    ],
+)
 def test_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_path, name):
     theirs = sentencepiece.SentencePieceProcessor(str(shared / name))
     ours = read_tokenizer(shared / name)
     expected = theirs.encode(lines)
     assert ours.encode_batch(lines) == expected
     assert after_saving(ours, tmp_path).encode_batch(lines) == expected
-    assert (ours.unk_id, ours.bos_id, ours.eos_id) == (theirs.unk_id(), theirs.bos_id(), theirs.eos_id())
+    assert (ours.unk_id, ours.bos_id, ours.eos_id) == (
+        theirs.unk_id(),
+        theirs.bos_id(),
+        theirs.eos_id(),
+    )
     assert ours.vocab_size == theirs.vocab_size()
     known = [ids for ids in expected if ours.unk_id not in ids]
     assert ours.decode_batch(known) == theirs.decode(known)
 
 
-@pytest.mark.parametrize("wishes", [
-    {"model_type": "bpe", "byte_fallback": True},
-    {"model_type": "bpe", "normalization_rule_name": "identity", "remove_extra_whitespaces": False},
-    {"model_type": "bpe", "user_defined_symbols": ["<sep>", "ing", "in"]},
-    {"model_type": "unigram", "byte_fallback": True, "add_dummy_prefix": False},
-    {"model_type": "unigram", "user_defined_symbols": ["<sep>", "ing"], "control_symbols": ["<x>"], "pad_id": 3},
-], ids=str)
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"model_type": "bpe", "byte_fallback": True},
+        {
+            "model_type": "bpe",
+            "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False,
+        },
+        {"model_type": "bpe", "user_defined_symbols": ["<sep>", "ing", "in"]},
+        {"model_type": "unigram", "byte_fallback": True, "add_dummy_prefix": False},
+        {
+            "model_type": "unigram",
+            "user_defined_symbols": ["<sep>", "ing"],
+            "control_symbols": ["<x>"],
+            "pad_id": 3,
+        },
+    ],
+    ids=str,
+)
 def test_new_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_path, wishes):
     sentencepiece.SentencePieceTrainer.train(
-        input=str(shared / "spm_models/botchan.txt"), model_prefix=str(tmp_path / "m"), vocab_size=700,
-        minloglevel=2, **wishes)
+        input=str(shared / "spm_models/botchan.txt"),
+        model_prefix=str(tmp_path / "m"),
+        vocab_size=700,
+        minloglevel=2,
+        **wishes,
+    )
     theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
-    ours, sample = read_tokenizer(tmp_path / "m.model"), [*lines[::10], *ODD, "sing<sep>ing <x> ring"]
+    ours, sample = (
+        read_tokenizer(tmp_path / "m.model"),
+        [*lines[::10], *ODD, "sing<sep>ing <x> ring"],
+    )
     assert ours.encode_batch(sample) == theirs.encode(sample)
 
 
 def test_gpt2_gives_the_ids_of_both_libraries(shared, lines, tmp_path):
     folder = shared / "gpt2_bpe"
     ours = read_tokenizer(folder / "gpt2_vocab.json")
-    model = tokenizers.models.BPE.from_file(str(folder / "gpt2_vocab.json"), str(folder / "gpt2_merges.txt"))
+    model = tokenizers.models.BPE.from_file(
+        str(folder / "gpt2_vocab.json"), str(folder / "gpt2_merges.txt")
+    )
     theirs = tokenizers.Tokenizer(model)
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     expected = [encoding.ids for encoding in theirs.encode_batch(lines)]
@@ -84,23 +128,37 @@ def test_gpt2_gives_the_ids_of_both_libraries(shared, lines, tmp_path):
 
 def gpt2_ranks(folder) -> dict[bytes, int]:
     vocabulary = json.loads((folder / "gpt2_vocab.json").read_text())
-    return {bytes(BYTE_OF_SIGN[sign] for sign in piece): id for piece, id in vocabulary.items() if id < 50256}
+    return {
+        bytes(BYTE_OF_SIGN[sign] for sign in piece): id
+        for piece, id in vocabulary.items()
+        if id < 50256
+    }
 
 
 def tiktoken_gpt2(folder, pattern: str = openai_public.r50k_pat_str) -> tiktoken.Encoding:
-    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=gpt2_ranks(folder),
-                             special_tokens={"<|endoftext|>": 50256})
+    return tiktoken.Encoding(
+        "gpt2",
+        pat_str=pattern,
+        mergeable_ranks=gpt2_ranks(folder),
+        special_tokens={"<|endoftext|>": 50256},
+    )
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_rank_files_give_the_ids_of_tiktoken(shared, lines, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})  # we want its pattern, not its download
+    monkeypatch.setattr(
+        openai_public, "load_tiktoken_bpe", lambda *_, **__: {}
+    )  # we want its pattern, not its download
     theirs = tiktoken_gpt2(shared / "gpt2_bpe", getattr(openai_public, f"{name}_base")()["pat_str"])
     ranks = gpt2_ranks(shared / "gpt2_bpe")
-    (tmp_path / "gpt2.tiktoken").write_text("".join(f"{base64.b64encode(p).decode()} {r}\n" for p, r in ranks.items()))
+    (tmp_path / "gpt2.tiktoken").write_text(
+        "".join(f"{base64.b64encode(p).decode()} {r}\n" for p, r in ranks.items())
+    )
     ours = read_ranks(tmp_path / "gpt2.tiktoken", pattern=name)
     assert ours.encode_batch(lines) == theirs.encode_ordinary_batch(lines)
-    assert ours.encode("a<|endoftext|>", parse_special=True) == theirs.encode("a<|endoftext|>", allowed_special="all")
+    assert ours.encode("a<|endoftext|>", parse_special=True) == theirs.encode(
+        "a<|endoftext|>", allowed_special="all"
+    )
     assert after_saving(ours, tmp_path).encode_batch(lines[::50]) == ours.encode_batch(lines[::50])
 
 
@@ -120,7 +178,9 @@ def test_vocab_txt_gives_the_ids_of_berts_tokenizer(lines, tmp_path, lowercase):
     write_vocabulary(learn("wordpiece", text, 4000), tmp_path)
     ours = read_tokenizer(tmp_path / "vocab.txt")
     theirs = BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lowercase)
-    assert ours.encode_batch(lines[::4]) == theirs(lines[::4], add_special_tokens=False)["input_ids"]
+    assert (
+        ours.encode_batch(lines[::4]) == theirs(lines[::4], add_special_tokens=False)["input_ids"]
+    )
     assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
 
 
@@ -138,31 +198,53 @@ def test_damaged_vocabularies_are_refused_by_name(tmp_path):
         (tmp_path / name).write_bytes(content)
         return tmp_path / name
 
-    vocab, merges = file("vocab.json", b'{"a": 0, "b</w>": 1}'), file("merges.txt", b"#version: 0.2\na b</w>\n")
+    vocab, merges = (
+        file("vocab.json", b'{"a": 0, "b</w>": 1}'),
+        file("merges.txt", b"#version: 0.2\na b</w>\n"),
+    )
     assert refused(read_vocab_and_merges, vocab, merges) == (
-        "merges.txt: 1 pieces are not in vocab.json (ab</w>); do the two files belong together?")
+        "merges.txt: 1 pieces are not in vocab.json (ab</w>); do the two files belong together?"
+    )
     assert refused(read_vocab_and_merges, vocab, file("merges.txt", b"#version: 0.2\na b c\n")) == (
-        "merges.txt, line 2: 'a b c' is not a merge; write two pieces with a space between")
+        "merges.txt, line 2: 'a b c' is not a merge; write two pieces with a space between"
+    )
     assert refused(read_vocab_and_merges, file("vocab.json", b'{"a": 0'), merges) == (
-        "vocab.json: damaged JSON (line 1, column 8); is the download complete?")
+        "vocab.json: damaged JSON (line 1, column 8); is the download complete?"
+    )
     assert refused(read_vocab_and_merges, file("vocab.json", b'{"a": "x"}'), merges) == (
-        'vocab.json: not a list of pieces and their numbers; write {"piece": 0, ...}')
-    assert refused(read_vocab_and_merges, file("vocab.json", b'{"a": 0}'), file("merges.txt", b"#version: 0.2\n")) == (
-        "vocab.json: neither all 256 bytes nor a piece with </w>; give a byte-level or </w> vocabulary")
+        'vocab.json: not a list of pieces and their numbers; write {"piece": 0, ...}'
+    )
+    assert refused(
+        read_vocab_and_merges,
+        file("vocab.json", b'{"a": 0}'),
+        file("merges.txt", b"#version: 0.2\n"),
+    ) == (
+        "vocab.json: neither all 256 bytes nor a piece with </w>; give a byte-level or </w> vocabulary"
+    )
     assert refused(read_tokenizer, file("vocab.txt", b"low\nest\n")) == (
-        "vocab.txt: no [UNK], so not a WordPiece vocabulary; give one piece a line, as BERT's vocab.txt")
+        "vocab.txt: no [UNK], so not a WordPiece vocabulary; give one piece a line, as BERT's vocab.txt"
+    )
     for content in (b"", b"hello", b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))):
         assert refused(read_tokenizer, file("m.model", content)) == (
-            "m.model: not a whole SentencePiece model; is the download complete?")
-    assert refused(read_tokenizer, tmp_path / "none.model") == "none.model: no such file; check the path"
+            "m.model: not a whole SentencePiece model; is the download complete?"
+        )
+    assert (
+        refused(read_tokenizer, tmp_path / "none.model")
+        == "none.model: no such file; check the path"
+    )
     assert refused(read_tokenizer, file("r.tiktoken", b"IQ== 0\n%% 1\n")) == (
-        "r.tiktoken, line 2: not a piece in base64 and its rank; give a tiktoken rank file")
+        "r.tiktoken, line 2: not a piece in base64 and its rank; give a tiktoken rank file"
+    )
     assert refused(read_tokenizer, file("r.tiktoken", b"IQ== 0\n")) == (
-        "r.tiktoken: 255 of the 256 bytes have no rank; is the download complete?")
+        "r.tiktoken: 255 of the 256 bytes have no rank; is the download complete?"
+    )
     (tmp_path / "empty").mkdir()
-    assert refused(read_tokenizer, tmp_path / "empty").startswith("empty: no tokenizer in this folder; it should hold ")
+    assert refused(read_tokenizer, tmp_path / "empty").startswith(
+        "empty: no tokenizer in this folder; it should hold "
+    )
     assert refused(lambda folder: write_vocabulary(learn("char", ["a"], 9), folder), tmp_path) == (
-        f"{tmp_path.name}: a WordLevel tokenizer has no such files; save it as tokenizer.json")
+        f"{tmp_path.name}: a WordLevel tokenizer has no such files; save it as tokenizer.json"
+    )
 
 
 def test_every_cut_of_a_real_model_is_refused_without_a_crash(shared, tmp_path):

@@ -43,14 +43,23 @@ def test_chinese_characters_come_back_without_spaces(kind):
 
 def test_words_come_back_with_their_punctuation():
     tokenizer = learn("word", ["it's (well-known), “so” they say: yes!"], 40)
-    assert tokenizer.decode(tokenizer.encode("it's (well-known), they say: yes!")) == "it's (well-known), they say: yes!"
+    assert (
+        tokenizer.decode(tokenizer.encode("it's (well-known), they say: yes!"))
+        == "it's (well-known), they say: yes!"
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_another_process_learns_the_same_tokenizer(kind):
-    program = f"from qkv.text.learn import learn; print(learn({kind!r}, [{TIES!r}], 60).fingerprint)"
-    others = {subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-              for _ in range(2)}
+    program = (
+        f"from qkv.text.learn import learn; print(learn({kind!r}, [{TIES!r}], 60).fingerprint)"
+    )
+    others = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    }
     assert others == {learn(kind, [TIES], 60).fingerprint}
 
 
@@ -77,7 +86,9 @@ before = used()
 learn("bytes", stream(10_000), 600)
 print(used() - before)
 """
-    kilobytes = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    kilobytes = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert int(kilobytes) < 5_000
 
 
@@ -106,18 +117,33 @@ def refused(kind: str, texts, size: int = 400, choices: Choices | None = None) -
 
 
 def test_mistakes_are_named_with_their_remedy():
-    assert refused("wordpeice", CORPUS) == "--kind: no kind of tokenizer 'wordpeice'; did you mean 'wordpiece'?"
-    assert refused("x", CORPUS) == "--kind: no kind of tokenizer 'x'; choose from word, char, bpe, bytes, wordpiece"
+    assert (
+        refused("wordpeice", CORPUS)
+        == "--kind: no kind of tokenizer 'wordpeice'; did you mean 'wordpiece'?"
+    )
+    assert (
+        refused("x", CORPUS)
+        == "--kind: no kind of tokenizer 'x'; choose from word, char, bpe, bytes, wordpiece"
+    )
     assert refused("bytes", CORPUS, 100) == (
-        "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260")
+        "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260"
+    )
     assert refused("bpe", ["ab ba"], 5) == (
-        "--vocab-size: 5 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8")
+        "--vocab-size: 5 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8"
+    )
     assert refused("bpe", []) == "corpus: no text; give at least one line"
     assert refused("bpe", iter([])) == "corpus: no text; give at least one line"
     assert refused("word", ["  "]) == "corpus: no text; give at least one line"
     assert refused("char", CORPUS, 99, Choices(special_tokens=("MASK",))) == (
-        "--special: 'MASK' could be a word of the text; write <MASK> or [MASK]")
+        "--special: 'MASK' could be a word of the text; write <MASK> or [MASK]"
+    )
 
 
 def test_added_special_tokens_follow_the_usual_ones():
-    assert special_tokens("bytes", Choices(special_tokens=("<mask>", "<eos>"))) == ["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"]
+    assert special_tokens("bytes", Choices(special_tokens=("<mask>", "<eos>"))) == [
+        "<pad>",
+        "<unk>",
+        "<bos>",
+        "<eos>",
+        "<mask>",
+    ]

@@ -29,23 +29,36 @@ def test_only_line_feeds_end_a_line_and_one_carriage_return_goes(tmp_path):
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
-    assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfhello\n\xef\xbb\xbfworld\n"))) == ["hello", "\ufeffworld"]
+    assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfhello\n\xef\xbb\xbfworld\n"))) == [
+        "hello",
+        "\ufeffworld",
+    ]
 
 
 @pytest.mark.parametrize("name", ["corpus.txt.gz", "corpus.txt"])
 def test_gzip_is_known_by_its_name_or_its_bytes(tmp_path, name):
-    assert list(read_lines(written(tmp_path, gzip.compress("一\n二\n".encode()), name))) == ["一", "二"]
+    assert list(read_lines(written(tmp_path, gzip.compress("一\n二\n".encode()), name))) == [
+        "一",
+        "二",
+    ]
 
 
 def test_each_unreadable_file_is_refused_in_one_line(tmp_path):
     assert message_of(tmp_path / "none.txt") == "none.txt: no such file; check the path"
-    assert message_of(written(tmp_path, b"")) == "corpus.txt: empty file; give a text file with at least one line"
+    assert (
+        message_of(written(tmp_path, b""))
+        == "corpus.txt: empty file; give a text file with at least one line"
+    )
     assert message_of(written(tmp_path, b"\xef\xbb\xbf")).startswith("corpus.txt: empty file")
-    assert message_of(written(tmp_path, gzip.compress(b""), "empty.gz")).startswith("empty.gz: empty file")
+    assert message_of(written(tmp_path, gzip.compress(b""), "empty.gz")).startswith(
+        "empty.gz: empty file"
+    )
     assert message_of(written(tmp_path, b"\x89PNG\r\n\0\0")) == (
-        "corpus.txt: a binary file, not text; give plain text in UTF-8")
+        "corpus.txt: a binary file, not text; give plain text in UTF-8"
+    )
     assert message_of(written(tmp_path, gzip.compress(b"text" * 99)[:-9], "cut.gz")) == (
-        "cut.gz: damaged gzip file; is the download complete?")
+        "cut.gz: damaged gzip file; is the download complete?"
+    )
     (tmp_path / "folder").mkdir()
     assert message_of(tmp_path / "folder") == "folder: a folder, not a file; name the files in it"
 
@@ -66,7 +79,9 @@ def test_the_byte_of_a_first_line_counts_its_byte_order_mark(tmp_path):
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_a_lone_surrogate_in_a_file_becomes_one_replacement_sign(tmp_path, errors):
     path = written(tmp_path, "a\ud800b\udfff\n".encode("utf-8", "surrogatepass"))
-    assert list(read_lines(path, errors)) == ["a\ufffdb\ufffd"] == [mend_surrogates("a\ud800b\udfff")]
+    assert (
+        list(read_lines(path, errors)) == ["a\ufffdb\ufffd"] == [mend_surrogates("a\ud800b\udfff")]
+    )
 
 
 @pytest.mark.parametrize("content", [b"a\nb\n", b"", b"\0"])

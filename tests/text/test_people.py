@@ -19,7 +19,11 @@ def test_a_part_of_a_character_is_marked_with_its_bytes():
 
 def test_bytes_that_are_no_character_are_shown_as_numbers():
     assert readable([b"\xe5", b"a", b"\xff\x00"]) == ["<E5>", "a", "<FF><00>"]
-    assert readable(["好".encode()[:2], "<eos>", "好".encode()[2:]]) == ["<E5><A5>", "<eos>", "<BD>"]
+    assert readable(["好".encode()[:2], "<eos>", "好".encode()[2:]]) == [
+        "<E5><A5>",
+        "<eos>",
+        "<BD>",
+    ]
 
 
 def test_spaces_and_the_replacement_sign_itself_are_made_visible():

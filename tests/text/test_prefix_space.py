@@ -16,7 +16,13 @@ from qkv.text.learn import Choices, learn
 from qkv.text.steps import merge_steps
 from qkv.text.tokenizer import Tokenizer
 
-CORPUS = ["machine learning is interesting", "i love machine learning", "机器学习很有趣", "el niño y la niña", "мы любим"]
+CORPUS = [
+    "machine learning is interesting",
+    "i love machine learning",
+    "机器学习很有趣",
+    "el niño y la niña",
+    "мы любим",
+]
 WITH = learn("bytes", CORPUS * 3, 340, Choices(add_prefix_space=True))
 WITHOUT = learn("bytes", CORPUS * 3, 340)
 TEXTS = st.text(st.sampled_from(" \n\tab1é好ก“.я\u0301\ufeff"), max_size=12) | st.text(max_size=20)
@@ -30,7 +36,11 @@ def tokens(tokenizer, text):
 def begins_with_a_word(text):
     """Independent of the regular expressions: Python's own table of characters."""
     first = text.lstrip(" ")[:1]
-    return first.isalpha() and unicodedata.category(first)[0] == "L" and not unicodedata.name(first, "").startswith(UNSPACED)
+    return (
+        first.isalpha()
+        and unicodedata.category(first)[0] == "L"
+        and not unicodedata.name(first, "").startswith(UNSPACED)
+    )
 
 
 @given(TEXTS)
@@ -48,7 +58,9 @@ def test_every_text_comes_back(text):
 @given(st.text(st.sampled_from(" \n1ab好ก.я"), max_size=8))
 def test_exactly_the_texts_that_begin_with_a_word_get_one_space(text):
     spaced = " " + text if begins_with_a_word(text) else text
-    assert "".join(tokens(WITH, text)).replace("Ġ", " ") == "".join(tokens(WITHOUT, spaced)).replace("Ġ", " ")
+    assert "".join(tokens(WITH, text)).replace("Ġ", " ") == "".join(
+        tokens(WITHOUT, spaced)
+    ).replace("Ġ", " ")
 
 
 def test_a_word_is_one_token_at_the_beginning_too():
@@ -77,11 +89,19 @@ def test_words_for_alignments_hold_their_own_tokens():
     assert [unit.text for unit in source_units(WITH, "machine zoo")] == ["machine", "zoo"]
     for text in ("machine zoo", "zoo machine", "  zoo", "zoo 1"):
         ids = WITH.encode(text)
-        assert [unit.text for unit in target_units(WITH, ids)] == [unit.text for unit in source_units(WITH, text)]
+        assert [unit.text for unit in target_units(WITH, ids)] == [
+            unit.text for unit in source_units(WITH, text)
+        ]
 
 
-@pytest.mark.parametrize("text, spans", [
-    ("zoo", [(0, 0), (0, 1), (1, 2), (2, 3)]), (" zoo", [(0, 1), (1, 1), (1, 2), (2, 3), (3, 4)]), ("machine", [(0, 7)])])
+@pytest.mark.parametrize(
+    "text, spans",
+    [
+        ("zoo", [(0, 0), (0, 1), (1, 2), (2, 3)]),
+        (" zoo", [(0, 1), (1, 1), (1, 2), (2, 3), (3, 4)]),
+        ("machine", [(0, 7)]),
+    ],
+)
 def test_the_spans_of_ids_give_a_lone_prefix_space_no_character(text, spans):
     assert id_spans(WITH, WITH.encode(text)) == spans
 
@@ -94,7 +114,9 @@ def test_a_stream_gives_what_decoding_gives(text):
     stream = TextStream(WITH)
     shown = [*[stream.add(id) for id in ids], stream.finish()]
     assert "".join(shown) == text
-    assert all("".join(shown[:end]) == text[: len("".join(shown[:end]))] for end in range(len(shown)))
+    assert all(
+        "".join(shown[:end]) == text[: len("".join(shown[:end]))] for end in range(len(shown))
+    )
 
 
 def test_a_continuation_keeps_its_space():
@@ -109,7 +131,10 @@ def test_the_merges_shown_are_those_of_the_encoding():
 
 def test_it_is_all_in_tokenizer_json(tmp_path):
     WITH.save(tmp_path / "tokenizer.json")
-    theirs, ours = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), Tokenizer.load(tmp_path)
+    theirs, ours = (
+        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+        Tokenizer.load(tmp_path),
+    )
     for text in ("machine learning", " machine", "机器学习", "zoo\nmachine", ""):
         ids = theirs.encode(text, add_special_tokens=False).ids
         assert ids == WITH.encode(text) == ours.encode(text) and theirs.decode(ids) == text
@@ -120,7 +145,9 @@ def test_transformers_reads_it(tmp_path):
     import transformers
 
     WITH.save(tmp_path / "tokenizer.json")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), clean_up_tokenization_spaces=False)
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"), clean_up_tokenization_spaces=False
+    )
     for text in ("machine learning", "  machine", "机器学习"):
         ids = theirs(text, add_special_tokens=False)["input_ids"]
         assert ids == WITH.encode(text) and theirs.decode(ids) == text
@@ -134,13 +161,18 @@ def test_a_tokenizer_without_it_is_written_as_before():
 def test_other_kinds_refuse_it():
     with pytest.raises(QkvError) as error:
         learn("bpe", ["a b"], 20, Choices(add_prefix_space=True))
-    assert str(error.value) == "--add-prefix-space: 'bpe' marks the words at the beginning of a text already; only for bytes"
+    assert (
+        str(error.value)
+        == "--add-prefix-space: 'bpe' marks the words at the beginning of a text already; only for bytes"
+    )
 
 
 def test_the_demo_sentences_are_whole_words_where_the_vocabulary_has_them():
     train, _ = builtin_pairs()
     texts = [text for pair in train for text in pair]
-    tokenizer = learn("bytes", texts, 2_000, Choices(special_tokens=("<bos>", "<eos>"), add_prefix_space=True))
+    tokenizer = learn(
+        "bytes", texts, 2_000, Choices(special_tokens=("<bos>", "<eos>"), add_prefix_space=True)
+    )
     vocabulary = set(tokenizer.core.get_vocab())
     for pair in NOTES_SENTENCES:
         known = [f"Ġ{word}" for word in pair.target.split(" ") if f"Ġ{word}" in vocabulary]

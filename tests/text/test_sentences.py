@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.text.sentences import join_sentences, split_clauses, split_sentences, split_to_fit, split_words
+from qkv.text.sentences import (
+    join_sentences,
+    split_clauses,
+    split_sentences,
+    split_to_fit,
+    split_words,
+)
 
 TEXTS = st.text(alphabet="aB1 .,!?。！？，；…“”\"')\n我爱", max_size=60)
 
@@ -21,18 +27,27 @@ def test_parts_fit_and_nothing_is_lost(text, limit):
     assert "".join(parts) == text and all(len(part) <= limit for part in parts)
 
 
-@pytest.mark.parametrize("text, sentences", [
-    ("I came. I saw! Did I win?", ["I came. ", "I saw! ", "Did I win?"]),
-    ("我来了。我看见了！我赢了吗？", ["我来了。", "我看见了！", "我赢了吗？"]),
-    ("他说：“走吧。”然后他走了。", ["他说：“走吧。”", "然后他走了。"]),
-    ("Mr. Smith met J. R. Jones at 3.14 p.m. on Monday. It rained.",
-     ["Mr. Smith met J. R. Jones at 3.14 p.m. on Monday. ", "It rained."]),
-    ("See e.g. the U.S. and example.com for more. Good.", ["See e.g. the U.S. and example.com for more. ", "Good."]),
-    ("Wait... what? Yes.", ["Wait... what? ", "Yes."]),
-    ("真的吗？！太好了……我们走。", ["真的吗？！", "太好了……", "我们走。"]),
-    ("GPT很好用.我喜欢它!", ["GPT很好用.", "我喜欢它!"]),
-    ("no end at all", ["no end at all"]), ("", [""]),
-])
+@pytest.mark.parametrize(
+    "text, sentences",
+    [
+        ("I came. I saw! Did I win?", ["I came. ", "I saw! ", "Did I win?"]),
+        ("我来了。我看见了！我赢了吗？", ["我来了。", "我看见了！", "我赢了吗？"]),
+        ("他说：“走吧。”然后他走了。", ["他说：“走吧。”", "然后他走了。"]),
+        (
+            "Mr. Smith met J. R. Jones at 3.14 p.m. on Monday. It rained.",
+            ["Mr. Smith met J. R. Jones at 3.14 p.m. on Monday. ", "It rained."],
+        ),
+        (
+            "See e.g. the U.S. and example.com for more. Good.",
+            ["See e.g. the U.S. and example.com for more. ", "Good."],
+        ),
+        ("Wait... what? Yes.", ["Wait... what? ", "Yes."]),
+        ("真的吗？！太好了……我们走。", ["真的吗？！", "太好了……", "我们走。"]),
+        ("GPT很好用.我喜欢它!", ["GPT很好用.", "我喜欢它!"]),
+        ("no end at all", ["no end at all"]),
+        ("", [""]),
+    ],
+)
 def test_sentences_end_where_people_see_it(text, sentences):
     assert split_sentences(text) == sentences
 
@@ -40,13 +55,29 @@ def test_sentences_end_where_people_see_it(text, sentences):
 def test_a_long_sentence_is_cut_at_clauses_before_words_and_at_words_before_letters():
     def words(text):
         return len(text.split())
+
     text = "one two three, four five, six seven eight nine ten"
-    assert split_to_fit(text, words, 5) == ["one two three, four five, ", "six seven eight nine ten"]
-    assert split_to_fit(text, words, 4) == ["one two three, ", "four five, ", "six seven eight nine ", "ten"]
+    assert split_to_fit(text, words, 5) == [
+        "one two three, four five, ",
+        "six seven eight nine ten",
+    ]
+    assert split_to_fit(text, words, 4) == [
+        "one two three, ",
+        "four five, ",
+        "six seven eight nine ",
+        "ten",
+    ]
     assert split_to_fit("abcdefg", len, 3) == ["abc", "def", "g"]
 
 
-@pytest.mark.parametrize("parts, text", [
-    (["One.", "Two."], "One. Two."), (["一。", "二。"], "一。二。"), (["他用", "GPU", "训练。"], "他用GPU训练。"), (["", "a", ""], "a")])
+@pytest.mark.parametrize(
+    "parts, text",
+    [
+        (["One.", "Two."], "One. Two."),
+        (["一。", "二。"], "一。二。"),
+        (["他用", "GPU", "训练。"], "他用GPU训练。"),
+        (["", "a", ""], "a"),
+    ],
+)
 def test_translated_parts_are_joined_as_their_script_is_written(parts, text):
     assert join_sentences(parts) == text

@@ -23,7 +23,10 @@ WORDS = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "<s>": 3, "</s>": 4, "a": 5, "b": 6
 RULES = {
     "bert": (BertProcessing(("[SEP]", 2), ("[CLS]", 1)), Template((1,), (2,))),
     "roberta": (RobertaProcessing(("</s>", 4), ("<s>", 3)), Template((3,), (4,))),
-    "only before": (TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)]), Template((3,), ())),
+    "only before": (
+        TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)]),
+        Template((3,), ()),
+    ),
 }
 
 
@@ -46,7 +49,9 @@ def test_ours_stand_between_cls_and_sep_or_bos_and_eos():
 
 
 def test_a_vocabulary_without_special_tokens_has_no_template():
-    assert encoder_template(Tokenizer(tokenizers.Tokenizer(WordLevel({"a": 0, "b": 1})))) == Template()
+    assert (
+        encoder_template(Tokenizer(tokenizers.Tokenizer(WordLevel({"a": 0, "b": 1})))) == Template()
+    )
     assert encoder_template(Tokenizer(tokenizers.Tokenizer(WordLevel({"!": 0})))).size == 0
 
 
@@ -54,23 +59,32 @@ def test_a_template_is_found_where_no_token_is_a_word():
     core = tokenizers.Tokenizer(WordLevel({"!": 0, "<unk>": 1, "<s>": 2}, unk_token="<unk>"))
     core.add_special_tokens(["<unk>", "<s>"])
     core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
-    assert encoder_template(Tokenizer(core)) == Template((2,)) == Template(generation_tokens(Tokenizer(core)).begin)
+    assert (
+        encoder_template(Tokenizer(core))
+        == Template((2,))
+        == Template(generation_tokens(Tokenizer(core)).begin)
+    )
 
 
 def templated(**rules) -> Tokenizer:
     core = tokenizers.Tokenizer.from_str(json.dumps(learn("bytes", TEXTS, 262).rules))
     if rules:
-        core.post_processor = TemplateProcessing(special_tokens=[("<bos>", 2), ("<eos>", 3)], **rules)
+        core.post_processor = TemplateProcessing(
+            special_tokens=[("<bos>", 2), ("<eos>", 3)], **rules
+        )
     return Tokenizer(core)
 
 
-@pytest.mark.parametrize("rules, stored, begin", [
-    ({"single": "<bos> $A"}, SpecialTokenIds(), (2,)),
-    ({"single": "$A <eos>"}, SpecialTokenIds(start_id=2), ()),
-    ({}, SpecialTokenIds(start_id=2), (2,)),                # a Llama folder without a template
-    ({}, SpecialTokenIds(start_id=3, eos_ids=(3,)), ()),    # GPT-2: one token between texts
-    ({}, SpecialTokenIds(), ()),
-])
+@pytest.mark.parametrize(
+    "rules, stored, begin",
+    [
+        ({"single": "<bos> $A"}, SpecialTokenIds(), (2,)),
+        ({"single": "$A <eos>"}, SpecialTokenIds(start_id=2), ()),
+        ({}, SpecialTokenIds(start_id=2), (2,)),  # a Llama folder without a template
+        ({}, SpecialTokenIds(start_id=3, eos_ids=(3,)), ()),  # GPT-2: one token between texts
+        ({}, SpecialTokenIds(), ()),
+    ],
+)
 def test_a_prompt_begins_with_the_template_or_else_with_the_stored_start(rules, stored, begin):
     assert generation_tokens(templated(**rules), stored).begin == begin
 
@@ -80,7 +94,10 @@ def test_stored_ids_come_before_those_of_the_tokenizer():
     assert (letters.bos_id, letters.eos_id, letters.pad_id) == (2, 3, 0)
     assert generation_tokens(letters).ends == (3,) and generation_tokens(letters).first == 3
     stored = SpecialTokenIds(start_id=7, eos_ids=(8, 9))
-    assert generation_tokens(letters, stored).ends == (8, 9) and generation_tokens(letters, stored).first == 7
+    assert (
+        generation_tokens(letters, stored).ends == (8, 9)
+        and generation_tokens(letters, stored).first == 7
+    )
     assert decoder_start_id(letters) == 2 and decoder_start_id(letters, stored) == 7
 
 

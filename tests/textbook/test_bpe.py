@@ -69,10 +69,16 @@ def test_five_hundred_merges_and_held_out_ids_equal_the_fast_ones(shared, corpus
     symbols = sorted(bpe.SIGNS.values()) if kind == "bytes" else alphabet_of(counts)
     fast = learn_fast(kind, seen, SPECIALS + len(symbols) + 500)
     assert fast_merges(fast) == merges
-    numbers = {token: SPECIALS + n for n, token in enumerate([*symbols, *dict.fromkeys(a + b for a, b in merges)])}
+    numbers = {
+        token: SPECIALS + n
+        for n, token in enumerate([*symbols, *dict.fromkeys(a + b for a, b in merges)])
+    }
     words = {word for line in held_out for word in words_of(kind, line)}
     pieces = {word: bpe.apply(SPLIT[kind](word), merges) for word in words}
-    ids = [[numbers.get(piece, UNKNOWN) for word in words_of(kind, line) for piece in pieces[word]] for line in held_out]
+    ids = [
+        [numbers.get(piece, UNKNOWN) for word in words_of(kind, line) for piece in pieces[word]]
+        for line in held_out
+    ]
     assert ids == fast.encode_batch(held_out)
 
 

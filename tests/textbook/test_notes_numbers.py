@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from qkv.textbook import schedule
-from qkv.textbook.attention import MultiHeadAttention, scaled_dot_product_attention, softmax, split_heads
+from qkv.textbook.attention import (
+    MultiHeadAttention,
+    scaled_dot_product_attention,
+    softmax,
+    split_heads,
+)
 from qkv.textbook.bleu import brevity_penalty, clipped_matches, n_grams
 from qkv.textbook.decoder_only import DecoderOnly
 from qkv.textbook.loss import cross_entropy, smooth_labels
@@ -18,12 +23,18 @@ T, F = True, False
 
 
 def test_softmax_of_one_two_three():
-    assert softmax(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx([0.0900, 0.2447, 0.6652], abs=5e-5)
+    assert softmax(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx(
+        [0.0900, 0.2447, 0.6652], abs=5e-5
+    )
 
 
 def test_softmax_of_three_one_minus_three_is_a_distribution_that_prefers_the_first():
     shares = softmax(torch.tensor([3.0, 1.0, -3.0], dtype=torch.float64))
-    assert shares.sum().item() == pytest.approx(1) and shares.argmax().item() == 0 and (shares > 0).all()
+    assert (
+        shares.sum().item() == pytest.approx(1)
+        and shares.argmax().item() == 0
+        and (shares > 0).all()
+    )
 
 
 def test_the_cat_sat_scores_are_divided_by_eight():
@@ -36,7 +47,7 @@ def test_the_cat_sat_scores_are_divided_by_eight():
     _, weights = scaled_dot_product_attention(q, k, torch.eye(3, dtype=torch.float64))
     e = [math.exp(x / 8) for x in (12.5, 30.8, 25.1)]
     assert weights[0].tolist() == pytest.approx([x / sum(e) for x in e], abs=1e-12)
-    assert weights.argmax().item() == 1                     # cat looks most at cat
+    assert weights.argmax().item() == 1  # cat looks most at cat
 
 
 def test_padding_mask_as_printed():
@@ -46,15 +57,19 @@ def test_padding_mask_as_printed():
 
 def test_look_ahead_mask_as_printed():
     assert look_ahead_mask(5).tolist() == [
-        [T, F, F, F, F], [T, T, F, F, F], [T, T, T, F, F], [T, T, T, T, F], [T, T, T, T, T],
+        [T, F, F, F, F],
+        [T, T, F, F, F],
+        [T, T, T, F, F],
+        [T, T, T, T, F],
+        [T, T, T, T, T],
     ]
 
 
 def test_combined_mask_as_printed():
     # The notes print this for [1, 2, 3, 0, 0]; their own formula gives it for one padding token, not for two.
-    assert combined_mask(torch.tensor([[1, 2, 3, 4, 0]])).tolist() == [[[
-        [T, F, F, F, F], [T, T, F, F, F], [T, T, T, F, F], [T, T, T, T, F], [T, T, T, T, F],
-    ]]]
+    assert combined_mask(torch.tensor([[1, 2, 3, 4, 0]])).tolist() == [
+        [[[T, F, F, F, F], [T, T, F, F, F], [T, T, T, F, F], [T, T, T, T, F], [T, T, T, T, F]]]
+    ]
     ids = torch.tensor([[1, 2, 3, 0, 0]])
     assert combined_mask(ids).equal(torch.ones(5, 5).tril().bool() & (ids != 0)[:, None, None])
     assert combined_mask(ids)[0, 0, 4].tolist() == [T, T, T, F, F]
@@ -62,17 +77,26 @@ def test_combined_mask_as_printed():
 
 def test_the_target_is_shifted_right():
     target = ["<sos>", "I", "love", "NLP", "<eos>"]
-    assert target[:-1] == ["<sos>", "I", "love", "NLP"] and target[1:] == ["I", "love", "NLP", "<eos>"]
+    assert target[:-1] == ["<sos>", "I", "love", "NLP"] and target[1:] == [
+        "I",
+        "love",
+        "NLP",
+        "<eos>",
+    ]
     rows = [["<bos>", "i", "love", "machine", "learning"]] * 5
-    seen = [[word for word, may in zip(row, sees, strict=True) if may]
-            for row, sees in zip(rows, look_ahead_mask(5).tolist(), strict=True)]
-    assert seen == [rows[0][:n] for n in range(1, 6)]       # the five inputs of the notes, in one pass
+    seen = [
+        [word for word, may in zip(row, sees, strict=True) if may]
+        for row, sees in zip(rows, look_ahead_mask(5).tolist(), strict=True)
+    ]
+    assert seen == [rows[0][:n] for n in range(1, 6)]  # the five inputs of the notes, in one pass
 
 
 def test_wo_ai_ni_is_masked_before_the_softmax():
     scores = torch.tensor([[10.0, 8, 5], [9, 12, 11], [4, 7, 9]], dtype=torch.float64)
     weights = softmax(scores, look_ahead_mask(3))
-    added = scores + torch.tensor([[0, -math.inf, -math.inf], [0, 0, -math.inf], [0, 0, 0]], dtype=torch.float64)
+    added = scores + torch.tensor(
+        [[0, -math.inf, -math.inf], [0, 0, -math.inf], [0, 0, 0]], dtype=torch.float64
+    )
     torch.testing.assert_close(weights, torch.softmax(added, dim=-1), rtol=0, atol=1e-15)
     assert weights[0].tolist() == [1.0, 0.0, 0.0] and weights[1, 2].item() == 0.0
     # The notes round their rows two and three freely (0.2 0.8 0.0; 0.1 0.4 0.5); the order of the shares is theirs.
@@ -80,15 +104,20 @@ def test_wo_ai_ni_is_masked_before_the_softmax():
     assert weights[1].tolist() == pytest.approx([0.0474, 0.9526, 0.0], abs=5e-5)
 
 
-@pytest.mark.parametrize("printed", [
-    [[1.0, 0, 0], [0.4543, 0.5457, 0], [0.0393, 0.2787, 0.6820]],
-    [[1.0, 0, 0], [0.6347, 0.3653, 0], [0.3787, 0.2274, 0.3938]],
-    [[1.0, 0, 0], [0.2770, 0.7230, 0], [0.2145, 0.3288, 0.4567]],
-    [[1.0, 0, 0], [0.9932, 0.0068, 0], [0.1146, 0.4249, 0.4605]],
-])
+@pytest.mark.parametrize(
+    "printed",
+    [
+        [[1.0, 0, 0], [0.4543, 0.5457, 0], [0.0393, 0.2787, 0.6820]],
+        [[1.0, 0, 0], [0.6347, 0.3653, 0], [0.3787, 0.2274, 0.3938]],
+        [[1.0, 0, 0], [0.2770, 0.7230, 0], [0.2145, 0.3288, 0.4567]],
+        [[1.0, 0, 0], [0.9932, 0.0068, 0], [0.1146, 0.4249, 0.4605]],
+    ],
+)
 def test_printed_attention_weights_come_back_from_their_own_scores(printed):
     weights = torch.tensor(printed, dtype=torch.float64)
-    scores = torch.where(weights > 0, weights.log() + 7, 99)    # any constant cancels; what is hidden may be huge
+    scores = torch.where(
+        weights > 0, weights.log() + 7, 99
+    )  # any constant cancels; what is hidden may be huge
     q, k = scores * math.sqrt(3), torch.eye(3, dtype=torch.float64)
     _, again = scaled_dot_product_attention(q, k, k, look_ahead_mask(3))
     torch.testing.assert_close(again, weights, rtol=0, atol=1e-4)
@@ -96,10 +125,15 @@ def test_printed_attention_weights_come_back_from_their_own_scores(printed):
 
 
 def test_the_embedding_example_takes_rows_zero_two_and_four():
-    printed = torch.tensor([
-        [0.3367, 0.1288, 0.2345], [0.2303, -1.1229, -0.1863], [2.2082, -0.6380, 0.4617],
-        [0.2674, 0.5349, 0.8094], [1.1103, -1.6898, -0.9890],
-    ])
+    printed = torch.tensor(
+        [
+            [0.3367, 0.1288, 0.2345],
+            [0.2303, -1.1229, -0.1863],
+            [2.2082, -0.6380, 0.4617],
+            [0.2674, 0.5349, 0.8094],
+            [1.1103, -1.6898, -0.9890],
+        ]
+    )
     table = Transformer(5, 3, 0, 1, 1).embed
     table.weight.data = printed
     assert table(torch.tensor([0, 2, 4])).equal(printed[[0, 2, 4]])
@@ -125,8 +159,8 @@ def test_the_sine_shifts_linearly():
 
 def test_the_learning_rate_is_highest_at_the_last_warm_up_step():
     rates = [schedule.paper(step, d_model=512, warmup=4000) for step in range(1, 9000)]
-    assert max(rates) == rates[3999] == pytest.approx(512 ** -0.5 * 4000 ** -0.5)
-    assert rates[999] == pytest.approx(rates[3999] / 4)     # a straight line up
+    assert max(rates) == rates[3999] == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert rates[999] == pytest.approx(rates[3999] / 4)  # a straight line up
     assert rates[7999] == pytest.approx(rates[3999] / math.sqrt(2))
 
 
@@ -138,28 +172,42 @@ def test_smoothed_labels_are_the_printed_formula():
 def test_n_grams_of_thank_you_so_much():
     words = ["Thank", "you", "so", "much"]
     assert [[" ".join(gram) for gram in n_grams(words, n)] for n in (1, 2, 3, 4)] == [
-        ["Thank", "you", "so", "much"], ["Thank you", "you so", "so much"],
-        ["Thank you so", "you so much"], ["Thank you so much"],
+        ["Thank", "you", "so", "much"],
+        ["Thank you", "you so", "so much"],
+        ["Thank you so", "you so much"],
+        ["Thank you so much"],
     ]
     assert not n_grams(["so", "much", "Thank", "you"], 4) & n_grams(words, 4)
 
 
 def test_precisions_four_fifths_one_third_and_two_halves_and_the_penalty_for_brevity():
     reference = [["Thank", "you", "so", "much", "my", "brother"]]
-    assert clipped_matches(["Thank", "you", "so", "much", "Chris"], reference, 1) == 4    # of 5
-    assert clipped_matches(["Thank", "Thank", "Thank"], reference, 1) == 1          # of 3, not 3 of 3
-    assert clipped_matches(["Thank", "you"], reference, 1) == 2                  # of 2, hence the penalty
-    assert brevity_penalty(2, 6) == pytest.approx(math.exp(-2)) and brevity_penalty(6, 6) == brevity_penalty(7, 6) == 1
+    assert clipped_matches(["Thank", "you", "so", "much", "Chris"], reference, 1) == 4  # of 5
+    assert clipped_matches(["Thank", "Thank", "Thank"], reference, 1) == 1  # of 3, not 3 of 3
+    assert clipped_matches(["Thank", "you"], reference, 1) == 2  # of 2, hence the penalty
+    assert (
+        brevity_penalty(2, 6) == pytest.approx(math.exp(-2))
+        and brevity_penalty(6, 6) == brevity_penalty(7, 6) == 1
+    )
 
 
 def test_the_decoder_only_walk_has_the_printed_shapes():
-    model = DecoderOnly(vocab_size=1000, d_model=512, n_layers=1, n_heads=8, n_kv_heads=8, d_ff=2048)
-    ids = torch.tensor([[123, 456, 789, 234]])              # 今天天气真好
+    model = DecoderOnly(
+        vocab_size=1000, d_model=512, n_layers=1, n_heads=8, n_kv_heads=8, d_ff=2048
+    )
+    ids = torch.tensor([[123, 456, 789, 234]])  # 今天天气真好
     attention: MultiHeadAttention = model.decoder.layers[0].attn.branch
     x = model.embed(ids)
-    q, k, v = (split_heads(proj(x), 8) for proj in (attention.q_proj, attention.k_proj, attention.v_proj))
+    q, k, v = (
+        split_heads(proj(x), 8) for proj in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
     mixed, weights = scaled_dot_product_attention(q, k, v, look_ahead_mask(4))
-    assert (x.shape, q.shape, weights.shape, mixed.shape) == ((1, 4, 512), (1, 8, 4, 64), (1, 8, 4, 4), (1, 8, 4, 64))
+    assert (x.shape, q.shape, weights.shape, mixed.shape) == (
+        (1, 4, 512),
+        (1, 8, 4, 64),
+        (1, 8, 4, 4),
+        (1, 8, 4, 64),
+    )
     assert model(ids).shape == (1, 4, 1000)
 
 
@@ -168,4 +216,6 @@ def test_a_layer_has_twelve_d_squared_weights_two_thirds_of_them_in_the_feed_for
     layer = Transformer(10, d, 1, 4, 4 * d).encoder.layers[0]
     matrices = {name: p.numel() for name, p in layer.named_parameters() if p.dim() == 2}
     assert sum(matrices.values()) == 12 * d * d
-    assert sum(n for name, n in matrices.items() if name.startswith("ffn")) * 3 == 2 * sum(matrices.values())
+    assert sum(n for name, n in matrices.items() if name.startswith("ffn")) * 3 == 2 * sum(
+        matrices.values()
+    )

@@ -5,7 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qkv.textbook.attention import MultiHeadAttention, SingleHeadAttention, scaled_dot_product_attention, softmax
+from qkv.textbook.attention import (
+    MultiHeadAttention,
+    SingleHeadAttention,
+    scaled_dot_product_attention,
+    softmax,
+)
 from qkv.textbook.masks import combined_mask, look_ahead_mask, padding_mask, window_mask
 from qkv.textbook.positions import rotate_halves, rotate_pairs
 
@@ -37,7 +42,9 @@ def test_attention_equals_torchs_fused_kernel_with_and_without_a_mask():
 
 def test_gradients_of_attention_equal_those_of_torchs_kernel():
     q, k, v = qkv(2, 3, 6, 8)
-    ours = torch.autograd.grad(scaled_dot_product_attention(q, k, v, look_ahead_mask(6))[0].sin().sum(), [q, k, v])
+    ours = torch.autograd.grad(
+        scaled_dot_product_attention(q, k, v, look_ahead_mask(6))[0].sin().sum(), [q, k, v]
+    )
     fused = F.scaled_dot_product_attention(q, k, v, look_ahead_mask(6))
     for a, b in zip(ours, torch.autograd.grad(fused.sin().sum(), [q, k, v]), strict=True):
         assert_close(a, b)
@@ -61,7 +68,10 @@ def test_a_row_that_sees_nothing_gives_zeros_and_finite_gradients(dtype):
 
 
 def test_a_single_head_is_softmax_of_xx_transposed_when_all_maps_are_the_identity():
-    attention, x = SingleHeadAttention(4, bias=False).double(), torch.randn(1, 5, 4, dtype=torch.float64)
+    attention, x = (
+        SingleHeadAttention(4, bias=False).double(),
+        torch.randn(1, 5, 4, dtype=torch.float64),
+    )
     for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
         nn.init.eye_(linear.weight)
     assert_close(attention(x), torch.softmax(x @ x.mT / 2, dim=-1) @ x)
@@ -70,33 +80,52 @@ def test_a_single_head_is_softmax_of_xx_transposed_when_all_maps_are_the_identit
 def torchs_twin(ours: MultiHeadAttention, d_model: int, n_heads: int) -> nn.MultiheadAttention:
     theirs = nn.MultiheadAttention(d_model, n_heads, batch_first=True).double()
     three = (ours.q_proj, ours.k_proj, ours.v_proj)
-    theirs.load_state_dict({
-        "in_proj_weight": torch.cat([linear.weight for linear in three]),
-        "in_proj_bias": torch.cat([linear.bias for linear in three]),
-        "out_proj.weight": ours.o_proj.weight, "out_proj.bias": ours.o_proj.bias,
-    })
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": torch.cat([linear.weight for linear in three]),
+            "in_proj_bias": torch.cat([linear.bias for linear in three]),
+            "out_proj.weight": ours.o_proj.weight,
+            "out_proj.bias": ours.o_proj.bias,
+        }
+    )
     return theirs
 
 
 def test_multi_head_attention_equals_torchs_for_self_and_cross():
     ours = MultiHeadAttention(12, 3).double()
     theirs = torchs_twin(ours, 12, 3)
-    x, memory = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
+    x, memory = (
+        torch.randn(2, 5, 12, dtype=torch.float64),
+        torch.randn(2, 7, 12, dtype=torch.float64),
+    )
     padding = torch.arange(7)[None] < torch.tensor([[7], [4]])
-    assert_close(ours(x, None, look_ahead_mask(5)), theirs(x, x, x, attn_mask=~look_ahead_mask(5))[0])
+    assert_close(
+        ours(x, None, look_ahead_mask(5)), theirs(x, x, x, attn_mask=~look_ahead_mask(5))[0]
+    )
     crossed, _ = theirs(x, memory, memory, key_padding_mask=~padding)
     assert_close(ours(x, memory, padding[:, None, None]), crossed)
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 def test_grouped_attention_is_multi_head_attention_with_repeated_heads(n_kv_heads):
-    grouped, full = MultiHeadAttention(16, 4, n_kv_heads).double(), MultiHeadAttention(16, 4).double()
-    full.load_state_dict(grouped.state_dict() | {
-        f"{name}.{part}": torch.cat([
-            head for head in getattr(getattr(grouped, name), part).chunk(n_kv_heads) for _ in range(4 // n_kv_heads)
-        ])
-        for name in ("k_proj", "v_proj") for part in ("weight", "bias")
-    })
+    grouped, full = (
+        MultiHeadAttention(16, 4, n_kv_heads).double(),
+        MultiHeadAttention(16, 4).double(),
+    )
+    full.load_state_dict(
+        grouped.state_dict()
+        | {
+            f"{name}.{part}": torch.cat(
+                [
+                    head
+                    for head in getattr(getattr(grouped, name), part).chunk(n_kv_heads)
+                    for _ in range(4 // n_kv_heads)
+                ]
+            )
+            for name in ("k_proj", "v_proj")
+            for part in ("weight", "bias")
+        }
+    )
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     assert_close(grouped(x), full(x))
 
@@ -109,14 +138,19 @@ def test_attention_without_positions_does_not_know_the_order():
 
 @pytest.mark.parametrize("rotate", [rotate_pairs, rotate_halves])
 def test_rotated_attention_knows_the_order(rotate):
-    attention, x = MultiHeadAttention(16, 4, rotate=rotate).double(), torch.randn(1, 6, 16, dtype=torch.float64)
+    attention, x = (
+        MultiHeadAttention(16, 4, rotate=rotate).double(),
+        torch.randn(1, 6, 16, dtype=torch.float64),
+    )
     assert (attention(x.flip(1)) - attention(x).flip(1)).abs().max() > 1e-3
 
 
 def test_combined_mask_is_look_ahead_and_padding():
     ids = torch.tensor([[4, 5, 6, 0], [7, 0, 0, 0]])
     assert combined_mask(ids).equal(look_ahead_mask(4)[None, None] & padding_mask(ids))
-    assert combined_mask(ids)[1, 0].sum().item() == 4      # the second sentence has one token to look at, four times
+    assert (
+        combined_mask(ids)[1, 0].sum().item() == 4
+    )  # the second sentence has one token to look at, four times
 
 
 def test_a_wide_window_is_no_window_and_the_narrowest_sees_itself_only():

@@ -34,18 +34,36 @@ def sentences(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def torchs_twin(ours: Transformer) -> nn.Transformer:
     """torch's encoder-decoder in the paper's order, with our weights; torch alone would add two norms."""
-    sizes = {"d_model": WIDTH, "nhead": HEADS, "dim_feedforward": FF, "dropout": 0.0, "batch_first": True}
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(**sizes), LAYERS, enable_nested_tensor=False)
+    sizes = {
+        "d_model": WIDTH,
+        "nhead": HEADS,
+        "dim_feedforward": FF,
+        "dropout": 0.0,
+        "batch_first": True,
+    }
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes), LAYERS, enable_nested_tensor=False
+    )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), LAYERS)
-    theirs = nn.Transformer(WIDTH, HEADS, custom_encoder=encoder, custom_decoder=decoder, batch_first=True).double()
-    theirs.load_state_dict({
-        name: tensor for side in ("encoder", "decoder") for i in range(LAYERS)
-        for name, tensor in torchs_names(ours.state_dict(), f"{side}.layers.{i}.", side == "decoder").items()
-    })
+    theirs = nn.Transformer(
+        WIDTH, HEADS, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    ).double()
+    theirs.load_state_dict(
+        {
+            name: tensor
+            for side in ("encoder", "decoder")
+            for i in range(LAYERS)
+            for name, tensor in torchs_names(
+                ours.state_dict(), f"{side}.layers.{i}.", side == "decoder"
+            ).items()
+        }
+    )
     return theirs
 
 
-def torchs_names(state: dict[str, torch.Tensor], at: str, crossing: bool) -> dict[str, torch.Tensor]:
+def torchs_names(
+    state: dict[str, torch.Tensor], at: str, crossing: bool
+) -> dict[str, torch.Tensor]:
     new = {}
     for part in ("weight", "bias"):
         for sublayer, theirs in [("attn", "self_attn")] + [("cross", "multihead_attn")] * crossing:
@@ -55,7 +73,10 @@ def torchs_names(state: dict[str, torch.Tensor], at: str, crossing: bool) -> dic
         new[f"{at}linear1.{part}"] = state[f"{at}ffn.branch.up_proj.{part}"]
         new[f"{at}linear2.{part}"] = state[f"{at}ffn.branch.down_proj.{part}"]
         norms = ["attn", "cross", "ffn"] if crossing else ["attn", "ffn"]
-        new |= {f"{at}norm{n}.{part}": state[f"{at}{name}.norm.{part}"] for n, name in enumerate(norms, 1)}
+        new |= {
+            f"{at}norm{n}.{part}": state[f"{at}{name}.norm.{part}"]
+            for n, name in enumerate(norms, 1)
+        }
     return new
 
 
@@ -68,21 +89,31 @@ def test_the_encoder_decoder_equals_torchs_in_logits_and_gradients():
         return nn.functional.embedding(ids, ours.embed.weight) * 4 + sinusoidal(ids.shape[1], WIDTH)
 
     stream = theirs(
-        enter(source), enter(target), tgt_mask=torch.ones(6, 6).triu(1).bool(),
-        src_key_padding_mask=~source_padding, tgt_key_padding_mask=~target_padding,
+        enter(source),
+        enter(target),
+        tgt_mask=torch.ones(6, 6).triu(1).bool(),
+        src_key_padding_mask=~source_padding,
+        tgt_key_padding_mask=~target_padding,
         memory_key_padding_mask=~source_padding,
     )
     expected = stream @ ours.embed.weight.T
     logits = ours(source, target, source_padding, target_padding)
     assert_close(logits, expected)
-    mine, = torch.autograd.grad(logits.sin().sum(), ours.embed.weight)
-    twin, = torch.autograd.grad(expected.sin().sum(), ours.embed.weight)
+    (mine,) = torch.autograd.grad(logits.sin().sum(), ours.embed.weight)
+    (twin,) = torch.autograd.grad(expected.sin().sum(), ours.embed.weight)
     assert_close(mine, twin)
 
 
 def test_the_encoder_alone_is_the_encoder_of_the_whole():
-    whole, alone = stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF)), EncoderOnly(VOCAB, WIDTH, LAYERS, HEADS, FF)
-    state = {name: tensor for name, tensor in whole.state_dict().items() if not name.startswith("decoder")}
+    whole, alone = (
+        stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF)),
+        EncoderOnly(VOCAB, WIDTH, LAYERS, HEADS, FF),
+    )
+    state = {
+        name: tensor
+        for name, tensor in whole.state_dict().items()
+        if not name.startswith("decoder")
+    }
     alone.double().load_state_dict(state)
     ids, padding = sentences(3, 7)
     assert_close(alone(ids, padding), whole.encode(ids, padding))
@@ -115,15 +146,18 @@ def test_parameters_bear_the_names_of_the_house():
     sublayers = {"encoder": ("attn", "ffn"), "decoder": ("attn", "cross", "ffn")}
     expected = {"embed.weight"} | {
         f"{side}.layers.0.{sublayer}.{rest}"
-        for side, all_of_it in sublayers.items() for sublayer in all_of_it
-        for rest in {"norm.weight", "norm.bias"} | {
-            f"branch.{name}" for name in (feed_forward if sublayer == "ffn" else attention)
-        }
+        for side, all_of_it in sublayers.items()
+        for sublayer in all_of_it
+        for rest in {"norm.weight", "norm.bias"}
+        | {f"branch.{name}" for name in (feed_forward if sublayer == "ffn" else attention)}
     }
     assert names == expected
     assert set(DecoderOnly(VOCAB, WIDTH, 1, HEADS, 2, FF).state_dict()) == {
-        "embed.weight", "lm_head.weight", "decoder.norm.weight",
-        "decoder.layers.0.attn.norm.weight", "decoder.layers.0.ffn.norm.weight",
+        "embed.weight",
+        "lm_head.weight",
+        "decoder.norm.weight",
+        "decoder.layers.0.attn.norm.weight",
+        "decoder.layers.0.ffn.norm.weight",
         *(f"decoder.layers.0.attn.branch.{letter}_proj.weight" for letter in "qkvo"),
         *(f"decoder.layers.0.ffn.branch.{way}_proj.weight" for way in ("gate", "up", "down")),
     }
@@ -131,8 +165,12 @@ def test_parameters_bear_the_names_of_the_house():
 
 def llamas_name(name: str) -> str:
     for ours, theirs in [
-        ("attn.norm", "input_layernorm"), ("ffn.norm", "post_attention_layernorm"),
-        ("attn.branch", "self_attn"), ("ffn.branch", "mlp"), ("decoder.", "model."), ("embed.", "model.embed_tokens."),
+        ("attn.norm", "input_layernorm"),
+        ("ffn.norm", "post_attention_layernorm"),
+        ("attn.branch", "self_attn"),
+        ("ffn.branch", "mlp"),
+        ("decoder.", "model."),
+        ("embed.", "model.embed_tokens."),
     ]:
         name = name.replace(ours, theirs)
     return name
@@ -142,11 +180,19 @@ def llamas_twin(ours: DecoderOnly, n_kv_heads: int) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=FF, num_hidden_layers=LAYERS, rms_norm_eps=1e-5,
-        num_attention_heads=HEADS, num_key_value_heads=n_kv_heads, attn_implementation="sdpa",
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        intermediate_size=FF,
+        num_hidden_layers=LAYERS,
+        rms_norm_eps=1e-5,
+        num_attention_heads=HEADS,
+        num_key_value_heads=n_kv_heads,
+        attn_implementation="sdpa",
     )
     theirs = LlamaForCausalLM(config).double().eval()
-    theirs.load_state_dict({llamas_name(name): tensor for name, tensor in ours.state_dict().items()})
+    theirs.load_state_dict(
+        {llamas_name(name): tensor for name, tensor in ours.state_dict().items()}
+    )
     return theirs
 
 
@@ -154,15 +200,21 @@ def make_exact(llama: nn.Module) -> None:
     """Llama computes norms and angles in float32 whatever its weights are; here they get torch's float64."""
     frequencies = 10000 ** (-torch.arange(2, dtype=torch.float64) / 2)
     llama.model.rotary_emb.forward = lambda x, position_ids: tuple(
-        wave(torch.outer(position_ids[0].double(), frequencies).repeat(1, 2))[None] for wave in (torch.cos, torch.sin)
+        wave(torch.outer(position_ids[0].double(), frequencies).repeat(1, 2))[None]
+        for wave in (torch.cos, torch.sin)
     )
     for norm in (module for module in llama.modules() if type(module).__name__ == "LlamaRMSNorm"):
-        norm.forward = lambda x, weight=norm.weight: nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
+        norm.forward = lambda x, weight=norm.weight: nn.functional.rms_norm(
+            x, x.shape[-1:], weight, 1e-5
+        )
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 def test_the_decoder_only_model_equals_llama(n_kv_heads):
-    ours, (ids, _) = stirred(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, n_kv_heads, FF)), sentences(2, 9)
+    ours, (ids, _) = (
+        stirred(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, n_kv_heads, FF)),
+        sentences(2, 9),
+    )
     theirs = llamas_twin(ours, n_kv_heads)
     assert_close(ours(ids), theirs(ids).logits, atol=1e-5)
     make_exact(theirs)

@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from qkv.textbook import feed_forward
-from qkv.textbook.feed_forward import FeedForward, GatedFeedForward, MixtureOfExperts, load_balancing_loss
+from qkv.textbook.feed_forward import (
+    FeedForward,
+    GatedFeedForward,
+    MixtureOfExperts,
+    load_balancing_loss,
+)
 from qkv.textbook.norms import BatchNorm, LayerNorm, RMSNorm
 from qkv.textbook.positions import (
     LearnedPositions,
@@ -41,7 +46,10 @@ def test_norms_equal_torchs_and_so_do_their_gradients(ours, theirs):
     theirs.load_state_dict(ours.state_dict())
     x = (randn(3, 5, 8) * 4 + 1).requires_grad_()
     assert_close(ours(x), theirs(x))
-    assert_close(torch.autograd.grad(ours(x).sin().sum(), x)[0], torch.autograd.grad(theirs(x).sin().sum(), x)[0])
+    assert_close(
+        torch.autograd.grad(ours(x).sin().sum(), x)[0],
+        torch.autograd.grad(theirs(x).sin().sum(), x)[0],
+    )
 
 
 def test_batch_norm_equals_torchs_on_the_real_tokens_in_training_and_after():
@@ -60,15 +68,25 @@ def test_layer_norm_looks_at_rows_and_batch_norm_at_columns():
     by_row, by_column = LayerNorm(512, eps=0).double()(x), BatchNorm(512, eps=0).double()(x)
     for y, axis in ((by_row, 1), (by_column, 0)):
         assert_close(y.mean(dim=axis), torch.zeros(y.shape[1 - axis], dtype=torch.float64))
-        assert_close(y.var(dim=axis, correction=0), torch.ones(y.shape[1 - axis], dtype=torch.float64))
+        assert_close(
+            y.var(dim=axis, correction=0), torch.ones(y.shape[1 - axis], dtype=torch.float64)
+        )
 
 
-@pytest.mark.parametrize(("name", "theirs"), [
-    ("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu),
-    ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")), ("relu_squared", lambda x: F.relu(x).square()),
-])
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("relu", F.relu),
+        ("gelu", F.gelu),
+        ("silu", F.silu),
+        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
+        ("relu_squared", lambda x: F.relu(x).square()),
+    ],
+)
 def test_activations_equal_torchs(name, theirs):
-    x = torch.cat([randn(1000) * 3, torch.tensor([0.0, -50.0, 50.0, -200.0, 200.0], dtype=torch.float64)])
+    x = torch.cat(
+        [randn(1000) * 3, torch.tensor([0.0, -50.0, 50.0, -200.0, 200.0], dtype=torch.float64)]
+    )
     assert_close(getattr(feed_forward, name)(x), theirs(x))
 
 
@@ -81,9 +99,15 @@ def test_feed_forwards_are_their_formulas_in_plain_matrices():
 
 
 def test_one_active_expert_is_that_expert_and_all_active_are_weighted_by_the_router():
-    x, one, every = randn(3, 4), MixtureOfExperts(4, 6, 3, 1).double(), MixtureOfExperts(4, 6, 3, 3, 1).double()
+    x, one, every = (
+        randn(3, 4),
+        MixtureOfExperts(4, 6, 3, 1).double(),
+        MixtureOfExperts(4, 6, 3, 3, 1).double(),
+    )
     best = one.router(x).argmax(dim=-1).tolist()
-    assert_close(one(x), torch.stack([one.experts[e](token) for e, token in zip(best, x, strict=True)]))
+    assert_close(
+        one(x), torch.stack([one.experts[e](token) for e, token in zip(best, x, strict=True)])
+    )
     weights = torch.softmax(every.router(x), dim=-1)
     answers = torch.stack([expert(x) for expert in every.experts], dim=-1)
     assert_close(every(x), (answers * weights[:, None]).sum(dim=-1) + every.shared[0](x))
@@ -93,20 +117,30 @@ def test_experts_equal_mixtrals():
     from transformers import MixtralConfig
     from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
-    theirs = MixtralSparseMoeBlock(MixtralConfig(
-        hidden_size=8, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2, experts_implementation="eager",
-    )).double()
+    theirs = MixtralSparseMoeBlock(
+        MixtralConfig(
+            hidden_size=8,
+            intermediate_size=12,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            experts_implementation="eager",
+        )
+    ).double()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter)
     ours, names = MixtureOfExperts(8, 12, 4, 2).double(), theirs.state_dict()
     ours.router.weight.data = names["gate.weight"]
     for e, expert in enumerate(ours.experts):
-        expert.gate_proj.weight.data, expert.up_proj.weight.data = names["experts.gate_up_proj"][e].chunk(2)
+        expert.gate_proj.weight.data, expert.up_proj.weight.data = names["experts.gate_up_proj"][
+            e
+        ].chunk(2)
         expert.down_proj.weight.data = names["experts.down_proj"][e]
     x = randn(2, 5, 8)
     answer = theirs(x)
     # The routing weights of the other side pass through float32, hence the tolerance.
-    torch.testing.assert_close(ours(x), answer[0] if isinstance(answer, tuple) else answer, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        ours(x), answer[0] if isinstance(answer, tuple) else answer, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_load_balancing_loss_is_one_when_even_and_n_when_one_expert_gets_all():
@@ -120,8 +154,13 @@ def test_load_balancing_loss_equals_mixtrals_and_so_does_its_gradient():
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     router = randn(12, 4).requires_grad_()
-    ours, theirs = load_balancing_loss(router, 2), load_balancing_loss_func((router,), num_experts=4, top_k=2)
-    torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=1e-6)     # theirs is float32 inside
+    ours, theirs = (
+        load_balancing_loss(router, 2),
+        load_balancing_loss_func((router,), num_experts=4, top_k=2),
+    )
+    torch.testing.assert_close(
+        ours.float(), theirs.float(), rtol=0, atol=1e-6
+    )  # theirs is float32 inside
     pulls = [torch.autograd.grad(loss, router)[0] for loss in (ours, theirs)]
     torch.testing.assert_close(*pulls, rtol=0, atol=1e-6)
 
@@ -174,8 +213,12 @@ def test_rotation_keeps_lengths_and_leaves_place_zero_alone(rotate):
 
 def test_rotating_pairs_is_multiplying_complex_numbers():
     x = randn(7, 8)
-    angles = torch.outer(torch.arange(7, dtype=torch.float64), 10000 ** (-torch.arange(4, dtype=torch.float64) / 4))
-    turned = torch.view_as_complex(x.reshape(7, 4, 2)) * torch.polar(torch.ones_like(angles), angles)
+    angles = torch.outer(
+        torch.arange(7, dtype=torch.float64), 10000 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    )
+    turned = torch.view_as_complex(x.reshape(7, 4, 2)) * torch.polar(
+        torch.ones_like(angles), angles
+    )
     assert_close(rotate_pairs(x), torch.view_as_real(turned).flatten(1))
 
 

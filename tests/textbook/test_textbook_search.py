@@ -20,11 +20,13 @@ EOS = 0
 
 def random_model(seed: int, vocab: int = 4, impossible: float = 0.0):
     """Log-probabilities that depend on the whole prefix, and stay the same when asked again."""
+
     def next_log_probs(prefix: tuple[int, ...]) -> list[float]:
         rng = random.Random(f"{seed} {prefix}")
         weights = [rng.random() ** 3 * (rng.random() >= impossible) for _ in range(vocab)]
         weights[1] += 1e-3
         return [math.log(weight / sum(weights)) if weight else -math.inf for weight in weights]
+
     return next_log_probs
 
 
@@ -43,7 +45,9 @@ def every_sentence(next_log_probs, vocab: int, max_len: int) -> list[Hypothesis]
             ended = ids[-1] == EOS
             if EOS in ids[:-1] or not (ended or length == max_len):
                 continue
-            sentences.append(Hypothesis(ids, sum(next_log_probs(ids[:i])[token] for i, token in enumerate(ids))))
+            sentences.append(
+                Hypothesis(ids, sum(next_log_probs(ids[:i])[token] for i, token in enumerate(ids)))
+            )
     return [sentence for sentence in sentences if sentence.log_prob > -math.inf]
 
 
@@ -51,7 +55,7 @@ def every_sentence(next_log_probs, vocab: int, max_len: int) -> list[Hypothesis]
 def test_a_beam_of_one_is_greedy(alpha):
     for seed in range(60):
         model = random_model(seed)
-        best, = beam_search(model, EOS, max_len=8, beam_size=1, alpha=alpha)
+        (best,) = beam_search(model, EOS, max_len=8, beam_size=1, alpha=alpha)
         assert best.ids == greedy(model, 8)
 
 
@@ -69,11 +73,15 @@ def test_a_beam_as_wide_as_everything_is_exhaustive_search(alpha, impossible):
 
 def test_stopping_early_loses_nothing():
     """The same search, written once more without rule 4, finds nothing better by going on to max_len."""
+
     def without_stopping(next_log_probs, max_len, beam, alpha):
         live, finished = [Hypothesis((), 0.0)], []
         for _ in range(max_len):
-            grown = [Hypothesis((*ids, token), log_prob + gain)
-                     for ids, log_prob in live for token, gain in enumerate(next_log_probs(ids))]
+            grown = [
+                Hypothesis((*ids, token), log_prob + gain)
+                for ids, log_prob in live
+                for token, gain in enumerate(next_log_probs(ids))
+            ]
             grown = sorted(grown, key=lambda h: -h.log_prob)[: 2 * beam]
             finished += [h for h in grown[:beam] if h.ids[-1] == EOS]
             live = [h for h in grown if h.ids[-1] != EOS][:beam]
@@ -90,6 +98,7 @@ def test_the_search_stops_when_no_live_beam_can_win():
     def certain(prefix: tuple[int, ...]) -> list[float]:
         asked.append(prefix)
         return [math.log(0.98), math.log(0.01), math.log(0.01)]
+
     beam_search(certain, EOS, max_len=50, beam_size=2, alpha=0.6)
     assert max(len(prefix) for prefix in asked) < 10
 
@@ -103,6 +112,7 @@ def test_equals_are_ordered_by_live_rank_then_by_token():
 def test_a_longer_sentence_wins_with_a_penalty_and_loses_without():
     def model(prefix: tuple[int, ...]) -> list[float]:
         return [math.log(p) for p in ([0.5, 0.5] if len(prefix) == 0 else [0.8, 0.2])]
+
     assert beam_search(model, EOS, 5, beam_size=3, alpha=0.0)[0].ids == (0,)
     assert beam_search(model, EOS, 5, beam_size=3, alpha=2.0)[0].ids != (0,)
     assert length_penalty(1, 0.6) == 1 and length_penalty(7, 1.0) == 2
@@ -112,10 +122,16 @@ def probabilities(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-@pytest.mark.parametrize(("rule", "warper", "value"), [
-    ("temperature", "TemperatureLogitsWarper", 0.7), ("top_k", "TopKLogitsWarper", 5),
-    ("top_p", "TopPLogitsWarper", 0.8), ("min_p", "MinPLogitsWarper", 0.1), ("typical", "TypicalLogitsWarper", 0.7),
-])
+@pytest.mark.parametrize(
+    ("rule", "warper", "value"),
+    [
+        ("temperature", "TemperatureLogitsWarper", 0.7),
+        ("top_k", "TopKLogitsWarper", 5),
+        ("top_p", "TopPLogitsWarper", 0.8),
+        ("min_p", "MinPLogitsWarper", 0.1),
+        ("typical", "TypicalLogitsWarper", 0.7),
+    ],
+)
 def test_sampling_rules_equal_those_of_transformers(rule, warper, value):
     import transformers
 
@@ -123,7 +139,9 @@ def test_sampling_rules_equal_those_of_transformers(rule, warper, value):
     for _ in range(100):
         logits = torch.randn(20, generator=generator, dtype=torch.float64) * 3
         ours = getattr(sampling, rule)(logits, value)
-        theirs = getattr(transformers, warper)(value)(torch.zeros(1, 1, dtype=torch.long), logits[None])[0]
+        theirs = getattr(transformers, warper)(value)(
+            torch.zeros(1, 1, dtype=torch.long), logits[None]
+        )[0]
         assert ours.isneginf().equal(theirs.isneginf())
         torch.testing.assert_close(probabilities(ours), probabilities(theirs), rtol=0, atol=1e-12)
 
@@ -161,8 +179,10 @@ def test_evenly_spread_chances_draw_every_token_as_often_as_its_probability():
 def corpus(rng: random.Random) -> tuple[list[list[str]], list[list[list[str]]]]:
     words = "abcdefgh"[: rng.randint(1, 8)]
     shortest = rng.choice([0, 1, 4])
+
     def sentence() -> list[str]:
         return rng.choices(words, k=rng.randint(shortest, 12))
+
     n, n_references = rng.randint(1, 8), rng.choice([1, 1, 2, 3])
     candidates, references = [], []
     for _ in range(n):
@@ -178,11 +198,14 @@ def test_bleu_equals_sacrebleu_on_300_random_corpora():
     for _ in range(300):
         candidates, references = corpus(rng)
         lines = [" ".join(candidate) for candidate in candidates]
-        columns = [[" ".join(reference) for reference in column] for column in zip(*references, strict=True)]
+        columns = [
+            [" ".join(reference) for reference in column]
+            for column in zip(*references, strict=True)
+        ]
         theirs = sacrebleu.BLEU(tokenize="none", force=True).corpus_score(lines, columns).score
         scores.append(theirs)
         assert bleu(candidates, references) == pytest.approx(theirs, abs=1e-9)
-    assert sum(0 < s < 100 for s in scores) > 150 and 0 in scores   # the corpora are of many kinds
+    assert sum(0 < s < 100 for s in scores) > 150 and 0 in scores  # the corpora are of many kinds
 
 
 # ── Looking ahead ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,6 +216,7 @@ def test_looking_ahead_writes_what_the_slow_model_writes_alone(seed, right, n_ne
 
     def quick(ids):
         return slow(ids) if random.Random(f"{ids} {seed}").random() < right else 99
+
     alone = [1, 2]
     for _ in range(n_new):
         alone.append(slow(alone))

@@ -23,7 +23,9 @@ def test_cross_entropy_equals_torchs_and_so_does_its_gradient(smoothing, pad_id)
     targets = torch.randint(0, 4, (3, 6))
     ours = cross_entropy(logits, targets, pad_id, smoothing)
     theirs = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing,
+        logits.flatten(0, 1),
+        targets.flatten(),
+        label_smoothing=smoothing,
         ignore_index=-100 if pad_id is None else pad_id,
     )
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
@@ -33,7 +35,9 @@ def test_cross_entropy_equals_torchs_and_so_does_its_gradient(smoothing, pad_id)
 
 def test_log_softmax_equals_torchs_where_exponentials_overflow():
     logits = torch.randn(5, 9, dtype=torch.float64) * 1e4
-    torch.testing.assert_close(log_softmax(logits), torch.log_softmax(logits, dim=-1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        log_softmax(logits), torch.log_softmax(logits, dim=-1), rtol=0, atol=1e-12
+    )
 
 
 def test_padding_never_counts_and_a_batch_of_padding_costs_nothing():
@@ -77,22 +81,29 @@ def test_cosine_after_the_warm_up_equals_torchs():
 
 @pytest.mark.parametrize("warmup", [0, 1, 20])
 def test_schedules_climb_to_the_peak_and_never_leave_floor_and_peak(warmup):
-    stable = [schedule.warmup_stable_decay(step, 2.0, warmup, 30, 100, 0.5) for step in range(1, 101)]
+    stable = [
+        schedule.warmup_stable_decay(step, 2.0, warmup, 30, 100, 0.5) for step in range(1, 101)
+    ]
     cosine = [schedule.cosine(step, 2.0, warmup, 100, 0.5) for step in range(1, 101)]
     for rates in (stable, cosine):
         climb, fall = rates[:warmup], rates[warmup:]
         assert climb == sorted(climb) and fall == sorted(fall, reverse=True)
         assert max(rates) <= 2.0 and rates[-1] == pytest.approx(0.5)
     assert stable[max(warmup - 1, 0) : 70] == [2.0] * (70 - max(warmup - 1, 0))
-    assert stable[84] == pytest.approx(1.25)                # half way down at step 85
+    assert stable[84] == pytest.approx(1.25)  # half way down at step 85
 
 
 def test_poolings_equal_those_of_each_sentence_alone():
     x, lengths = torch.randn(3, 5, 4), (5, 3, 1)
     right = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
-    for padding in (right, right.flip(1)):                  # padded on the right, padded on the left
+    for padding in (right, right.flip(1)):  # padded on the right, padded on the left
         for vectors, real, cls, mean, top in zip(
-            x, padding, cls_pooling(x, padding), mean_pooling(x, padding), max_pooling(x, padding), strict=True
+            x,
+            padding,
+            cls_pooling(x, padding),
+            mean_pooling(x, padding),
+            max_pooling(x, padding),
+            strict=True,
         ):
             alone = vectors[real]
             assert cls.equal(alone[0]) and top.equal(alone.max(dim=0).values)
@@ -106,4 +117,6 @@ def test_a_sentence_of_nothing_but_padding_is_refused(pooling):
 
 
 def test_cosine_starts_at_its_peak():
-    assert schedule.cosine(7, 1.0, 7, 20) == 1.0 and math.isclose(schedule.cosine(20, 1.0, 7, 20), 0, abs_tol=1e-12)
+    assert schedule.cosine(7, 1.0, 7, 20) == 1.0 and math.isclose(
+        schedule.cosine(20, 1.0, 7, 20), 0, abs_tol=1e-12
+    )

@@ -20,8 +20,26 @@ from qkv.train.recipe import TranslateRecipe
 from qkv.train.report import Reporter
 
 STEPS = 4
-TODAY = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "norm": "rms", "activation": "relu2", "bias": False, "qk_norm": True, "dropout": 0.2}
-PAPER = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "place": "post", "positions": "sinusoidal", "dropout": 0.2}
+TODAY = {
+    "layers": 1,
+    "d_model": 32,
+    "n_heads": 2,
+    "d_ff": 64,
+    "norm": "rms",
+    "activation": "relu2",
+    "bias": False,
+    "qk_norm": True,
+    "dropout": 0.2,
+}
+PAPER = {
+    "layers": 1,
+    "d_model": 32,
+    "n_heads": 2,
+    "d_ff": 64,
+    "place": "post",
+    "positions": "sinusoidal",
+    "dropout": 0.2,
+}
 RUNS = {
     "today": {"model": TODAY, "optimizer": "muon"},
     "paper": {"model": PAPER},
@@ -33,10 +51,16 @@ RUNS = {
 
 def with_experts() -> Spec:
     """Today's shape, in which two of four experts and a shared one answer each token."""
-    spec, part = preset("seq2seq", vocab_size=560, **TODAY), Experts(4, 2, Gated(32), shared=Gated(32))
+    spec, part = (
+        preset("seq2seq", vocab_size=560, **TODAY),
+        Experts(4, 2, Gated(32), shared=Gated(32)),
+    )
 
     def asked(stack: Stack | None) -> Stack | None:
-        return stack and replace(stack, layers=tuple(replace(layer, feed_forward=part) for layer in stack.layers))
+        return stack and replace(
+            stack, layers=tuple(replace(layer, feed_forward=part) for layer in stack.layers)
+        )
+
     return replace(spec, encoder=asked(spec.encoder), decoder=asked(spec.decoder))
 
 
@@ -55,15 +79,31 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     pairs = builtin_pairs()[0][:400]
     for side in ("source", "target"):
-        (root / side).write_text("".join(f"{getattr(pair, side)}\n" for pair in pairs), encoding="utf-8")
+        (root / side).write_text(
+            "".join(f"{getattr(pair, side)}\n" for pair in pairs), encoding="utf-8"
+        )
     (root / "experts.json").write_text(to_json(with_experts()), encoding="utf-8")
     rows: dict[str, list[list[float]]] = {}
     for name, settings in (RUNS | {"experts": {"model": str(root / "experts.json")}}).items():
         for dtype in ("float32", "bf16"):
             folder = root / f"{name}-{dtype}"
             folder.mkdir()
-            common = {"source": str(root / "source"), "target": str(root / "target"), "tokenizer": "bytes", "vocab_size": 560}
-            recipe = TranslateRecipe(**{**common, "steps": STEPS, "warmup": 2, "batch_tokens": 600, "dtype": dtype, **settings})
+            common = {
+                "source": str(root / "source"),
+                "target": str(root / "target"),
+                "tokenizer": "bytes",
+                "vocab_size": 560,
+            }
+            recipe = TranslateRecipe(
+                **{
+                    **common,
+                    "steps": STEPS,
+                    "warmup": 2,
+                    "batch_tokens": 600,
+                    "dtype": dtype,
+                    **settings,
+                }
+            )
             rows.setdefault(name, []).append(losses(folder, recipe))
     assert torch.get_autocast_dtype("cpu") == torch.bfloat16
     print(json.dumps(rows))

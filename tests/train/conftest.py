@@ -15,8 +15,15 @@ from qkv.train.recipe import TranslateRecipe
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
 TINY = TranslateRecipe(
-    vocab_size=400, model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64}, steps=12, batch_tokens=400,
-    save_every=3, validate_every=6, warmup=3, lr=5e-3, valid_bleu=False,
+    vocab_size=400,
+    model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64},
+    steps=12,
+    batch_tokens=400,
+    save_every=3,
+    validate_every=6,
+    warmup=3,
+    lr=5e-3,
+    valid_bleu=False,
 )
 
 
@@ -26,28 +33,42 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     pairs = builtin_pairs()[0]
     for name, some in (("a", pairs[:300]), ("v", pairs[300:312])):
-        (folder / f"{name}.zh").write_text("".join(f"{pair.source}\n" for pair in some), encoding="utf-8")
-        (folder / f"{name}.en").write_text("".join(f"{pair.target}\n" for pair in some), encoding="utf-8")
+        (folder / f"{name}.zh").write_text(
+            "".join(f"{pair.source}\n" for pair in some), encoding="utf-8"
+        )
+        (folder / f"{name}.en").write_text(
+            "".join(f"{pair.target}\n" for pair in some), encoding="utf-8"
+        )
     return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_recipe(corpus):
     """tiny_recipe(steps=5): a recipe for the corpus."""
-    files = {side: str(corpus / name) for side, name in
-             (("source", "a.zh"), ("target", "a.en"), ("valid_source", "v.zh"), ("valid_target", "v.en"))}
+    files = {
+        side: str(corpus / name)
+        for side, name in (
+            ("source", "a.zh"),
+            ("target", "a.en"),
+            ("valid_source", "v.zh"),
+            ("valid_target", "v.en"),
+        )
+    }
     return lambda **changes: replace(TINY, **{**files, **changes})
 
 
 @pytest.fixture
 def make_task(tiny_recipe, tmp_path):
     """make_task(seed=2): the task of such a recipe, its data in the test's own folder."""
-    return lambda folder="data", **changes: prepare_translation(tiny_recipe(**changes), tmp_path / folder)
+    return lambda folder="data", **changes: prepare_translation(
+        tiny_recipe(**changes), tmp_path / folder
+    )
 
 
 @pytest.fixture
 def trainer(tiny_recipe, tmp_path):
     """trainer("run", steps=5): a trainer in that folder; with resume=True it goes on there."""
+
     def make(name="run", resume=False, **changes):
         recipe, folder = tiny_recipe(**changes), tmp_path / name
         task = prepare_translation(recipe, tmp_path / "data", resume)

@@ -13,25 +13,36 @@ from qkv.train.state import flatten_optimizer, folder_of, load_state
 def everything(trainer):
     """Weights, statistics, moments and averages of a trainer, bit by bit."""
     parts = [trainer.model.state_dict(), *(flatten_optimizer(one)[0] for one in trainer.optimizers)]
-    return [{name: one.clone() for name, one in part.items()} for part in [*parts, trainer.ema.weights if trainer.ema else {}]]
+    return [
+        {name: one.clone() for name, one in part.items()}
+        for part in [*parts, trainer.ema.weights if trainer.ema else {}]
+    ]
 
 
 def same(one, other):
-    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-               for a, b in zip(one, other, strict=True))
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def sha256_of(folder, step):
     """Of every tensor of a checkpoint, and of the published model."""
     state = load_state(folder_of(folder, step))
     tensors = [*state.tensors.items(), ("published", load_file(folder / "model.safetensors"))]
-    return {f"{group}/{name}": hashlib.sha256(one.numpy().tobytes()).hexdigest()
-            for group, named in tensors for name, one in named.items()}
+    return {
+        f"{group}/{name}": hashlib.sha256(one.numpy().tobytes()).hexdigest()
+        for group, named in tensors
+        for name, one in named.items()
+    }
 
 
 def told(folder):
     """metrics.jsonl without times."""
-    return [{name: fact for name, fact in entry.items() if name not in TIMES} for entry in read_metrics(folder / "metrics.jsonl")]
+    return [
+        {name: fact for name, fact in entry.items() if name not in TIMES}
+        for entry in read_metrics(folder / "metrics.jsonl")
+    ]
 
 
 def watch_rows(task):

@@ -22,11 +22,17 @@ def change(model, seed):
 
 def test_the_running_average_follows_its_formula():
     model = small_model()
-    ema, expected = Ema(model, 0.9), {name: one.detach().double() for name, one in model.named_parameters()}
+    ema, expected = (
+        Ema(model, 0.9),
+        {name: one.detach().double() for name, one in model.named_parameters()},
+    )
     for seed in range(1, 6):
         change(model, seed)
         ema.update(model)
-        expected = {name: 0.9 * expected[name] + 0.1 * one.detach().double() for name, one in model.named_parameters()}
+        expected = {
+            name: 0.9 * expected[name] + 0.1 * one.detach().double()
+            for name, one in model.named_parameters()
+        }
     for name, one in ema.weights.items():
         torch.testing.assert_close(one.double(), expected[name], rtol=0, atol=1e-6)
 
@@ -37,7 +43,9 @@ def test_an_average_saved_with_its_names_sorted_goes_on_as_if_unbroken():
         averages.append(Ema(model, 0.5))
         change(model, 1)
         averages[-1].update(model)
-    averages[1].load(dict(sorted((name, one.clone()) for name, one in averages[1].weights.items())))  # as a file does
+    averages[1].load(
+        dict(sorted((name, one.clone()) for name, one in averages[1].weights.items()))
+    )  # as a file does
     for model, ema in zip(models, averages, strict=True):
         change(model, 2)
         ema.update(model)
@@ -74,10 +82,19 @@ def test_lending_does_not_touch_the_average():
 
 def test_the_mean_is_taken_in_double_precision_and_keeps_each_type():
     tiny, states = 2.0**-24, [{"w": torch.full((2,), 1.0), "n": torch.tensor(4)} for _ in range(4)]
-    states[1]["w"], states[2]["w"], states[3]["w"] = torch.full((2,), tiny), torch.full((2,), tiny), torch.full((2,), tiny)
+    states[1]["w"], states[2]["w"], states[3]["w"] = (
+        torch.full((2,), tiny),
+        torch.full((2,), tiny),
+        torch.full((2,), tiny),
+    )
     mean = mean_of(iter(states))
-    assert mean["w"].tolist() == [torch.tensor((1 + 3 * tiny) / 4, dtype=torch.float64).float().item()] * 2
-    assert mean["w"].tolist()[0] != 0.25 and mean["w"].dtype == torch.float32  # in single precision it would be
+    assert (
+        mean["w"].tolist()
+        == [torch.tensor((1 + 3 * tiny) / 4, dtype=torch.float64).float().item()] * 2
+    )
+    assert (
+        mean["w"].tolist()[0] != 0.25 and mean["w"].dtype == torch.float32
+    )  # in single precision it would be
     assert mean["n"].item() == 4 and mean["n"].dtype == torch.int64
 
 

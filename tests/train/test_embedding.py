@@ -29,8 +29,17 @@ from qkv.train.task_specs import embedding_spec
 
 SHAPE = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 128, "dropout": 0.0}
 TINY = EmbedRecipe(
-    model=SHAPE, tokenizer="bytes", vocab_size=400, steps=8, batch_pairs=16, chunk=5, batch_tokens=400, save_every=2,
-    validate_every=4, warmup=2, lr=5e-3,
+    model=SHAPE,
+    tokenizer="bytes",
+    vocab_size=400,
+    steps=8,
+    batch_pairs=16,
+    chunk=5,
+    batch_tokens=400,
+    save_every=2,
+    validate_every=4,
+    warmup=2,
+    lr=5e-3,
 )
 
 
@@ -39,19 +48,37 @@ def files(tmp_path_factory):
     """a.tsv: 120 groups of two or three sentences, zh and en; v.zh and v.en: 20 aligned ones."""
     folder = tmp_path_factory.mktemp("groups")
     pairs = builtin_pairs()[0]
-    lines = [[pair.source, pair.target, *([pair.target.upper()] if number % 3 == 0 else [])] for number, pair in enumerate(pairs[:120])]
-    (folder / "a.tsv").write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
-    (folder / "v.zh").write_text("".join(f"{pair.source}\n" for pair in pairs[200:220]), encoding="utf-8")
-    (folder / "v.en").write_text("".join(f"{pair.target}\n" for pair in pairs[200:220]), encoding="utf-8")
-    (folder / "long.txt").write_text("an old man reads a very long story to his friends " * 20 + "\n\n我爱机器学习\n", encoding="utf-8")
+    lines = [
+        [pair.source, pair.target, *([pair.target.upper()] if number % 3 == 0 else [])]
+        for number, pair in enumerate(pairs[:120])
+    ]
+    (folder / "a.tsv").write_text(
+        "".join("\t".join(line) + "\n" for line in lines), encoding="utf-8"
+    )
+    (folder / "v.zh").write_text(
+        "".join(f"{pair.source}\n" for pair in pairs[200:220]), encoding="utf-8"
+    )
+    (folder / "v.en").write_text(
+        "".join(f"{pair.target}\n" for pair in pairs[200:220]), encoding="utf-8"
+    )
+    (folder / "long.txt").write_text(
+        "an old man reads a very long story to his friends " * 20 + "\n\n我爱机器学习\n",
+        encoding="utf-8",
+    )
     return folder
 
 
 @pytest.fixture
 def make(files, tmp_path):
     """make(views=3): the task of such a recipe."""
-    held = {"pairs": str(files / "a.tsv"), "valid_source": str(files / "v.zh"), "valid_target": str(files / "v.en")}
-    return lambda folder="data", **changes: prepare_embedding(replace(TINY, **{**held, **changes}), tmp_path / folder)
+    held = {
+        "pairs": str(files / "a.tsv"),
+        "valid_source": str(files / "v.zh"),
+        "valid_target": str(files / "v.en"),
+    }
+    return lambda folder="data", **changes: prepare_embedding(
+        replace(TINY, **{**held, **changes}), tmp_path / folder
+    )
 
 
 def built(task: Embedding, seed=0) -> Transformer:
@@ -77,16 +104,23 @@ def vectors_one_by_one(task, model, texts):
     """Each sentence alone, by the textbook's pooling."""
     found = []
     for text in texts:
-        ids = torch.tensor([[task.tokenizer.cls_id, *task.tokenizer.encode(text), task.tokenizer.sep_id]])
-        found.append(mean_pooling(model.encode(ids).states, torch.ones_like(ids, dtype=torch.bool))[0])
+        ids = torch.tensor(
+            [[task.tokenizer.cls_id, *task.tokenizer.encode(text), task.tokenizer.sep_id]]
+        )
+        found.append(
+            mean_pooling(model.encode(ids).states, torch.ones_like(ids, dtype=torch.bool))[0]
+        )
     return F.normalize(torch.stack(found), dim=-1)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------
 
+
 def test_the_sentences_of_a_row_mean_the_same(make, files):
     task = make(views=3)
-    groups = [set(line.split("\t")) for line in (files / "a.tsv").read_text(encoding="utf-8").splitlines()]
+    groups = [
+        set(line.split("\t")) for line in (files / "a.tsv").read_text(encoding="utf-8").splitlines()
+    ]
     sizes = set()
     for step in range(5):
         found = groups_in(task, task.batch(step))
@@ -96,11 +130,19 @@ def test_the_sentences_of_a_row_mean_the_same(make, files):
 
 
 def test_a_batch_is_a_pure_function_of_its_step(make):
-    task, again, other = make(masked_steps=2), make("elsewhere", masked_steps=2), make("third", masked_steps=2, seed=5)
+    task, again, other = (
+        make(masked_steps=2),
+        make("elsewhere", masked_steps=2),
+        make("third", masked_steps=2, seed=5),
+    )
 
     def told(one, step):
         batch = one.batch(step)
-        return [batch.ids.tolist(), batch.chosen.tolist()] if isinstance(batch, Masked) else [ids.tolist() for ids in batch.chunks.ids]
+        return (
+            [batch.ids.tolist(), batch.chosen.tolist()]
+            if isinstance(batch, Masked)
+            else [ids.tolist() for ids in batch.chunks.ids]
+        )
 
     for step in (6, 0, 1, 3, 0):
         assert told(task, step) == told(again, step) != told(other, step)
@@ -120,30 +162,47 @@ def test_sizes_count_what_is_predicted_and_what_is_real(make):
     assert task.sizes(masked) == (int(masked.chosen.sum()), int((masked.targets != task.pad).sum()))
     groups = groups_in(task, batch)
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
-    assert task.sizes(batch) == (pairs, sum(len(task.tokenizer.encode(text)) + 2 for group in groups for text in group))
+    assert task.sizes(batch) == (
+        pairs,
+        sum(len(task.tokenizer.encode(text)) + 2 for group in groups for text in group),
+    )
 
 
 def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
     task = make(text=(str(files / "long.txt"),), masked_steps=2, model=SHAPE | {"max_len": 32})
-    assert task.plain is not None and int(task.plain.lengths.max()) == 30 and len(task.text_plan.dropped) == 0
+    assert (
+        task.plain is not None
+        and int(task.plain.lengths.max()) == 30
+        and len(task.text_plan.dropped) == 0
+    )
     text = "".join((files / "long.txt").read_text(encoding="utf-8").split())
     assert "".join(task.tokenizer.decode(task.plain.ids.tolist()).split()) == text
 
 
 # ---- losses --------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("views", [2, 3])
 def test_the_loss_is_the_textbook_s_on_sentences_encoded_one_by_one(make, recompute, views):
     task = make(views=views, recompute=recompute)
     model, batch = built(task).double(), task.batch(1)
-    assert any((ids == task.pad).any() for ids in batch.chunks.ids), "this batch should have padding"
+    assert any((ids == task.pad).any() for ids in batch.chunks.ids), (
+        "this batch should have padding"
+    )
     texts, expected = texts_of(task, batch), torch.zeros((), dtype=torch.float64)
     scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / task.recipe.temperature
     for pair in batch.pairs.tolist():
         for anchor, partner in (pair, pair[::-1]):
-            wrong = [place for place in range(len(texts)) if batch.meaning[place] != batch.meaning[anchor]]
-            expected = expected + F.cross_entropy(scores[anchor, [partner, *wrong]][None], torch.tensor([0])) / 2
+            wrong = [
+                place
+                for place in range(len(texts))
+                if batch.meaning[place] != batch.meaning[anchor]
+            ]
+            expected = (
+                expected
+                + F.cross_entropy(scores[anchor, [partner, *wrong]][None], torch.tensor([0])) / 2
+            )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
@@ -158,40 +217,80 @@ def test_the_masked_loss_is_torch_s_cross_entropy_at_the_chosen_places(make):
 def test_hard_negatives_are_answers_that_a_first_sentence_must_not_choose(files, tmp_path):
     path = tmp_path / "hard.tsv"
     lines = (files / "a.tsv").read_text(encoding="utf-8").splitlines()
-    path.write_text("".join("\t".join([*line.split("\t")[:2], f"not {line.split(chr(9))[1]}"]) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(
+        "".join(
+            "\t".join([*line.split("\t")[:2], f"not {line.split(chr(9))[1]}"]) + "\n"
+            for line in lines
+        ),
+        encoding="utf-8",
+    )
     task = prepare_embedding(replace(TINY, pairs=str(path), hard_negatives=True), tmp_path / "data")
     model, batch = built(task).double(), task.batch(0)
     texts, n = texts_of(task, batch), len(batch.pairs)
-    assert [texts[2 * n + i] for i in range(n)] == [f"not {texts[second]}" for _, second in batch.pairs.tolist()]
-    assert batch.meaning[2 * n :].tolist() == list(range(n, 2 * n)), "each means something of its own"
+    assert [texts[2 * n + i] for i in range(n)] == [
+        f"not {texts[second]}" for _, second in batch.pairs.tolist()
+    ]
+    assert batch.meaning[2 * n :].tolist() == list(range(n, 2 * n)), (
+        "each means something of its own"
+    )
     scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / 0.05
     expected = torch.zeros((), dtype=torch.float64)
     for pair in batch.pairs.tolist():
         for anchor, partner in (pair, pair[::-1]):
             others = [place for place in range(3 * n) if place not in pair]
-            expected = expected + F.cross_entropy(scores[anchor, [partner, *others]][None], torch.tensor([0])) / 2
+            expected = (
+                expected
+                + F.cross_entropy(scores[anchor, [partner, *others]][None], torch.tensor([0])) / 2
+            )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
 # ---- validation and a whole run ------------------------------------------------------------------------------------
+
 
 def test_validation_counts_how_often_a_sentence_finds_its_own(make, files):
     task = make(masked_steps=2)
     model = built(task).eval()
     zh, en = ((files / name).read_text(encoding="utf-8").splitlines() for name in ("v.zh", "v.en"))
     a, b = (vectors_one_by_one(task, model, texts).detach().numpy() for texts in (zh, en))
-    there, back = (np.mean([int(np.argmax(other @ vector)) == i for i, vector in enumerate(one)]) for one, other in ((a, b), (b, a)))
+    there, back = (
+        np.mean([int(np.argmax(other @ vector)) == i for i, vector in enumerate(one)])
+        for one, other in ((a, b), (b, a))
+    )
     figures = task.validate(model)
     assert figures["rank1"] == pytest.approx((there + back) / 2)
     both = torch.from_numpy(np.concatenate([a, b]))
-    scores = (both @ both.T / 0.05).fill_diagonal_(-torch.inf)  # all but oneself are answers, and one of them is right
-    assert figures["loss"] == pytest.approx(float(F.cross_entropy(scores, torch.arange(40).roll(20))), rel=1e-4)
-    assert figures["masked_loss"] == task.validate(model)["masked_loss"] == pytest.approx(np.log(400), rel=0.2)
+    scores = (both @ both.T / 0.05).fill_diagonal_(
+        -torch.inf
+    )  # all but oneself are answers, and one of them is right
+    assert figures["loss"] == pytest.approx(
+        float(F.cross_entropy(scores, torch.arange(40).roll(20))), rel=1e-4
+    )
+    assert (
+        figures["masked_loss"]
+        == task.validate(model)["masked_loss"]
+        == pytest.approx(np.log(400), rel=0.2)
+    )
 
 
-def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokenizer(make, files, tmp_path):
-    held = {"valid_pairs": str(files / "a.tsv"), "valid_source": None, "valid_target": None}  # what it learns, it should know
-    task = make(masked_steps=4, steps=30, validate_every=30, save_every=30, lr=2e-2, pooling="max", chunk=16, **held)
+def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokenizer(
+    make, files, tmp_path
+):
+    held = {
+        "valid_pairs": str(files / "a.tsv"),
+        "valid_source": None,
+        "valid_target": None,
+    }  # what it learns, it should know
+    task = make(
+        masked_steps=4,
+        steps=30,
+        validate_every=30,
+        save_every=30,
+        lr=2e-2,
+        pooling="max",
+        chunk=16,
+        **held,
+    )
     before = task.validate(built(task).eval())
     (tmp_path / "run").mkdir()
     trainer = Trainer(task, task.recipe, tmp_path / "run")
@@ -203,12 +302,17 @@ def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokeniz
     kept = json.loads((tmp_path / "run" / "pooling.json").read_text())
     assert kept == {"pooling": "max", "normalised": True, "max_len": 128}
     ids = torch.tensor([[2, 7, 9]])
-    torch.testing.assert_close(pool(loaded.model.encode(ids).states, None, "max"), pool(trainer.model.eval().encode(ids).states, None, "max"))
+    torch.testing.assert_close(
+        pool(loaded.model.encode(ids).states, None, "max"),
+        pool(trainer.model.eval().encode(ids).states, None, "max"),
+    )
 
 
 @pytest.mark.parametrize("stopped", [2, 5])
 def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopped):
-    task = make(masked_steps=3, model=SHAPE | {"dropout": 0.2}, views=3, recompute=True, optimizer="muon")
+    task = make(
+        masked_steps=3, model=SHAPE | {"dropout": 0.2}, views=3, recompute=True, optimizer="muon"
+    )
     whole, broken = (Trainer(task, task.recipe, tmp_path / name) for name in ("whole", "broken"))
     assert whole.run() == 0
     step = broken.step
@@ -220,7 +324,9 @@ def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopp
 
     monkeypatch.setattr(broken, "step", stopped_after)
     assert broken.run() == STOPPED and broken.progress.step == stopped
-    resumed = Trainer(task, task.recipe, tmp_path / "broken", state_to_resume(tmp_path / "broken", resume=True))
+    resumed = Trainer(
+        task, task.recipe, tmp_path / "broken", state_to_resume(tmp_path / "broken", resume=True)
+    )
     assert resumed.run() == 0
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
@@ -237,16 +343,32 @@ def test_learned_vocabularies_have_what_an_encoder_needs(make):
 
 # ---- what is wrong -------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"pairs": None}, "pairs: no pairs to learn from; give --pairs, or --source and --target"),
-    ({"source": "a.zh"}, "pairs: given beside source or target; give one or the other"),
-    ({"pairs": None, "source": "a.zh"}, "source: given without target; give both files"),
-    ({"valid_source": None}, "valid_target: given without valid_source; give both files"),
-    ({"hard_negatives": True}, "hard_negatives: valid_source and valid_target have no third column; give valid_pairs"),
-    ({"masked_steps": 8}, "masked_steps: 8 of 8 steps leave none for pairs; use fewer, or more steps"),
-    ({"text": ("a.txt",)}, "text: plain text is for masked tokens, and masked_steps is 0; give masked_steps, or leave out the text"),
-    ({"model": "tiny"}, "model: 'tiny' is no encoder alone; sentence vectors need one, as in 'minilm'"),
-])  # fmt: skip
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pairs": None}, "pairs: no pairs to learn from; give --pairs, or --source and --target"),
+        ({"source": "a.zh"}, "pairs: given beside source or target; give one or the other"),
+        ({"pairs": None, "source": "a.zh"}, "source: given without target; give both files"),
+        ({"valid_source": None}, "valid_target: given without valid_source; give both files"),
+        (
+            {"hard_negatives": True},
+            "hard_negatives: valid_source and valid_target have no third column; give valid_pairs",
+        ),
+        (
+            {"masked_steps": 8},
+            "masked_steps: 8 of 8 steps leave none for pairs; use fewer, or more steps",
+        ),
+        (
+            {"text": ("a.txt",)},
+            "text: plain text is for masked tokens, and masked_steps is 0; give masked_steps, or leave out the text",
+        ),
+        (
+            {"model": "tiny"},
+            "model: 'tiny' is no encoder alone; sentence vectors need one, as in 'minilm'",
+        ),
+    ],
+)
 def test_what_cannot_be_meant_is_said_in_one_line(make, changes, message):
     with pytest.raises(QkvError) as error:
         make(**changes)
@@ -258,12 +380,19 @@ def test_too_few_groups_to_hold_some_out_are_named(tmp_path, monkeypatch):
     (tmp_path / "few.tsv").write_text("a b\tb a\n" * 4, encoding="utf-8")
     with pytest.raises(QkvError) as error:
         prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
-    assert str(error.value) == "few.tsv: only 4 groups, too few to hold some out; give 10 or more, or --valid-pairs"
+    assert (
+        str(error.value)
+        == "few.tsv: only 4 groups, too few to hold some out; give 10 or more, or --valid-pairs"
+    )
 
 
 @pytest.mark.parametrize("name", ["captions-embed", "tatoeba-embed"])
 def test_a_shipped_recipe_builds_an_encoder(name):
-    recipe = read_recipe(EmbedRecipe, Path(__file__).resolve().parents[2] / "recipes" / f"{name}.yaml")
+    recipe = read_recipe(
+        EmbedRecipe, Path(__file__).resolve().parents[2] / "recipes" / f"{name}.yaml"
+    )
     with torch.device("meta"):
-        model = Transformer(embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0))
+        model = Transformer(
+            embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
+        )
     assert model.decoder is None and sum(one.numel() for one in model.parameters()) > 1_000_000

@@ -12,7 +12,14 @@ from qkv.data.builtin.links import pharaoh
 from qkv.errors import QkvError
 from qkv.evaluate.alignment_error import alignment_error_rate
 from qkv.generate.alignment import cross_weights
-from qkv.model.guided import AlignmentHead, GuidedCore, alignment_head, core_path, guide, guided_loss
+from qkv.model.guided import (
+    AlignmentHead,
+    GuidedCore,
+    alignment_head,
+    core_path,
+    guide,
+    guided_loss,
+)
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
@@ -27,7 +34,9 @@ HEAD = AlignmentHead(layer=1, head=1)
 def alignment(corpus, tmp_path):
     """The gold alignments of the corpus, as a file."""
     file = tmp_path / "a.align"
-    file.write_text("".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0][:300]), encoding="utf-8")
+    file.write_text(
+        "".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0][:300]), encoding="utf-8"
+    )
     return str(file)
 
 
@@ -44,9 +53,11 @@ def test_the_guided_weights_are_those_of_the_head_and_the_loss_is_the_textbooks(
     core = guide(model, HEAD)
     real = SOURCE.ne(0)
     model.decode(BEGUN, model.encode(SOURCE, real))
-    log_weights = core.take_log_weights()                                     # (batch, target, source)
+    log_weights = core.take_log_weights()  # (batch, target, source)
     for row, length in enumerate(real.sum(dim=1).tolist()):
-        expected = cross_weights(model.eval(), SOURCE[row, :length].tolist(), BEGUN[row].tolist(), HEAD)
+        expected = cross_weights(
+            model.eval(), SOURCE[row, :length].tolist(), BEGUN[row].tolist(), HEAD
+        )
         torch.testing.assert_close(log_weights[row, :, :length].exp(), expected, rtol=0, atol=1e-12)
     gold = torch.zeros(2, 3, 4, dtype=torch.float64)
     gold[0, 0, 1], gold[0, 1, 2], gold[0, 1, 3], gold[1, 0, 0] = 1, 0.5, 0.5, 1
@@ -63,7 +74,7 @@ def test_the_gradient_reaches_the_queries_and_keys_of_the_guided_head_only():
     guided_loss(core.take_log_weights(), gold).backward()
     cross = model.decoder.layers[1].cross.branch
     for proj in (cross.q_proj, cross.k_proj):
-        first, second = proj.weight.grad.split(8)                             # rows of head 0 and of head 1
+        first, second = proj.weight.grad.split(8)  # rows of head 0 and of head 1
         assert not first.any() and second.any()
     assert model.decoder.layers[2].cross.branch.q_proj.weight.grad is None
 
@@ -74,34 +85,50 @@ def test_a_guided_model_computes_what_it_did_before():
     memory = plain.encode(SOURCE)
     assert torch.equal(plain.decode(BEGUN, memory), guided.decode(BEGUN, memory))
     core = guided.get_submodule(core_path(1))
-    assert isinstance(core, GuidedCore) and core.log_weights is None and plain.state_dict().keys() == guided.state_dict().keys()
+    assert (
+        isinstance(core, GuidedCore)
+        and core.log_weights is None
+        and plain.state_dict().keys() == guided.state_dict().keys()
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}, {"bpe_dropout": 0.1, "bpe_variants": 2}])
-def test_a_batch_has_the_alignments_of_its_pairs_and_its_loss_has_their_part(make_task, alignment, changes):
+def test_a_batch_has_the_alignments_of_its_pairs_and_its_loss_has_their_part(
+    make_task, alignment, changes
+):
     changes = {"label_smoothing": 0.0, **changes}
     guided = make_task(alignment=alignment, guided_alignment_weight=2.0, **changes)
     plain = make_task(**changes)
-    last = len(guided.plan) - 1                                               # with BPE-dropout, a batch of the last encoding
+    last = len(guided.plan) - 1  # with BPE-dropout, a batch of the last encoding
     batch, rows, model = guided.batch(last), guided.rows(last), guided.begin().train()
     assert batch.gold.shape == (*batch.target_in.shape, batch.source.shape[1])
     torch.testing.assert_close(batch.gold.sum(dim=2), batch.target_out.ne(guided.pad).float())
     for row, index in enumerate(rows.tolist()):
-        assert linked_texts(guided, batch, row, builtin_pairs()[0][index]) == linked_words(builtin_pairs()[0][index])
+        assert linked_texts(guided, batch, row, builtin_pairs()[0][index]) == linked_words(
+            builtin_pairs()[0][index]
+        )
     losses = []
     for task in (guided, plain):
         torch.manual_seed(1)
         losses.append(task.loss(model, batch))
-    log_weights = model.get_submodule(core_path(0)).take_log_weights()         # those of the second pass, with equal dropout
+    log_weights = model.get_submodule(
+        core_path(0)
+    ).take_log_weights()  # those of the second pass, with equal dropout
     twice = torch.cat([batch.gold, batch.gold]) / 2 if guided.recipe.r_drop else batch.gold
     torch.testing.assert_close(losses[0], losses[1] + 2.0 * guided_loss(log_weights, twice))
 
 
 def linked_words(pair):
     """For each character of the target's words, the characters it is linked with in the file."""
-    spans, links = word_spans(pair.target), [link.split("-") for link in pharaoh(pair.links).split()]
-    return {place: {pair.source[int(source)] for source, word in links if int(word) == number}
-            for number, (start, end) in enumerate(spans) for place in range(start, end)}
+    spans, links = (
+        word_spans(pair.target),
+        [link.split("-") for link in pharaoh(pair.links).split()],
+    )
+    return {
+        place: {pair.source[int(source)] for source, word in links if int(word) == number}
+        for number, (start, end) in enumerate(spans)
+        for place in range(start, end)
+    }
 
 
 def linked_texts(task, batch, row, pair):
@@ -109,13 +136,22 @@ def linked_texts(task, batch, row, pair):
     found, end = {}, 0
     source, target = batch.source[row].tolist(), batch.target_out[row].tolist()
     for place, id in enumerate(target[: target.index(task.eos)]):
-        start, end = end, len(task.target.decode(target[: place + 1]).lstrip(" "))  # a prefix space alone is no character
-        tokens = [source[s] for s in batch.gold[row, place].nonzero().flatten().tolist() if source[s] != task.eos]
+        start, end = (
+            end,
+            len(task.target.decode(target[: place + 1]).lstrip(" ")),
+        )  # a prefix space alone is no character
+        tokens = [
+            source[s]
+            for s in batch.gold[row, place].nonzero().flatten().tolist()
+            if source[s] != task.eos
+        ]
         for at in range(start, end):
             if pair.target[at] != " ":
                 allowed = linked_words(pair)[at]
                 assert bool(tokens) == bool(allowed), (pair, id)
-                assert allowed <= set(task.source.decode(tokens)) or "\ufffd" in task.source.decode(tokens)
+                assert allowed <= set(task.source.decode(tokens)) or "\ufffd" in task.source.decode(
+                    tokens
+                )
                 found[at] = allowed
     return found
 
@@ -140,16 +176,31 @@ def test_a_resumed_run_equals_an_unbroken_one(trainer, alignment):
 
 
 def test_a_run_learns_to_align_and_its_folder_says_with_which_head(trainer, alignment, tmp_path):
-    changes = {"steps": 150, "save_every": 150, "validate_every": 150, "batch_tokens": 2_000, "lr": 2e-2, "vocab_size": 600}
+    changes = {
+        "steps": 150,
+        "save_every": 150,
+        "validate_every": 150,
+        "batch_tokens": 2_000,
+        "lr": 2e-2,
+        "vocab_size": 600,
+    }
     pairs, errors = builtin_pairs()[0][:60], {}
     for name, file in (("run", None), ("other", alignment)):
         assert trainer(name, alignment=file, guided_alignment_weight=2.0, **changes).run() == 0
         errors[name] = alignment_error_rate(Translator.load(tmp_path / name), pairs)
-    assert json.loads((tmp_path / "other" / "alignment.json").read_text("utf-8")) == {"layer": 0, "head": 0}
+    assert json.loads((tmp_path / "other" / "alignment.json").read_text("utf-8")) == {
+        "layer": 0,
+        "head": 0,
+    }
     assert not (tmp_path / "run" / "alignment.json").exists()
-    assert Translator.load(tmp_path / "other").alignment == AlignmentHead(0, 0) and Translator.load(tmp_path / "run").alignment is None
+    assert (
+        Translator.load(tmp_path / "other").alignment == AlignmentHead(0, 0)
+        and Translator.load(tmp_path / "run").alignment is None
+    )
     assert errors["other"] < 0.7 * errors["run"]
-    assert errors["run"] > 0.05  # the limit for the demo (tests/explore/test_page_demo.py): an unguided model does not keep it
+    assert (
+        errors["run"] > 0.05
+    )  # the limit for the demo (tests/explore/test_page_demo.py): an unguided model does not keep it
 
 
 def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
@@ -160,7 +211,17 @@ def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
         make_task(alignment=str(tmp_path / "short.align"))
 
 
-@pytest.mark.parametrize("stored", [{"layer": 3, "head": 0}, {"layer": 0, "head": 2}, {"layer": -1, "head": 0}, {"layer": 0}, [0, 0], "0"])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"layer": 3, "head": 0},
+        {"layer": 0, "head": 2},
+        {"layer": -1, "head": 0},
+        {"layer": 0},
+        [0, 0],
+        "0",
+    ],
+)
 def test_a_head_that_the_model_does_not_have_is_refused(stored):
     with pytest.raises(QkvError) as error:
         alignment_head(stored, small_model().spec, "alignment.json")

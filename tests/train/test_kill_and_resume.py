@@ -23,23 +23,49 @@ from qkv.train.state import folder_of, load_state, saved_steps
 
 STEPS, SAVE_EVERY = 240, 4
 SETTINGS = {
-    "vocab_size": 400, "model.layers": 1, "model.d_model": 16, "model.n_heads": 2, "model.d_ff": 32, "model.max_len": 64,
-    "steps": STEPS, "save_every": SAVE_EVERY, "validate_every": 24, "batch_tokens": 300, "accumulate": 2, "warmup": 10,
-    "optimizer": "muon", "ema": 0.9, "average": 3, "valid_bleu": "false", "beam_size": 1,
-}  # fmt: skip
+    "vocab_size": 400,
+    "model.layers": 1,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.d_ff": 32,
+    "model.max_len": 64,
+    "steps": STEPS,
+    "save_every": SAVE_EVERY,
+    "validate_every": 24,
+    "batch_tokens": 300,
+    "accumulate": 2,
+    "warmup": 10,
+    "optimizer": "muon",
+    "ema": 0.9,
+    "average": 3,
+    "valid_bleu": "false",
+    "beam_size": 1,
+}
 
 
 class Forge:
     """Starts trainings in folders below `root`, each a process of its own."""
 
     def __init__(self, root: Path, corpus: Path):
-        files = {f"--{side}": corpus / name for side, name in
-                 (("source", "a.zh"), ("target", "a.en"), ("valid-source", "v.zh"), ("valid-target", "v.en"))}
+        files = {
+            f"--{side}": corpus / name
+            for side, name in (
+                ("source", "a.zh"),
+                ("target", "a.en"),
+                ("valid-source", "v.zh"),
+                ("valid-target", "v.en"),
+            )
+        }
         self.root, self.files = root, [str(part) for pair in files.items() for part in pair]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "QKV_LANG": "en"}
         script = Path(__file__).with_name("training_processes.py")
-        self.process = subprocess.Popen([sys.executable, script], text=True, env=environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, script],
+            text=True,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self.answer() == "ready"
 
     def answer(self):
@@ -50,8 +76,18 @@ class Forge:
         out = self.root / name
         command = [*self.files, *(f"--set={key}={value}" for key, value in SETTINGS.items())]
         resumed = saved_steps(out) != []
-        arguments = ["train", "translate", "--out", str(out), *(["--resume"] if resumed else command)]
-        order = {"arguments": arguments, "output": str(self.root / f"{name}.log"), "rows": str(self.root / f"{name}.rows")}
+        arguments = [
+            "train",
+            "translate",
+            "--out",
+            str(out),
+            *(["--resume"] if resumed else command),
+        ]
+        order = {
+            "arguments": arguments,
+            "output": str(self.root / f"{name}.log"),
+            "rows": str(self.root / f"{name}.rows"),
+        }
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return Run(self, name, self.answer())
@@ -93,11 +129,20 @@ def unbroken(forge):
 def traces(forge: Forge, name: str) -> dict[str, object]:
     """SHA-256 of every tensor of the last checkpoint and of the published model, metrics without times, sample ids."""
     out = forge.root / name
-    groups = {**load_state(folder_of(out, STEPS)).tensors, "published": load_file(out / "model.safetensors")}
+    groups = {
+        **load_state(folder_of(out, STEPS)).tensors,
+        "published": load_file(out / "model.safetensors"),
+    }
     assert {"model", "optimizer-0", "optimizer-1", "ema", "published"} == set(groups)
-    found = {f"{group}/{key}": hashlib.sha256(one.numpy().tobytes()).hexdigest()
-             for group, tensors in groups.items() for key, one in tensors.items()}
-    metrics = [{key: fact for key, fact in entry.items() if key not in TIMES} for entry in read_metrics(out / "metrics.jsonl")]
+    found = {
+        f"{group}/{key}": hashlib.sha256(one.numpy().tobytes()).hexdigest()
+        for group, tensors in groups.items()
+        for key, one in tensors.items()
+    }
+    metrics = [
+        {key: fact for key, fact in entry.items() if key not in TIMES}
+        for entry in read_metrics(out / "metrics.jsonl")
+    ]
     return {"tensors": found, "metrics": metrics, "sample ids": rows_of(forge, name)}
 
 
@@ -123,7 +168,10 @@ def being_written(forge: Forge, name: str) -> set[str]:
 def wait_for_save(forge: Forge, name: str, run: Run, nth: int) -> None:
     """Until the process is writing its n-th checkpoint, or has ended."""
     seen = old = being_written(forge, name)  # what an earlier death left behind
-    while len(seen - old) < nth and Path(f"/proc/{run.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+    while (
+        len(seen - old) < nth
+        and Path(f"/proc/{run.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    ):
         seen = seen | being_written(forge, name)
 
 
@@ -174,14 +222,18 @@ def test_20_of_20_stopped_runs_save_and_leave_with_75(forge, unbroken):
         name = f"stopped-{chain}"
         rows, out = forge.root / f"{name}.rows", forge.root / name
         before, run = rows.stat().st_size if rows.exists() else 0, forge.start(name)
-        while not rows.exists() or rows.stat().st_size <= before:  # until the first step of this process
+        while (
+            not rows.exists() or rows.stat().st_size <= before
+        ):  # until the first step of this process
             time.sleep(0.001)
         time.sleep(drawn.uniform(0, 0.2))
         run.signal(signal.SIGTERM)
         code, last_read = run.wait(), int(rows.read_text().splitlines()[-1].split()[0])
         if code == STOPPED:
             stops += 1
-            assert saved_steps(out)[-1] == last_read // 2 + 1, "the step that was under way is saved"
+            assert saved_steps(out)[-1] == last_read // 2 + 1, (
+                "the step that was under way is saved"
+            )
         else:  # it came too late, when all steps were done and the card was being written
             assert saved_steps(out)[-1] == STEPS, (code, (forge.root / f"{name}.log").read_text())
         if saved_steps(out)[-1] == STEPS:

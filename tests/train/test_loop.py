@@ -19,16 +19,35 @@ from qkv.train.state import folder_of, load_state, saved_steps
 
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("where", "value", "changes"), [
-    ("loss", math.nan, {"optimizer": "adamw"}),
-    ("loss", math.inf, {"optimizer": "muon", "ema": 0.9, "accumulate": 2}),
-    ("gradient", math.nan, {"optimizer": "muon", "ema": 0.9}),
-    ("gradient", -math.inf, {"optimizer": "adam", "clip": 0.0}),
-    ("forward", math.nan, {"model": {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "norm": "batch"}}),
-])  # fmt: skip
+
+@pytest.mark.parametrize(
+    ("where", "value", "changes"),
+    [
+        ("loss", math.nan, {"optimizer": "adamw"}),
+        ("loss", math.inf, {"optimizer": "muon", "ema": 0.9, "accumulate": 2}),
+        ("gradient", math.nan, {"optimizer": "muon", "ema": 0.9}),
+        ("gradient", -math.inf, {"optimizer": "adam", "clip": 0.0}),
+        (
+            "forward",
+            math.nan,
+            {
+                "model": {
+                    "layers": 1,
+                    "d_model": 16,
+                    "n_heads": 2,
+                    "d_ff": 32,
+                    "max_len": 64,
+                    "norm": "batch",
+                }
+            },
+        ),
+    ],
+)
 def test_a_step_that_is_not_finite_changes_nothing(trainer, where, value, changes):
     one = trainer(steps=40, save_every=100, validate_every=100, **changes)
-    struck = sorted(torch.randperm(40, generator=torch.Generator().manual_seed(5))[:20].add(1).tolist())
+    struck = sorted(
+        torch.randperm(40, generator=torch.Generator().manual_seed(5))[:20].add(1).tolist()
+    )
     spoil(one, where, value, struck)
     kept = []
     with loop.Reporter(one.folder, 40) as one.reporter:
@@ -48,7 +67,13 @@ def spoil(trainer, where, value, steps):
     if where == "loss":
         task.loss = lambda *given: right(*given) * (value if struck() else 1.0)
     elif where == "gradient":
-        weight.register_hook(lambda grad: grad.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(value)) if struck() else grad)
+        weight.register_hook(
+            lambda grad: (
+                grad.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(value))
+                if struck()
+                else grad
+            )
+        )
     else:
         branch = trainer.model.encoder.layers[0].attn.branch
         branch.register_forward_hook(lambda module, given, x: x * (value if struck() else 1.0))
@@ -82,17 +107,29 @@ def test_a_step_moves_by_the_clipped_gradient_at_the_scheduled_rate(trainer):
     with loop.Reporter(one.folder, 12) as one.reporter:
         one.step()
     # The first step of Adam is lr g / (|g| + eps), and the first of ten steps of warm-up has a tenth of the rate.
-    torch.testing.assert_close(weight.detach(), before - 0.1 * grad / (grad.abs() + 1.0), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        weight.detach(), before - 0.1 * grad / (grad.abs() + 1.0), rtol=0, atol=1e-7
+    )
 
 
 def test_the_loss_falls(trainer):
-    one = trainer(steps=100, save_every=100, validate_every=50, model={"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "max_len": 64})
+    one = trainer(
+        steps=100,
+        save_every=100,
+        validate_every=50,
+        model={"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "max_len": 64},
+    )
     assert one.run() == 0
-    first, last = (entry["loss"] for entry in read_metrics(one.folder / "metrics.jsonl") if entry["kind"] == "valid")
+    first, last = (
+        entry["loss"]
+        for entry in read_metrics(one.folder / "metrics.jsonl")
+        if entry["kind"] == "valid"
+    )
     assert last < first < math.log(400)
 
 
 # ---- validation ----------------------------------------------------------------------------------------------------
+
 
 def test_the_best_is_published_and_a_worse_one_later_does_not_replace_it(trainer):
     one = trainer(steps=12, validate_every=2, save_every=12)
@@ -103,7 +140,10 @@ def test_the_best_is_published_and_a_worse_one_later_does_not_replace_it(trainer
     published = load_model(one.folder).model.state_dict()
     kept = load_state(folder_of(one.folder, 10)).tensors["model"]
     assert all(torch.equal(weight, kept[name]) for name, weight in published.items())
-    assert not torch.equal(published["embed.weight"], load_state(folder_of(one.folder, 12)).tensors["model"]["embed.weight"])
+    assert not torch.equal(
+        published["embed.weight"],
+        load_state(folder_of(one.folder, 12)).tensors["model"]["embed.weight"],
+    )
 
 
 def test_training_stops_when_patience_is_at_an_end(trainer):
@@ -123,7 +163,10 @@ def test_a_validation_that_is_no_number_never_counts_as_the_best(trainer):
 def test_a_checkpoint_is_written_before_its_validation_begins(trainer):
     one = trainer(steps=9, save_every=4, validate_every=3)
     found, validate = [], one.task.validate
-    one.task.validate = lambda *given: (found.append((one.progress.step, saved_steps(one.folder)[-1])), validate(*given))[1]
+    one.task.validate = lambda *given: (
+        found.append((one.progress.step, saved_steps(one.folder)[-1])),
+        validate(*given),
+    )[1]
     assert one.run() == 0
     assert found == [(3, 3), (6, 6), (9, 9)]
 
@@ -135,7 +178,10 @@ def test_the_last_checkpoints_the_best_one_and_those_to_average_stay(trainer):
     assert saved_steps(one.folder) == [8, 16, 18, 20]
     other = trainer("other", steps=20, save_every=2, validate_every=20, average=5)
     assert other.run() == 0
-    assert saved_steps(other.folder)[-5:] == [12, 14, 16, 18, 20] and len(saved_steps(other.folder)) <= 7
+    assert (
+        saved_steps(other.folder)[-5:] == [12, 14, 16, 18, 20]
+        and len(saved_steps(other.folder)) <= 7
+    )
 
 
 def test_the_mean_of_the_last_checkpoints_is_published_if_it_is_better(trainer):
@@ -147,13 +193,20 @@ def test_the_mean_of_the_last_checkpoints_is_published_if_it_is_better(trainer):
         for key, weight in load_model(one.folder).model.state_dict().items():
             mean = sum(state[key].double() for state in kept).div(3).float()
             assert torch.equal(weight, mean if is_better else kept[-1][key]), key
-        assert [entry["kind"] for entry in read_metrics(one.folder / "metrics.jsonl")] == ["train", "valid", "average"]
+        assert [entry["kind"] for entry in read_metrics(one.folder / "metrics.jsonl")] == [
+            "train",
+            "valid",
+            "average",
+        ]
 
 
 def test_the_running_average_is_what_is_measured_and_published(trainer):
     one = trainer(steps=6, validate_every=6, ema=0.8)
     measured, validate = [], one.task.validate
-    one.task.validate = lambda model: (measured.append(model.embed.weight.clone()), validate(model))[1]
+    one.task.validate = lambda model: (
+        measured.append(model.embed.weight.clone()),
+        validate(model),
+    )[1]
     expected, update = one.model.embed.weight.detach().double(), one.ema.update
 
     def follow(model):
@@ -165,25 +218,62 @@ def test_the_running_average_is_what_is_measured_and_published(trainer):
     assert one.run() == 0
     torch.testing.assert_close(measured[0].double(), expected, rtol=0, atol=1e-6)
     assert torch.equal(load_model(one.folder).model.embed.weight, measured[0])
-    assert not torch.equal(one.model.embed.weight, measured[0]), "the model has its own weights again"
+    assert not torch.equal(one.model.embed.weight, measured[0]), (
+        "the model has its own weights again"
+    )
 
 
 # ---- resuming ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("changes", [
-    {},
-    {"accumulate": 3, "optimizer": "adam", "schedule": "paper", "lr": 1.0},
-    {"optimizer": "muon", "ema": 0.9, "average": 3, "weight_decay": 0.1},
-    {"bpe_dropout": 0.2, "bpe_variants": 2, "ema": 0.9, "steps": 24},
-    {"shared_vocab": False, "tokenizer": "char", "valid_bleu": True, "r_drop": 1.0, "schedule": "cosine"},
-    {"model": {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "norm": "batch", "tied": False}, "optimizer": "muon"},
-], ids=["adamw", "accumulated", "muon+ema+average", "bpe-dropout", "two vocabularies", "batch norm"])  # fmt: skip
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accumulate": 3, "optimizer": "adam", "schedule": "paper", "lr": 1.0},
+        {"optimizer": "muon", "ema": 0.9, "average": 3, "weight_decay": 0.1},
+        {"bpe_dropout": 0.2, "bpe_variants": 2, "ema": 0.9, "steps": 24},
+        {
+            "shared_vocab": False,
+            "tokenizer": "char",
+            "valid_bleu": True,
+            "r_drop": 1.0,
+            "schedule": "cosine",
+        },
+        {
+            "model": {
+                "layers": 1,
+                "d_model": 16,
+                "n_heads": 2,
+                "d_ff": 32,
+                "max_len": 64,
+                "norm": "batch",
+                "tied": False,
+            },
+            "optimizer": "muon",
+        },
+    ],
+    ids=[
+        "adamw",
+        "accumulated",
+        "muon+ema+average",
+        "bpe-dropout",
+        "two vocabularies",
+        "batch norm",
+    ],
+)
 def test_a_run_stopped_again_and_again_equals_an_unbroken_one(trainer, changes):
     whole, broken = trainer(**changes), trainer("other", **changes)
     order, steps = watch_rows(whole.task), whole.recipe.steps
     assert whole.run() == 0
     seen = []
-    for stop_at in (2, 6, 7, 11, steps):  # 6 has a validation, `steps` is the end: the last run only finishes
+    for stop_at in (
+        2,
+        6,
+        7,
+        11,
+        steps,
+    ):  # 6 has a validation, `steps` is the end: the last run only finishes
         watched = watch_rows(broken.task)
         stop_after(broken, stop_at)
         assert broken.run() == 75
@@ -211,7 +301,10 @@ def stop_after(trainer, number):
 def test_a_finished_run_can_be_resumed_and_stays_as_it_is(trainer):
     changes = {"average": 2, "ema": 0.9}
     assert trainer(**changes).run() == 0
-    before = sha256_of(trainer(resume=True, **changes).folder, 12), told(trainer(resume=True, **changes).folder)
+    before = (
+        sha256_of(trainer(resume=True, **changes).folder, 12),
+        told(trainer(resume=True, **changes).folder),
+    )
     again = trainer(resume=True, **changes)
     assert again.run() == 0
     assert (sha256_of(again.folder, 12), told(again.folder)) == before
@@ -224,7 +317,9 @@ def test_a_resumed_run_takes_its_rates_from_the_recipe(trainer):
     changed = trainer(resume=True, weight_decay=0.2, lr=0.5, schedule="constant")
     with loop.Reporter(changed.folder, 12, resumed=changed.reported) as changed.reporter:
         changed.step()
-    assert [(group["lr"], group["weight_decay"]) for group in changed.optimizers[0].param_groups] == [(0.5, 0.2), (0.5, 0.0)]
+    assert [
+        (group["lr"], group["weight_decay"]) for group in changed.optimizers[0].param_groups
+    ] == [(0.5, 0.2), (0.5, 0.0)]
 
 
 def test_a_damaged_checkpoint_that_was_passed_over_is_named_on_stderr(trainer, capsys):
@@ -232,12 +327,27 @@ def test_a_damaged_checkpoint_that_was_passed_over_is_named_on_stderr(trainer, c
     assert one.run() == 0
     (folder_of(one.folder, 12) / "model.safetensors").unlink()
     capsys.readouterr()
-    again = Trainer(one.task, one.recipe, one.folder, state_to_resume(one.folder, resume=True, skip_damaged=True))
+    again = Trainer(
+        one.task,
+        one.recipe,
+        one.folder,
+        state_to_resume(one.folder, resume=True, skip_damaged=True),
+    )
     assert again.progress.step == 9 and again.run() == 0
-    assert "passed over, damaged: step-000012/model.safetensors: missing; put back a good copy\n" in capsys.readouterr().err
+    assert (
+        "passed over, damaged: step-000012/model.safetensors: missing; put back a good copy\n"
+        in capsys.readouterr().err
+    )
 
 
-@pytest.mark.parametrize("changes", [{"model": {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 32}}, {"optimizer": "muon"}, {"ema": 0.9}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 32}},
+        {"optimizer": "muon"},
+        {"ema": 0.9},
+    ],
+)
 def test_a_run_is_not_resumed_with_another_model_optimiser_or_average(trainer, changes):
     one = trainer(steps=3)
     assert one.run() == 0
@@ -245,7 +355,8 @@ def test_a_run_is_not_resumed_with_another_model_optimiser_or_average(trainer, c
         trainer(resume=True, **changes)
     assert str(error.value) == (
         f"{one.folder}/checkpoints/step-000003: saved by a run with another model, optimizer or ema; "
-        "go on with the run's own recipe, or choose another --out")
+        "go on with the run's own recipe, or choose another --out"
+    )
 
 
 def test_more_steps_can_be_added_to_a_finished_run(trainer):
@@ -253,7 +364,9 @@ def test_more_steps_can_be_added_to_a_finished_run(trainer):
     assert trainer(resume=True, steps=9, schedule="constant").run() == 0
     whole = trainer("other", steps=9, schedule="constant")
     assert whole.run() == 0
-    mine, other = (load_state(folder_of(whole.folder.parent / name, 9)).tensors for name in ("run", "other"))
+    mine, other = (
+        load_state(folder_of(whole.folder.parent / name, 9)).tensors for name in ("run", "other")
+    )
     assert same(list(mine.values()), list(other.values()))
 
 

@@ -10,7 +10,11 @@ from qkv.train.report import Reporter
 
 
 def first_draws(*numbers: int) -> tuple[float, ...]:
-    return tuple(torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(luck_at(*numbers))).tolist())
+    return tuple(
+        torch.rand(
+            4, dtype=torch.float64, generator=torch.Generator().manual_seed(luck_at(*numbers))
+        ).tolist()
+    )
 
 
 def test_every_seed_and_every_step_has_draws_of_its_own():
@@ -30,7 +34,9 @@ def test_what_a_step_draws_depends_on_the_seed_and_the_step(make_task, tmp_path)
         folder.mkdir()
         trainer = Trainer(task, task.recipe, folder)
         own = []
-        trainer.gradients = lambda batches, predicted, own=own: own.append(tuple(torch.rand(4).tolist())) or math.nan
+        trainer.gradients = lambda batches, predicted, own=own: (
+            own.append(tuple(torch.rand(4).tolist())) or math.nan
+        )
         with Reporter(folder, 2) as trainer.reporter:
             trainer.step()
             trainer.step()

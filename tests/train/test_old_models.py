@@ -18,16 +18,21 @@ from qkv.train.recipe_reader import read_recipe
 from qkv.train.task_specs import embedding_spec, generation_spec, translation_spec
 
 OLD = json.loads(Path(__file__).with_name("old_models.json").read_text(encoding="utf-8"))
-RECIPES = {path.stem: path for path in (Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml")}
+RECIPES = {
+    path.stem: path for path in (Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml")
+}
 DEMOS = {"demo_translate": demo_translate, "demo_generate": demo_generate, "demo_embed": demo_embed}
 KINDS = {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}
 
 
 def spec_of(recipe):
     match recipe:
-        case TranslateRecipe(): return translation_spec(recipe.model, recipe.vocab_size, None)
-        case GenerateRecipe(): return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
-        case _: return embedding_spec(recipe.model, recipe.vocab_size, predicts_masked=True)
+        case TranslateRecipe():
+            return translation_spec(recipe.model, recipe.vocab_size, None)
+        case GenerateRecipe():
+            return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
+        case _:
+            return embedding_spec(recipe.model, recipe.vocab_size, predicts_masked=True)
 
 
 def then(name):
@@ -43,7 +48,9 @@ def read(tmp_path, task, tree):
 def test_an_old_form_builds_the_spec_that_it_built_then(tmp_path, name):
     task, expected = OLD[name]["task"], then(name)
     more = {"context": expected.max_len} if task == "generate" else {}
-    recipe = read(tmp_path, task, {"model": OLD[name]["model"], "vocab_size": expected.vocab_size, **more})
+    recipe = read(
+        tmp_path, task, {"model": OLD[name]["model"], "vocab_size": expected.vocab_size, **more}
+    )
     assert spec_of(recipe) == expected
     (tmp_path / "again.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
     again = read_recipe(KINDS[task], tmp_path / "again.yaml")
@@ -71,6 +78,11 @@ def test_a_default_recipe_in_python_builds_the_same():
 
 def test_the_train_yaml_of_an_old_run_is_read():
     path = Path(__file__).with_name("old_train.yaml")
-    tree, recipe = yaml.safe_load(path.read_text(encoding="utf-8")), read_recipe(TranslateRecipe, path)
+    tree, recipe = (
+        yaml.safe_load(path.read_text(encoding="utf-8")),
+        read_recipe(TranslateRecipe, path),
+    )
     assert "preset" not in tree["model"] and recipe.model == {"preset": "seq2seq", **tree["model"]}
-    assert {key: getattr(recipe, key) for key in tree if key != "model"} == {key: tree[key] for key in tree if key != "model"}
+    assert {key: getattr(recipe, key) for key in tree if key != "model"} == {
+        key: tree[key] for key in tree if key != "model"
+    }

@@ -12,7 +12,16 @@ from qkv.train.optim import Muon, make_optimizers, orthogonalised, set_share
 from qkv.train.recipe import Recipe
 from qkv.train.state import flatten_optimizer, restore_optimizer
 
-SHAPE = {"layers": 1, "d_model": 8, "n_heads": 2, "d_ff": 12, "qk_norm": True, "positions": "learned", "max_len": 9, "tied": False}
+SHAPE = {
+    "layers": 1,
+    "d_model": 8,
+    "n_heads": 2,
+    "d_ff": 12,
+    "qk_norm": True,
+    "positions": "learned",
+    "max_len": 9,
+    "tied": False,
+}
 
 
 def small_model():
@@ -60,7 +69,9 @@ def test_three_steps_equal_the_formula_and_decay_pulls_only_at_matrices(kind, de
             grads[name].append(one.grad.clone())
         optimizer.step()
     for name, one in model.named_parameters():
-        expected = adam_by_hand(before[name], grads[name], recipe, decay if is_matrix(name, one) else 0.0)
+        expected = adam_by_hand(
+            before[name], grads[name], recipe, decay if is_matrix(name, one) else 0.0
+        )
         torch.testing.assert_close(one.detach().double(), expected, rtol=0, atol=2e-6, msg=name)
 
 
@@ -70,12 +81,20 @@ def test_the_matrices_are_those_of_the_layers_and_every_weight_has_one_optimiser
     for kind in ("adamw", "muon"):
         optimizers = make_optimizers(model, Recipe(optimizer=kind, weight_decay=0.1))
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(names.values())
+        assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(
+            names.values()
+        )
         matrices, others = ([names[id(one)] for one in group["params"]] for group in groups)
         assert groups[0]["weight_decay"] == 0.1 and groups[1]["weight_decay"] == 0.0
         assert "encoder.layers.0.attn.branch.q_proj.weight" in matrices and len(matrices) == 16
-        for name in ("embed.weight", "source_embed.weight", "lm_head.weight", "decoder.positions.weight",
-                     "encoder.layers.0.ffn.branch.up_proj.bias", "decoder.norm.weight"):
+        for name in (
+            "embed.weight",
+            "source_embed.weight",
+            "lm_head.weight",
+            "decoder.positions.weight",
+            "encoder.layers.0.ffn.branch.up_proj.bias",
+            "decoder.norm.weight",
+        ):
             assert name in others
 
 
@@ -85,14 +104,18 @@ def test_orthogonalising_leads_every_singular_value_near_one(shape):
     for size in (1e-3, 1.0, 1e3):
         values = torch.linalg.svdvals(orthogonalised(size * torch.randn(20, *shape)))
         assert values.min() > 0.3 and values.max() < 1.3
-        assert ((values > 0.6) & (values < 1.3)).float().mean() > 0.97  # a square matrix may have a value near zero
+        assert (
+            (values > 0.6) & (values < 1.3)
+        ).float().mean() > 0.97  # a square matrix may have a value near zero
 
 
 def test_orthogonalising_keeps_the_directions():
     torch.manual_seed(0)
     x = torch.randn(12, 30)
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    turned = u.mT @ orthogonalised(x[None])[0] @ v.mT  # diagonal if the singular vectors are the same
+    turned = (
+        u.mT @ orthogonalised(x[None])[0] @ v.mT
+    )  # diagonal if the singular vectors are the same
     assert (turned - turned.diagonal().diag()).abs().max() < 1e-4 and turned.diagonal().min() > 0.3
 
 
@@ -127,8 +150,13 @@ def muon_by_hand(weight, grads, lr, momentum, decay):
 
 def test_muon_takes_the_published_steps():
     torch.manual_seed(3)
-    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in ((6, 9), (6, 9), (12, 4), (6, 9))]
-    before, grads = [one.detach().clone() for one in weights], [[torch.randn_like(one) for one in weights] for _ in range(4)]
+    weights = [
+        torch.nn.Parameter(torch.randn(shape)) for shape in ((6, 9), (6, 9), (12, 4), (6, 9))
+    ]
+    before, grads = (
+        [one.detach().clone() for one in weights],
+        [[torch.randn_like(one) for one in weights] for _ in range(4)],
+    )
     optimizer = Muon(weights, lr=0.1, momentum=0.9, weight_decay=0.2)
     for now in grads:
         for weight, grad in zip(weights, now, strict=True):
@@ -163,7 +191,9 @@ def test_an_optimiser_put_back_from_a_file_goes_on_bit_for_bit(kind):
         with_gradients(model, 3)
         for one in some:
             one.step()
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
 def test_every_learning_rate_is_the_same_share_of_its_own_peak():

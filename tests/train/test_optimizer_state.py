@@ -33,7 +33,9 @@ MAKERS = {
     "Adam of 2017": lambda groups: torch.optim.Adam(groups, lr=0.1, betas=(0.9, 0.98), eps=1e-9),
     "AdamW fused": lambda groups: torch.optim.AdamW(groups, lr=0.1, fused=True),
     "AdamW amsgrad": lambda groups: torch.optim.AdamW(groups, lr=0.1, amsgrad=True),
-    "Adam, lr a tensor": lambda groups: torch.optim.Adam(groups, lr=torch.tensor(0.1), foreach=False),
+    "Adam, lr a tensor": lambda groups: torch.optim.Adam(
+        groups, lr=torch.tensor(0.1), foreach=False
+    ),
     "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
     "Adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.1),
     "Muon": Muonlike,
@@ -43,9 +45,18 @@ MAKERS = {
 def model_and_optimizer(make, seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
-    matrices, vectors = ([p for p in model.parameters() if (p.ndim == 2) == flat] for flat in (True, False))
-    return model, make([{"params": matrices, "lr": torch.tensor(0.01) if make is MAKERS["Adam, lr a tensor"] else 0.01},
-                        {"params": vectors}])
+    matrices, vectors = (
+        [p for p in model.parameters() if (p.ndim == 2) == flat] for flat in (True, False)
+    )
+    return model, make(
+        [
+            {
+                "params": matrices,
+                "lr": torch.tensor(0.01) if make is MAKERS["Adam, lr a tensor"] else 0.01,
+            },
+            {"params": vectors},
+        ]
+    )
 
 
 def train_a_step(model, optimizer, seed):
@@ -56,7 +67,10 @@ def train_a_step(model, optimizer, seed):
 
 
 def bits(values):
-    return {name: (value.dtype, value.shape, value.contiguous().numpy().tobytes()) for name, value in values.items()}
+    return {
+        name: (value.dtype, value.shape, value.contiguous().numpy().tobytes())
+        for name, value in values.items()
+    }
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -65,7 +79,9 @@ def test_an_optimizer_comes_back_bit_by_bit_and_steps_on_identically(tmp_path, m
     for seed in range(3):
         train_a_step(model, optimizer, seed)
     tensors, facts = flatten_optimizer(optimizer)
-    save_state(tmp_path, 3, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": facts})
+    save_state(
+        tmp_path, 3, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": facts}
+    )
     saved = bits(tensors)
 
     state = newest_state(tmp_path)
@@ -89,10 +105,17 @@ def test_restoring_the_very_beginning_forgets_the_steps_since():
     assert tensors == {} and len(optimizer.state) == 0
 
 
-@pytest.mark.parametrize(("kind", "width", "line"), [
-    ("SGD", 6, "optimizer: saved by AdamW, not SGD; resume with the recipe of the run"),
-    ("AdamW fused", 7, "optimizer: saved for a model of other shapes; resume with the model of the run"),
-])
+@pytest.mark.parametrize(
+    ("kind", "width", "line"),
+    [
+        ("SGD", 6, "optimizer: saved by AdamW, not SGD; resume with the recipe of the run"),
+        (
+            "AdamW fused",
+            7,
+            "optimizer: saved for a model of other shapes; resume with the model of the run",
+        ),
+    ],
+)
 def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(kind, width, line):
     model, optimizer = model_and_optimizer(MAKERS["AdamW fused"])
     train_a_step(model, optimizer, 0)

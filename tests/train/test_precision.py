@@ -13,7 +13,10 @@ from qkv.train.precision import TRIAL, check_bf16
 
 
 def test_bf16_is_refused_exactly_where_a_product_fails_in_another_process():
-    fails = subprocess.run([sys.executable, "-c", TRIAL.replace("64, 64", "256, 256").replace("== 64", "== 256")], capture_output=True).returncode
+    fails = subprocess.run(
+        [sys.executable, "-c", TRIAL.replace("64, 64", "256, 256").replace("== 64", "== 256")],
+        capture_output=True,
+    ).returncode
     if fails:
         with pytest.raises(QkvError) as error:
             check_bf16("cpu")
@@ -27,7 +30,9 @@ def test_the_losses_of_bf16_are_those_of_float32_within_its_digits(tmp_path):
     """Without the units that some machines only announce: any CPU can then multiply in bf16."""
     here = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OMP_NUM_THREADS": "1"}
     script = Path(__file__).with_name("bf16_runs.py")
-    done = subprocess.run([sys.executable, script, tmp_path], env=here, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env=here, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert rows.keys() == {"today", "paper", "gated", "agreeing", "characters", "experts"}

@@ -27,4 +27,6 @@ def test_a_shipped_recipe_reads_and_builds(path):
 
 
 def test_there_are_recipes():
-    assert {"multi30k-en-de", "multi30k-en-de-best", "tatoeba-zh-en"} <= {path.stem for path in RECIPES}
+    assert {"multi30k-en-de", "multi30k-en-de-best", "tatoeba-zh-en"} <= {
+        path.stem for path in RECIPES
+    }

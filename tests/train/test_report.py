@@ -30,13 +30,17 @@ class FakeClock:
         return self.now
 
 
-def run(folder: Path, first: int, last: int, resumed: dict | None = None, validate: bool = True) -> list[dict]:
+def run(
+    folder: Path, first: int, last: int, resumed: dict | None = None, validate: bool = True
+) -> list[dict]:
     """Steps first..last of a made-up run, validated every 20 steps; gives the state after each step."""
     clock, states = FakeClock(), []
-    with Reporter(folder, 100, report_every=10, resumed=resumed, clock=clock, stream=io.StringIO()) as reporter:
+    with Reporter(
+        folder, 100, report_every=10, resumed=resumed, clock=clock, stream=io.StringIO()
+    ) as reporter:
         for step in range(first, last + 1):
             clock.now += 0.5
-            reporter.step(step, 5 / step ** 0.3, tokens=100 + step % 7, lr=0.001 * step)
+            reporter.step(step, 5 / step**0.3, tokens=100 + step % 7, lr=0.001 * step)
             states.append(json.loads(json.dumps(reporter.state())))
             if validate and step % 20 == 0:
                 reporter.record(step, "valid", loss=4 / step, bleu=float(step))
@@ -46,7 +50,9 @@ def run(folder: Path, first: int, last: int, resumed: dict | None = None, valida
 def lines(folder: Path) -> list[dict]:
     """metrics.jsonl without its times."""
     entries = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [{name: value for name, value in entry.items() if name not in TIMES} for entry in entries]
+    return [
+        {name: value for name, value in entry.items() if name not in TIMES} for entry in entries
+    ]
 
 
 def test_the_time_left_is_the_pace_so_far_times_the_steps_to_go():
@@ -79,7 +85,9 @@ def test_tokens_per_second_follow_the_recent_steps():
     assert pace.tokens_per_second == 70
 
 
-@pytest.mark.parametrize("seconds, text", [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")])
+@pytest.mark.parametrize(
+    "seconds, text", [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")]
+)
 def test_times_read_as_hours_minutes_seconds(seconds, text):
     assert as_time(seconds) == text
 
@@ -110,14 +118,24 @@ def test_the_live_line_speaks_chinese(tmp_path):
 
 def in_a_terminal(folder: Path, **environment: str) -> str:
     """What a reporter writes to a terminal of 100 columns, escape codes and all."""
-    program = ("import sys, time; from qkv.train.report import Reporter\n"
-               "with Reporter(sys.argv[1], 3) as reporter:\n"
-               "    for step in (1, 2, 3):\n"
-               "        time.sleep(0.25); reporter.step(step, 2.5, 100, 1e-3); reporter.note(f'[note] {step}')\n")
+    program = (
+        "import sys, time; from qkv.train.report import Reporter\n"
+        "with Reporter(sys.argv[1], 3) as reporter:\n"
+        "    for step in (1, 2, 3):\n"
+        "        time.sleep(0.25); reporter.step(step, 2.5, 100, 1e-3); reporter.note(f'[note] {step}')\n"
+    )
     ours, theirs = pty.openpty()
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    process = subprocess.Popen([sys.executable, "-c", program, str(folder)], stderr=theirs, stdout=theirs,
-                               env={**clean, "TERM": "xterm-256color", "COLUMNS": "100", **environment})
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)],
+        stderr=theirs,
+        stdout=theirs,
+        env={**clean, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
+    )
     os.close(theirs)
     shown = b""
     try:
@@ -155,24 +173,39 @@ def test_a_stream_that_has_gone_does_not_end_the_run(tmp_path):
         for step in (1, 2, 3):
             reporter.step(step, 2.5, 100, 1e-3)
         assert len(lines(tmp_path)) == 3
-        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # so that closing it can flush what nobody read
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), write
+        )  # so that closing it can flush what nobody read
 
 
 def test_each_report_is_one_line_with_the_mean_over_its_tokens(tmp_path):
     run(tmp_path, 1, 100)
     weights = np.array([100 + step % 7 for step in range(1, 11)])
-    losses = np.array([5 / step ** 0.3 for step in range(1, 11)])
+    losses = np.array([5 / step**0.3 for step in range(1, 11)])
     first = lines(tmp_path)[0]
-    assert first == {"step": 10, "kind": "train", "loss": pytest.approx(np.average(losses, weights=weights), abs=1e-12),
-                     "lr": 0.01, "tokens": int(weights.sum())}
-    assert [entry["step"] for entry in lines(tmp_path) if entry["kind"] == "valid"] == [20, 40, 60, 80, 100]
+    assert first == {
+        "step": 10,
+        "kind": "train",
+        "loss": pytest.approx(np.average(losses, weights=weights), abs=1e-12),
+        "lr": 0.01,
+        "tokens": int(weights.sum()),
+    }
+    assert [entry["step"] for entry in lines(tmp_path) if entry["kind"] == "valid"] == [
+        20,
+        40,
+        60,
+        80,
+        100,
+    ]
 
 
 def test_every_report_is_on_disk_before_the_next_step(tmp_path):
     reporter = Reporter(tmp_path, 100, report_every=1, stream=io.StringIO())
     for step in (1, 2, 3):
         reporter.step(step, 2.5, 100, 1e-3)
-        assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, step + 1))
+        assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == list(
+            range(1, step + 1)
+        )
 
 
 @pytest.mark.parametrize("saved, killed", [(40, 57), (37, 57), (40, 40), (1, 3), (60, 100)])
@@ -182,7 +215,7 @@ def test_a_resumed_run_writes_the_metrics_of_an_unbroken_one(tmp_path, saved, ki
     run(whole, 1, 100)
     states = run(broken, 1, killed)
     with (broken / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 12, "kind": "tr')                       # killed while writing
+        file.write('{"step": 12, "kind": "tr')  # killed while writing
     run(broken, saved + 1, 100, resumed=states[saved - 1])
     assert lines(broken) == lines(whole)
     seconds = [entry["seconds"] for entry in read_metrics(broken / "metrics.jsonl")]
@@ -216,8 +249,10 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
     reporter.path = Path("/dev/full")
     with pytest.raises(QkvError) as error:
         reporter.step(1, 2.0, 100, 1e-3)
-    assert str(error.value) == ("/dev/full: cannot be written (No space left on device); "
-                                "make room, then go on with --resume")
+    assert str(error.value) == (
+        "/dev/full: cannot be written (No space left on device); "
+        "make room, then go on with --resume"
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -245,24 +280,49 @@ def test_curves_without_a_validation_have_no_bleu(tmp_path):
 def test_curves_of_nothing_are_refused(tmp_path):
     with pytest.raises(QkvError) as missing:
         draw_curves(tmp_path / "metrics.jsonl")
-    assert str(missing.value) == f"{tmp_path / 'metrics.jsonl'}: no such file; give the metrics.jsonl of a run"
+    assert (
+        str(missing.value)
+        == f"{tmp_path / 'metrics.jsonl'}: no such file; give the metrics.jsonl of a run"
+    )
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(QkvError) as empty:
         draw_curves(tmp_path / "metrics.jsonl")
-    assert str(empty.value) == f"{tmp_path / 'metrics.jsonl'}: no report in it yet; train a little longer"
+    assert (
+        str(empty.value)
+        == f"{tmp_path / 'metrics.jsonl'}: no report in it yet; train a little longer"
+    )
 
 
 def test_reporting_does_not_import_matplotlib():
     program = "import sys, qkv.train.report; print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+        == "False\n"
+    )
 
 
 def test_a_model_card_tells_data_model_scores_and_use():
-    scores = score(["machine learning is interesting"], ["machine learning is very interesting"], "en")
-    card = model_card(Facts("runs/zh-en", {"pairs": 20000, "files": "a.zh | a.en"}, {"d_model": 256}, {"steps": 2000},
-                            {"held-out": str(scores)}, ("机器学习很有趣", "it's fun")))
+    scores = score(
+        ["machine learning is interesting"], ["machine learning is very interesting"], "en"
+    )
+    card = model_card(
+        Facts(
+            "runs/zh-en",
+            {"pairs": 20000, "files": "a.zh | a.en"},
+            {"d_model": 256},
+            {"steps": 2000},
+            {"held-out": str(scores)},
+            ("机器学习很有趣", "it's fun"),
+        )
+    )
     assert [line for line in card.splitlines() if line.startswith("#")] == [
-        "# zh-en", "## Use", "## Data", "## Model", "## Training", "## Scores"]
+        "# zh-en",
+        "## Use",
+        "## Data",
+        "## Model",
+        "## Training",
+        "## Scores",
+    ]
     assert "| pairs | 20,000 |\n| files | a.zh \\| a.en |" in card
     assert f"held-out:\n```\n{scores}\n```" in card and "BLEU|nrefs:1|case:mixed" in card
     assert "$ qkv translate runs/zh-en '机器学习很有趣'\nit's fun" in card
@@ -272,18 +332,22 @@ def test_the_card_of_a_writer_gives_the_command_that_wrote_the_example_and_an_em
     options = {"max_new_tokens": 5, "seed": 3}
     card = model_card(Facts("runs/w", {}, {}, {}, {}, ("ROMEO:", " ay me"), "generate", options))
     assert "$ qkv generate runs/w ROMEO: --max-new-tokens 5 --seed 3\nROMEO: ay me\n" in card
-    assert 'generator(["ROMEO:"], max_new_tokens=5, seed=3)  # [\' ay me\']' in card
+    assert "generator([\"ROMEO:\"], max_new_tokens=5, seed=3)  # [' ay me']" in card
     card = model_card(Facts("runs/v", {}, {}, {}, {}, ("a cat", "[0.1, ...]"), "embed"))
     assert "$ qkv embed runs/v sentences.txt --out vectors.npy\n" in card
     assert 'embedder(["a cat"])  # [[0.1, ...]]' in card
 
 
 def test_the_python_of_a_model_card_is_python_whatever_the_sentence():
-    odd = 'He said: "it\'s \\ 5 o\'clock"'
+    odd = "He said: \"it's \\ 5 o'clock\""
     card = model_card(Facts("runs/my model", {}, {}, {}, {}, (odd, odd)))
     python = card.split("```python\n")[1].split("\n```")[0]
     called = []
-    fake = type("Module", (), {"load": staticmethod(lambda folder: lambda texts: called.append((folder, texts)))})
+    fake = type(
+        "Module",
+        (),
+        {"load": staticmethod(lambda folder: lambda texts: called.append((folder, texts)))},
+    )
     exec(python.replace("import qkv\n", ""), {"qkv": fake})
     assert called == [("runs/my model", [odd])]
     assert "qkv translate 'runs/my model' " in card and "Not measured yet." in card

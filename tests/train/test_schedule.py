@@ -19,16 +19,26 @@ def curve(kind, **changes):
 
 
 def test_the_paper_s_formula_is_digit_for_digit_the_paper_s():
-    assert curve("paper") == pytest.approx([64**-0.5 * min(n**-0.5, n * 20**-1.5) for n in STEPS], rel=1e-15)
-    assert curve("paper") == pytest.approx([textbook.paper(n, 64, warmup=20) for n in STEPS], rel=1e-15)
+    assert curve("paper") == pytest.approx(
+        [64**-0.5 * min(n**-0.5, n * 20**-1.5) for n in STEPS], rel=1e-15
+    )
+    assert curve("paper") == pytest.approx(
+        [textbook.paper(n, 64, warmup=20) for n in STEPS], rel=1e-15
+    )
     assert max(curve("paper")) == curve("paper")[19] == pytest.approx((64 * 20) ** -0.5)
 
 
-@pytest.mark.parametrize(("kind", "formula"), [
-    ("inverse_sqrt", lambda n: textbook.inverse_sqrt(n, peak=1.0, warmup=20)),
-    ("cosine", lambda n: textbook.cosine(n, peak=1.0, warmup=20, total=100)),
-    ("wsd", lambda n: textbook.warmup_stable_decay(n, peak=1.0, warmup=20, decay=30, total=100)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "formula"),
+    [
+        ("inverse_sqrt", lambda n: textbook.inverse_sqrt(n, peak=1.0, warmup=20)),
+        ("cosine", lambda n: textbook.cosine(n, peak=1.0, warmup=20, total=100)),
+        (
+            "wsd",
+            lambda n: textbook.warmup_stable_decay(n, peak=1.0, warmup=20, decay=30, total=100),
+        ),
+    ],
+)
 def test_a_schedule_equals_the_textbook_s(kind, formula):
     assert curve(kind) == pytest.approx([formula(n) for n in STEPS], rel=1e-12, abs=1e-15)
 

@@ -34,8 +34,12 @@ with locked(out), Stopper() as stopper:
 
 @contextmanager
 def trainer(out, pause=0.05):
-    with subprocess.Popen([sys.executable, "-c", TRAINER, out, str(pause)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER, out, str(pause)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         process.stdout.readline()
         try:
             yield process
@@ -48,13 +52,21 @@ def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, n
     with trainer(tmp_path) as process:
         process.send_signal(number)
         assert process.wait(120) == STOPPED == os.EX_TEMPFAIL == 75
-        assert process.stderr.read() == "\nstopping after this step, then saving; once more leaves at once\n"
+        assert (
+            process.stderr.read()
+            == "\nstopping after this step, then saving; once more leaves at once\n"
+        )
     assert (tmp_path / "saved").read_text() == (tmp_path / "steps").read_text()
 
 
-@pytest.mark.parametrize(("first", "second", "code"), [
-    (signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, 130),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGTERM, signal.SIGINT, 130),
+    ],
+)
 def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
     with trainer(tmp_path, pause=600) as process:  # a step that would outlast the wait below
         process.send_signal(first)
@@ -68,7 +80,9 @@ def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
 
 def test_the_old_handlers_come_back():
     heard = []
-    interrupt = signal.getsignal(signal.SIGINT)  # a shell ignores it for what it runs in the background
+    interrupt = signal.getsignal(
+        signal.SIGINT
+    )  # a shell ignores it for what it runs in the background
     old = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
         with Stopper() as stopper:
@@ -86,14 +100,18 @@ def test_two_trainers_never_share_a_folder(tmp_path):
         with pytest.raises(QkvError) as refused, locked(tmp_path):
             pass
         owner = f"pid {process.pid} on {socket.gethostname()}"
-        assert str(refused.value) == (f"{tmp_path}: another training runs here ({owner}); "
-                                      "wait for it, stop it, or choose another --out")
+        assert str(refused.value) == (
+            f"{tmp_path}: another training runs here ({owner}); "
+            "wait for it, stop it, or choose another --out"
+        )
         with locked(tmp_path / "another"):
             pass
         process.kill()
         process.wait()
         with locked(tmp_path):
-            second = subprocess.run([sys.executable, "-c", TRAINER, tmp_path, "0"], capture_output=True, text=True)
+            second = subprocess.run(
+                [sys.executable, "-c", TRAINER, tmp_path, "0"], capture_output=True, text=True
+            )
         assert re.search(rf"QkvError: .*\(pid {os.getpid()} on ", second.stderr)
 
 
@@ -126,4 +144,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(QkvError) as refused, locked(tmp_path / "file" / "x"):
         pass
-    assert str(refused.value) == f"{tmp_path}/file/x: cannot be used (Not a directory); choose another --out"
+    assert (
+        str(refused.value)
+        == f"{tmp_path}/file/x: cannot be used (Not a directory); choose another --out"
+    )

@@ -11,20 +11,19 @@ import torch
 
 from qkv.checkpoint import disk
 from qkv.errors import QkvError
-from qkv.train.state import (
-    folder_of,
-    load_state,
-    newest_state,
-    save_state,
-    saved_steps,
-)
+from qkv.train.state import folder_of, load_state, newest_state, save_state, saved_steps
 
 
 def save_step(run, step, **options):
     """A checkpoint in which every number tells the step."""
-    model = {"embed.weight": torch.full((3, 4), float(step)), "norm.weight": torch.full((4,), float(step))}
+    model = {
+        "embed.weight": torch.full((3, 4), float(step)),
+        "norm.weight": torch.full((4,), float(step)),
+    }
     optimizer = {"0.exp_avg": torch.full((3, 4), -float(step)), "0.step": torch.tensor(float(step))}
-    return save_state(run, step, {"model": model, "optimizer": optimizer}, {"epoch": step // 10}, **options)
+    return save_state(
+        run, step, {"model": model, "optimizer": optimizer}, {"epoch": step // 10}, **options
+    )
 
 
 def tells_its_step(state):
@@ -32,7 +31,10 @@ def tells_its_step(state):
     assert {group: sorted(named) for group, named in state.tensors.items()} == groups
     tensors = [tensor for named in state.tensors.values() for tensor in named.values()]
     numbers = {abs(number) for tensor in tensors for number in tensor.flatten().tolist()}
-    return numbers == {float(state.step)} and state.facts == {"epoch": state.step // 10, "step": state.step}
+    return numbers == {float(state.step)} and state.facts == {
+        "epoch": state.step // 10,
+        "step": state.step,
+    }
 
 
 def names_in(folder):
@@ -42,7 +44,12 @@ def names_in(folder):
 def test_a_checkpoint_is_a_folder_of_tensors_facts_and_a_manifest(tmp_path):
     folder = save_step(tmp_path, 500)
     assert folder == tmp_path / "checkpoints" / "step-000500"
-    assert names_in(folder) == ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+    assert names_in(folder) == [
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
     assert tells_its_step(load_state(folder))
     assert list(load_state(folder, only=["model"]).tensors) == ["model"]
 
@@ -52,7 +59,14 @@ def test_a_run_without_checkpoints_has_no_newest(tmp_path):
 
 
 def test_facts_come_back_exactly(tmp_path):
-    facts = {"best": 0.1 + 0.2, "none": None, "version": "2.13", "city": "北京", "lowest": float("-inf"), "n": 2**60}
+    facts = {
+        "best": 0.1 + 0.2,
+        "none": None,
+        "version": "2.13",
+        "city": "北京",
+        "lowest": float("-inf"),
+        "n": 2**60,
+    }
     save_state(tmp_path, 7, {"model": {}}, facts)
     assert newest_state(tmp_path).facts == {**facts, "step": 7}
 
@@ -80,17 +94,23 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over_only_on_request(tm
     (save_step(tmp_path, 10) / "optimizer.safetensors").unlink()
     with pytest.raises(QkvError) as refused:
         newest_state(tmp_path)
-    assert str(refused.value) == ("step-000010/optimizer.safetensors: missing; "
-                                  "put back a good copy, or go on from the one before with --skip-damaged")
+    assert str(refused.value) == (
+        "step-000010/optimizer.safetensors: missing; "
+        "put back a good copy, or go on from the one before with --skip-damaged"
+    )
     state = newest_state(tmp_path, skip_damaged=True)
     assert state.step == 5 and tells_its_step(state)
-    assert state.passed_over == ("step-000010/optimizer.safetensors: missing; put back a good copy",)
+    assert state.passed_over == (
+        "step-000010/optimizer.safetensors: missing; put back a good copy",
+    )
 
 
 def test_when_all_are_damaged_all_are_named(tmp_path):
     for step in (5, 10):
         (save_step(tmp_path, step) / "state.json").write_bytes(b"")
-    with pytest.raises(QkvError, match=r"all checkpoints are damaged \(step-000010/state.*step-000005/state"):
+    with pytest.raises(
+        QkvError, match=r"all checkpoints are damaged \(step-000010/state.*step-000005/state"
+    ):
         newest_state(tmp_path, skip_damaged=True)
 
 
@@ -102,6 +122,7 @@ def test_a_checkpoint_under_a_wrong_name_is_refused(tmp_path):
 
 
 # ---- accidents -----------------------------------------------------------------------------------------------------
+
 
 class Crash(BaseException):
     pass
@@ -117,6 +138,7 @@ def crash_from(k, monkeypatch):
             if k is not None and done[0] >= k:
                 raise Crash
             operation(*arguments)
+
         return run
 
     for name in ("make_folder", "fill", "sync", "rename", "delete_file", "delete_folder"):
@@ -125,7 +147,9 @@ def crash_from(k, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [15, 10], ids=["a new step", "the same step again"])
-def test_a_crash_at_any_operation_of_a_save_leaves_the_newest_whole_checkpoint(tmp_path, monkeypatch, step):
+def test_a_crash_at_any_operation_of_a_save_leaves_the_newest_whole_checkpoint(
+    tmp_path, monkeypatch, step
+):
     def run_with_two(name):
         for earlier in (5, 10):
             save_step(tmp_path / name, earlier, keep=2)
@@ -205,7 +229,9 @@ def delete(dice, path):
 def lie(dice, path):
     """The first eight bytes of a safetensors file say how long its header is."""
     written = path.read_bytes()
-    path.write_bytes(dice.choice([0, 1, len(written), 2**40, 2**63]).to_bytes(8, "little") + written[8:])
+    path.write_bytes(
+        dice.choice([0, 1, len(written), 2**40, 2**63]).to_bytes(8, "little") + written[8:]
+    )
 
 
 def grow(dice, path):
@@ -219,14 +245,23 @@ def test_200_damaged_checkpoints_are_refused_by_name_and_none_is_half_loaded(tmp
     shutil.copytree(newest, tmp_path / "good")
     names = names_in(newest)
     for number in range(200):
-        damage, name = dice.choice([cut, flip, zero, swap, delete, lie, grow]), names[number % len(names)]
+        damage, name = (
+            dice.choice([cut, flip, zero, swap, delete, lie, grow]),
+            names[number % len(names)],
+        )
         damage(dice, newest / name)
         with pytest.raises(QkvError) as refused:
             newest_state(tmp_path)
         line = str(refused.value)
-        assert line.startswith("step-000010/") and line.endswith("--skip-damaged") and "\n" not in line
+        assert (
+            line.startswith("step-000010/") and line.endswith("--skip-damaged") and "\n" not in line
+        )
         # A changed manifest may accuse the file it speaks of, or be accused itself when it changed places with one.
-        assert f"step-000010/{name}" in line or name == "manifest.json" or "step-000010/manifest.json" in line
+        assert (
+            f"step-000010/{name}" in line
+            or name == "manifest.json"
+            or "step-000010/manifest.json" in line
+        )
         before = newest_state(tmp_path, skip_damaged=True)
         assert before.step == 5 and tells_its_step(before)
         shutil.rmtree(newest)

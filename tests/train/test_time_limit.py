@@ -16,7 +16,14 @@ from qkv.train.report import Pace, read_metrics
 from qkv.train.schedule import share_of_peak
 from qkv.train.time_limit import TimeLimit
 
-LIMITED = {"steps": 40, "warmup": 4, "decay_share": 0.5, "save_every": 15, "validate_every": 15, "valid_bleu": False}
+LIMITED = {
+    "steps": 40,
+    "warmup": 4,
+    "decay_share": 0.5,
+    "save_every": 15,
+    "validate_every": 15,
+    "valid_bleu": False,
+}
 
 
 class Clock:
@@ -33,7 +40,13 @@ def trained(tiny_recipe, folder, clock, resume=False, until=None, **changes) -> 
     """A run whose steps and validations take the clock's seconds; `until`: stopped after that step, as by a signal."""
     recipe = tiny_recipe(**{**LIMITED, **changes})
     folder.mkdir(exist_ok=True)
-    trainer = Trainer(prepare_translation(recipe, folder.parent / "data"), recipe, folder, state_to_resume(folder, resume), clock)
+    trainer = Trainer(
+        prepare_translation(recipe, folder.parent / "data"),
+        recipe,
+        folder,
+        state_to_resume(folder, resume),
+        clock,
+    )
     batch, validate = trainer.task.batch, trainer.task.validate
 
     def timed_batch(*given):
@@ -86,21 +99,32 @@ def test_slower_steps_are_fewer_steps_within_the_limit(tiny_recipe, tmp_path, se
     assert (told["steps"], told["max_minutes"]) == (trainer.progress.step, 0)
 
 
-def test_repeating_with_the_recorded_steps_gives_the_same_weights_and_figures(tiny_recipe, tmp_path):
+def test_repeating_with_the_recorded_steps_gives_the_same_weights_and_figures(
+    tiny_recipe, tmp_path
+):
     trainer = trained(tiny_recipe, tmp_path / "run", Clock(2.0), max_minutes=1)
     steps = recorded(tmp_path / "run")["steps"]
     assert 10 < steps < 40
     trained(tiny_recipe, tmp_path / "again", Clock(0.1), steps=steps)
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "again"))
-    first, second = ([{name: one[name] for name in ("step", "kind", "loss", "lr") if name in one}
-                      for one in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("run", "again"))
+    first, second = (
+        [
+            {name: one[name] for name in ("step", "kind", "loss", "lr") if name in one}
+            for one in read_metrics(tmp_path / name / "metrics.jsonl")
+        ]
+        for name in ("run", "again")
+    )
     assert first == second and first[-1]["step"] == trainer.progress.step
 
 
 def test_validations_count(tiny_recipe, tmp_path):
     quick, slow = Clock(1.0, validation=0.0), Clock(1.0, validation=8.0)
-    many = trained(tiny_recipe, tmp_path / "many", quick, max_minutes=0.7, validate_every=5).progress.step
-    few = trained(tiny_recipe, tmp_path / "few", slow, max_minutes=0.7, validate_every=5).progress.step
+    many = trained(
+        tiny_recipe, tmp_path / "many", quick, max_minutes=0.7, validate_every=5
+    ).progress.step
+    few = trained(
+        tiny_recipe, tmp_path / "few", slow, max_minutes=0.7, validate_every=5
+    ).progress.step
     assert few < many
     assert quick.now <= 42
 
@@ -108,12 +132,18 @@ def test_validations_count(tiny_recipe, tmp_path):
 def test_a_machine_that_becomes_slow_before_the_decay_takes_fewer_steps(tiny_recipe, tmp_path):
     clock = Clock(lambda step: 1.0 if step < 12 else 4.0)
     steps = trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1).progress.step
-    assert steps < trained(tiny_recipe, tmp_path / "other", Clock(1.0), max_minutes=1).progress.step == 40
+    assert (
+        steps
+        < trained(tiny_recipe, tmp_path / "other", Clock(1.0), max_minutes=1).progress.step
+        == 40
+    )
 
 
 @pytest.mark.parametrize("slower", [3.0, 5.0])
 def test_a_machine_that_becomes_slow_in_the_decay_shortens_it(tiny_recipe, tmp_path, slower):
-    clock = Clock(lambda step: 1.0 if step < 25 else slower)  # the decay of 40 steps begins after step 20
+    clock = Clock(
+        lambda step: 1.0 if step < 25 else slower
+    )  # the decay of 40 steps begins after step 20
     trainer = trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1)
     told = recorded(tmp_path / "run")
     assert told["steps"] == trainer.progress.step < 40 and told["decay_changes"][0][1] == 40
@@ -138,11 +168,17 @@ def test_a_resumed_run_keeps_a_shortened_decay(tiny_recipe, tmp_path):
 
 
 def test_a_changed_decay_goes_on_from_where_it_was():
-    recipe = TranslateRecipe(steps=80, warmup=10, decay_share=0.5, decay_changes=((60, 100), (70, 90)))
+    recipe = TranslateRecipe(
+        steps=80, warmup=10, decay_share=0.5, decay_changes=((60, 100), (70, 90))
+    )
     whole = replace(recipe, steps=100, decay_changes=())
     share = [share_of_peak(recipe, 64, step) for step in range(1, 81)]
     assert share[:60] == [share_of_peak(whole, 64, step) for step in range(1, 61)]
-    assert share[59] == pytest.approx(0.8) and share[69] == pytest.approx(0.8 * 20 / 30) and share[74] == pytest.approx(share[69] / 2)
+    assert (
+        share[59] == pytest.approx(0.8)
+        and share[69] == pytest.approx(0.8 * 20 / 30)
+        and share[74] == pytest.approx(share[69] / 2)
+    )
     assert share[79] == 0
 
 
@@ -159,7 +195,9 @@ def test_a_very_slow_machine_does_not_wait_for_ten_steps(tiny_recipe, tmp_path):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "paper"])
-def test_schedules_that_never_ask_for_the_total_use_the_whole_limit(tiny_recipe, tmp_path, schedule):
+def test_schedules_that_never_ask_for_the_total_use_the_whole_limit(
+    tiny_recipe, tmp_path, schedule
+):
     clock = Clock(2.0)
     trainer = trained(tiny_recipe, tmp_path / "run", clock, max_minutes=1, schedule=schedule)
     assert 25 <= trainer.progress.step <= 27 and clock.now <= 60
@@ -175,7 +213,13 @@ def test_a_resumed_run_keeps_the_limit_and_the_learning_rates(tiny_recipe, tmp_p
     resumed = trained(tiny_recipe, tmp_path / "run", clock, resume=True, max_minutes=1)
     told = recorded(tmp_path / "run")
     assert resumed.progress.step == told["steps"] < 40 and clock.now <= 60
-    trained(tiny_recipe, tmp_path / "again", Clock(0.1), steps=told["steps"], decay_changes=tuple(map(tuple, told["decay_changes"])))
+    trained(
+        tiny_recipe,
+        tmp_path / "again",
+        Clock(0.1),
+        steps=told["steps"],
+        decay_changes=tuple(map(tuple, told["decay_changes"])),
+    )
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "again"))
 
 
@@ -192,14 +236,21 @@ def test_what_was_learned_so_far_had_the_learning_rates_of_the_chosen_total(step
         pace.step(1)
         fixed = limit.fixed(step, pace, 0.0)
     chosen = replace(recipe, steps=fixed or steps)
-    assert [share_of_peak(chosen, 64, n) for n in range(1, step + 1)] == [share_of_peak(recipe, 64, n) for n in range(1, step + 1)]
+    assert [share_of_peak(chosen, 64, n) for n in range(1, step + 1)] == [
+        share_of_peak(recipe, 64, n) for n in range(1, step + 1)
+    ]
 
 
-@pytest.mark.parametrize("settings, given", [(["schedule=cosine"], "schedule cosine"), (["decay_share=1"], "schedule wsd, decay_share 1")])
+@pytest.mark.parametrize(
+    "settings, given",
+    [(["schedule=cosine"], "schedule cosine"), (["decay_share=1"], "schedule wsd, decay_share 1")],
+)
 def test_a_schedule_that_needs_the_total_from_the_start_is_refused(tmp_path, settings, given):
     flags = [part for setting in ["max_minutes=1", *settings] for part in ("--set", setting)]
     with pytest.raises(QkvError) as error:
         run(["train", "translate", "--source", "no.tsv", "--out", str(tmp_path / "run"), *flags])
-    assert str(error.value) == (f"max_minutes: with {given} every learning rate depends on the number of steps; "
-                                "use wsd with decay_share below 1, constant, inverse_sqrt or paper")
+    assert str(error.value) == (
+        f"max_minutes: with {given} every learning rate depends on the number of steps; "
+        "use wsd with decay_share below 1, constant, inverse_sqrt or paper"
+    )
     assert not (tmp_path / "run").exists()

@@ -25,13 +25,17 @@ def plain_logits(model, task, batch):
 def test_the_decoder_reads_all_but_the_last_token_and_says_all_but_the_first(make_task):
     task = make_task()
     batch, rows = task.batch(0), task.rows(0)
-    for row, source, given, asked in zip(rows, batch.source, batch.target_in, batch.target_out, strict=True):
+    for row, source, given, asked in zip(
+        rows, batch.source, batch.target_in, batch.target_out, strict=True
+    ):
         sentence = [task.bos, *task.target.encode(task.train.target_texts[row]), task.eos]
         n = len(sentence) - 1
         assert given[:n].tolist() == sentence[:-1] and set(given[n:].tolist()) <= {task.pad}
         assert asked[:n].tolist() == sentence[1:] and set(asked[n:].tolist()) <= {task.pad}
         assert [one for one in source.tolist() if one != task.pad] == [
-            *task.source.encode(task.train.source_texts[row]), task.eos]
+            *task.source.encode(task.train.source_texts[row]),
+            task.eos,
+        ]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -39,8 +43,13 @@ def test_the_loss_equals_torch_s_cross_entropy_on_the_plain_logits(make_task, sm
     task = make_task(label_smoothing=smoothing, model=SHAPE)
     model, batch = built(task).double(), task.batch(3)
     assert (batch.target_out == task.pad).any(), "this batch should have padding"
-    expected = F.cross_entropy(plain_logits(model, task, batch).flatten(0, 1), batch.target_out.flatten(),
-                               ignore_index=task.pad, label_smoothing=smoothing, reduction="sum")
+    expected = F.cross_entropy(
+        plain_logits(model, task, batch).flatten(0, 1),
+        batch.target_out.flatten(),
+        ignore_index=task.pad,
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-12, atol=0)
 
 
@@ -49,14 +58,23 @@ def test_a_token_is_predicted_only_from_those_before_it(make_task):
     model, batch = built(task), task.batch(0)
     changed = PairBatch(batch.source, batch.target_in.clone(), batch.target_out)
     changed.target_in[:, 3:] = task.eos
-    same = (plain_logits(model, task, batch) - plain_logits(model, task, changed)).abs().amax(dim=(0, 2))
+    same = (
+        (plain_logits(model, task, batch) - plain_logits(model, task, changed))
+        .abs()
+        .amax(dim=(0, 2))
+    )
     assert same[:3].max() < 1e-6 < same[3]
 
 
 def test_padding_of_the_source_and_of_the_target_changes_nothing(make_task):
     task = make_task(model=SHAPE)
     model, batch = built(task).double(), task.batch(0)
-    wider = PairBatch(*(F.pad(one, (0, 5), value=task.pad) for one in (batch.source, batch.target_in, batch.target_out)))
+    wider = PairBatch(
+        *(
+            F.pad(one, (0, 5), value=task.pad)
+            for one in (batch.source, batch.target_in, batch.target_out)
+        )
+    )
     torch.testing.assert_close(task.loss(model, wider), task.loss(model, batch), rtol=1e-12, atol=0)
     assert task.sizes(wider) == task.sizes(batch)
 
@@ -81,7 +99,9 @@ def test_an_epoch_reads_every_pair_once(make_task):
     task = make_task()
     for epoch in (0, 3):
         first = epoch * len(task.plan)
-        assert sorted(np.concatenate([task.rows(first + n) for n in range(len(task.plan))])) == list(range(300))
+        assert sorted(
+            np.concatenate([task.rows(first + n) for n in range(len(task.plan))])
+        ) == list(range(300))
 
 
 def test_bpe_dropout_gives_every_epoch_another_encoding_in_turn(make_task):
@@ -111,8 +131,13 @@ def test_validation_is_the_mean_loss_without_smoothing_over_all_held_out_tokens(
     model = built(task).eval()
     total = count = 0
     for source, target in zip(task.valid.source_texts, task.valid.target_texts, strict=True):
-        source, target = [*task.source.encode(source), task.eos], [task.bos, *task.target.encode(target), task.eos]
-        logits = model.logits(model.decode(torch.tensor([target[:-1]]), model.encode(torch.tensor([source]))))[0]
+        source, target = (
+            [*task.source.encode(source), task.eos],
+            [task.bos, *task.target.encode(target), task.eos],
+        )
+        logits = model.logits(
+            model.decode(torch.tensor([target[:-1]]), model.encode(torch.tensor([source])))
+        )[0]
         total += F.cross_entropy(logits, torch.tensor(target[1:]), reduction="sum").item()
         count += len(target) - 1
     figures = task.validate(model)
@@ -125,14 +150,18 @@ def test_validation_translates_and_scores_if_asked(make_task):
     figures = task.validate(built(task).eval())
     assert 0 <= figures["bleu"] <= 100 and 0 <= figures["exact"] <= 1
     for i, sample in enumerate(figures["samples"]):
-        assert sample.startswith(f"{task.valid.source_texts[i]}\n-> ") and sample.endswith(f"({task.valid.target_texts[i]})")
+        assert sample.startswith(f"{task.valid.source_texts[i]}\n-> ") and sample.endswith(
+            f"({task.valid.target_texts[i]})"
+        )
     assert len(figures["samples"]) == 3
 
 
 def test_a_validation_compares_each_translation_with_its_own_reference(make_task, monkeypatch):
     task = make_task(valid_bleu=True)
     pairs = zip(task.valid.source_texts, task.valid.target_texts, strict=True)
-    right = {tuple(task.source.encode(source)): task.target.encode(target) for source, target in pairs}
+    right = {
+        tuple(task.source.encode(source)): task.target.encode(target) for source, target in pairs
+    }
 
     def perfect(model, ids, real, **limits):
         return [right[tuple(row[row != task.pad].tolist()[:-1])] for row in ids]
@@ -143,30 +172,48 @@ def test_a_validation_compares_each_translation_with_its_own_reference(make_task
 
 
 def test_r_drop_adds_the_disagreement_of_two_passes(make_task):
-    task = make_task(r_drop=5.0, model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "dropout": 0.2})
+    task = make_task(
+        r_drop=5.0,
+        model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "dropout": 0.2},
+    )
     model, batch = built(task).double().train(), task.batch(0)
     torch.manual_seed(7)
     found = task.loss(model, batch)
-    twice = PairBatch(*(torch.cat([one, one]) for one in (batch.source, batch.target_in, batch.target_out)))
+    twice = PairBatch(
+        *(torch.cat([one, one]) for one in (batch.source, batch.target_in, batch.target_out))
+    )
     torch.manual_seed(7)
     logits, targets = plain_logits(model, task, twice).flatten(0, 1), twice.target_out.flatten()
-    losses = F.cross_entropy(logits, targets, ignore_index=task.pad, label_smoothing=0.1, reduction="sum")
+    losses = F.cross_entropy(
+        logits, targets, ignore_index=task.pad, label_smoothing=0.1, reduction="sum"
+    )
     p, q = logits[targets != task.pad].softmax(dim=-1).chunk(2)
     apart = (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
     assert apart > 0.01
     torch.testing.assert_close(found, (losses + 5.0 / 2 * apart) / 2, rtol=1e-9, atol=0)
-    assert torch.equal(task.loss(model.eval(), batch), make_task(model=task.recipe.model).loss(model, batch))
+    assert torch.equal(
+        task.loss(model.eval(), batch), make_task(model=task.recipe.model).loss(model, batch)
+    )
 
 
-@pytest.mark.parametrize(("settings", "goal"), [({"valid_bleu": True}, "bleu"), ({"valid_bleu": True, "best_by": "loss"}, None),
-                                                ({"valid_bleu": False}, None)])
+@pytest.mark.parametrize(
+    ("settings", "goal"),
+    [
+        ({"valid_bleu": True}, "bleu"),
+        ({"valid_bleu": True, "best_by": "loss"}, None),
+        ({"valid_bleu": False}, None),
+    ],
+)
 def test_the_recipe_says_by_what_the_best_model_is_chosen(make_task, settings, goal):
     assert make_task(**settings).goal == goal
 
 
 def test_separate_vocabularies_are_learned_from_their_own_side(make_task):
     task = make_task(shared_vocab=False, tokenizer="char")
-    assert task.spec.source_vocab_size == task.source.vocab_size and set(task.tokenizers) == {"source", "target"}
+    assert task.spec.source_vocab_size == task.source.vocab_size and set(task.tokenizers) == {
+        "source",
+        "target",
+    }
     assert "我" in task.source.core.get_vocab() and "我" not in task.target.core.get_vocab()
     assert torch.isfinite(task.loss(built(task), task.batch(0)))
 
@@ -178,7 +225,9 @@ def test_every_kind_of_tokenizer_can_be_trained_with(make_task, kind):
     assert len({task.pad, task.bos, task.eos}) == 3
 
 
-def test_a_new_run_learns_its_own_tokenizer_and_a_resumed_one_keeps_the_first(make_task, tiny_recipe, corpus, tmp_path):
+def test_a_new_run_learns_its_own_tokenizer_and_a_resumed_one_keeps_the_first(
+    make_task, tiny_recipe, corpus, tmp_path
+):
     from qkv.train.prepare import prepare_translation
 
     first = make_task(vocab_size=400)
@@ -189,13 +238,17 @@ def test_a_new_run_learns_its_own_tokenizer_and_a_resumed_one_keeps_the_first(ma
     with pytest.raises(QkvError) as error:
         prepare_translation(tiny_recipe(vocab_size=350), tmp_path / "data", resume=True)
     assert str(error.value) == (
-        "tokenizer, vocab_size: the run learned another tokenizer; leave both as they were, or choose another --out")
+        "tokenizer, vocab_size: the run learned another tokenizer; leave both as they were, or choose another --out"
+    )
     assert make_task(vocab_size=350).target.vocab_size == 350
 
 
 def test_some_pairs_are_held_out_where_no_file_is_given_for_it(make_task, corpus):
     task = make_task(valid_source=None, valid_target=None)
-    held, rest = (set(zip(data.source_texts, data.target_texts, strict=True)) for data in (task.valid, task.train))
+    held, rest = (
+        set(zip(data.source_texts, data.target_texts, strict=True))
+        for data in (task.valid, task.train)
+    )
     lines = [(corpus / name).read_text(encoding="utf-8").splitlines() for name in ("a.zh", "a.en")]
     assert len(held) == 3 and not held & rest and held | rest == set(zip(*lines, strict=True))
 

@@ -33,8 +33,10 @@ def export_ctranslate2(
     refuse_occupied(out)
     loaded = load_folder(folder, as_stored=True)
     facts = save_ctranslate2(out, loaded, int8)
-    return (replace(loaded.metadata, family="ctranslate2", dtype=facts["dtype"]),
-            check_parity(loaded.model, out, facts, n_inputs) if n_inputs else None)
+    return (
+        replace(loaded.metadata, family="ctranslate2", dtype=facts["dtype"]),
+        check_parity(loaded.model, out, facts, n_inputs) if n_inputs else None,
+    )
 
 
 def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> dict[str, Any]:
@@ -51,6 +53,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
         (scratch / FACTS).write_bytes(as_json(facts))
         for name, tokenizer in loaded.tokenizers.items():
             tokenizer.save(scratch / TOKENIZERS[name])
+
     write_new_folder(path, fill)
     return facts
 
@@ -60,7 +63,9 @@ def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
     spec = loaded.model.spec
     refuse_not_installed("ctranslate2")
     refuse_inexpressible(spec)
-    weights = {name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()}
+    weights = {
+        name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()
+    }
     theirs, target = their_model(spec, weights), tokenizer_of(loaded, "target")
     names = names_of(target, spec.vocab_size)
     assert spec.decoder is not None
@@ -72,21 +77,35 @@ def described(loaded: LoadedModel, facts: dict[str, Any]) -> Any:
         theirs.register_vocabulary(names)
         return theirs
     config.decoder_start_token = names[facts["bos"]]
-    theirs.register_source_vocabulary(names_of(tokenizer_of(loaded, "source"), spec.source_vocab_size or spec.vocab_size))
+    theirs.register_source_vocabulary(
+        names_of(tokenizer_of(loaded, "source"), spec.source_vocab_size or spec.vocab_size)
+    )
     theirs.register_target_vocabulary(names)
     return theirs
 
 
 def facts_of(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     """What stands in qkv.json; the ids are those of pipeline.Translator and Generator."""
-    source, target, spec = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target"), loaded.model.spec
+    source, target, spec = (
+        tokenizer_of(loaded, "source"),
+        tokenizer_of(loaded, "target"),
+        loaded.model.spec,
+    )
     if source.eos_id is None or target.eos_id is None:
-        raise QkvError(_("tokenizer"), _("it has no <eos>"),
-                       _("CTranslate2 needs a token that ends a text"))
+        raise QkvError(
+            _("tokenizer"), _("it has no <eos>"), _("CTranslate2 needs a token that ends a text")
+        )
     pad = target.eos_id if target.pad_id is None else target.pad_id
     start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
-    facts = {"format": "qkv-ctranslate2-1", "dtype": "int8" if int8 else "float32", "max_len": spec.max_len,
-             "kind": "translator" if spec.encoder else "generator", "bos": pad if start is None else start, "eos": target.eos_id, "pad": pad}
+    facts = {
+        "format": "qkv-ctranslate2-1",
+        "dtype": "int8" if int8 else "float32",
+        "max_len": spec.max_len,
+        "kind": "translator" if spec.encoder else "generator",
+        "bos": pad if start is None else start,
+        "eos": target.eos_id,
+        "pad": pad,
+    }
     if int8:
         facts["weight_bits"] = WEIGHT_BITS
     return facts if spec.encoder else facts | asdict(generation_tokens(target, loaded.generation))
@@ -104,6 +123,9 @@ def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
 def tokenizer_of(loaded: LoadedModel, side: str) -> Tokenizer:
     found = loaded.tokenizer(side)
     if found is None:
-        raise QkvError(_("model folder"), _("no tokenizer.json"),
-                       _("CTranslate2 needs the names of all tokens"))
+        raise QkvError(
+            _("model folder"),
+            _("no tokenizer.json"),
+            _("CTranslate2 needs the names of all tokens"),
+        )
     return found

@@ -13,8 +13,10 @@ from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.text.tokenizer import Tokenizer
 
-NEEDED = {"translator": {"dtype", "max_len", "bos", "eos", "pad"},
-          "generator": {"dtype", "max_len", "begin", "first", "ends"}}  # of qkv.json, by its kind
+NEEDED = {
+    "translator": {"dtype", "max_len", "bos", "eos", "pad"},
+    "generator": {"dtype", "max_len", "begin", "first", "ends"},
+}  # of qkv.json, by its kind
 WRONG_KIND = {
     "translator": (N_("not a translator"), N_("a translator has an encoder")),
     "generator": (N_("not a language model"), N_("one has a decoder alone")),
@@ -26,7 +28,11 @@ def read_facts(folder: Path, kind: str = "") -> dict[str, Any]:
     if not folder.is_dir():
         raise QkvError(folder, _("no such folder"), _("check the path"))
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
-        raise QkvError(folder, _("no CTranslate2 model"), _("write one: qkv export FOLDER --to ctranslate2 --out NEW"))
+        raise QkvError(
+            folder,
+            _("no CTranslate2 model"),
+            _("write one: qkv export FOLDER --to ctranslate2 --out NEW"),
+        )
     facts = read_json(folder / "qkv.json")
     needed = NEEDED.get(str(facts.get("kind"))) if isinstance(facts, dict) else None
     if needed is None or not needed <= facts.keys():
@@ -49,7 +55,9 @@ def read_names(folder: Path) -> tuple[list[str], list[str]]:
     for path in (folder / "shared_vocabulary.json", folder / "vocabulary.json"):
         if path.exists():
             return (names := read_json(path)), names
-    return read_json(folder / "source_vocabulary.json"), read_json(folder / "target_vocabulary.json")
+    return read_json(folder / "source_vocabulary.json"), read_json(
+        folder / "target_vocabulary.json"
+    )
 
 
 def read_json(path: Path) -> Any:
@@ -78,19 +86,30 @@ def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
         raise QkvError("ctranslate2", _("is not installed"), "pip install 'qkv[convert]'")
     import ctranslate2
 
-    if device not in ("cpu", "cuda") or (device == "cuda" and not ctranslate2.get_cuda_device_count()):
+    if device not in ("cpu", "cuda") or (
+        device == "cuda" and not ctranslate2.get_cuda_device_count()
+    ):
         raise QkvError("device", _("no '{device}' here", device=device), _("use cpu"))
     threads = 1 if dtype == "int8" else int(os.environ.get("OMP_NUM_THREADS") or physical_cores())
     try:
-        return getattr(ctranslate2, kind)(str(folder), device=device, compute_type=dtype, intra_threads=threads)
+        return getattr(ctranslate2, kind)(
+            str(folder), device=device, compute_type=dtype, intra_threads=threads
+        )
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise QkvError(folder, _("CTranslate2 cannot read it ({reason})", reason=reason),
-                       _("export the model again")) from None
+        raise QkvError(
+            folder,
+            _("CTranslate2 cannot read it ({reason})", reason=reason),
+            _("export the model again"),
+        ) from None
 
 
 def physical_cores() -> int:
     """Cores this process may use; two threads of one core share its arithmetic and count once."""
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    files = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in mine]
+    mine = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    files = [
+        Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in mine
+    ]
     return len({file.read_text() if file.exists() else str(file) for file in files})

@@ -19,7 +19,9 @@ def quantize_weights(theirs: Any) -> None:
 
     def quantize(layer: Any, name: str, value: Any) -> None:
         key = name.rsplit("/", 1)[-1]
-        if isinstance(value, NumpyVariable) and hasattr(layer, f"{key}_scale"):  # others name a matrix they share, or are no matrices
+        if isinstance(value, NumpyVariable) and hasattr(
+            layer, f"{key}_scale"
+        ):  # others name a matrix they share, or are no matrices
             whole, scales = quantized(value.numpy())
             setattr(layer, key, NumpyVariable(whole))
             setattr(layer, f"{key}_scale", NumpyVariable(scales))

@@ -26,17 +26,25 @@ def check_parity(model: Transformer, folder: Path, facts: dict[str, Any], n_inpu
     source, target = random_ids(model, facts, n_inputs)
     begun = torch.cat([torch.full_like(target[:, :1], facts["bos"]), target], dim=1)
     answer = our_answer(model)
-    want = answer(source, begun[:, :-1]).log_softmax(dim=-1).gather(2, target[..., None])[..., 0]  # (inputs, length)
-    gaps = (theirs.log_probs(source, target) - want).abs().amax(dim=1).nan_to_num(nan=torch.inf)   # (inputs,)
+    want = (
+        answer(source, begun[:, :-1]).log_softmax(dim=-1).gather(2, target[..., None])[..., 0]
+    )  # (inputs, length)
+    gaps = (
+        (theirs.log_probs(source, target) - want).abs().amax(dim=1).nan_to_num(nan=torch.inf)
+    )  # (inputs,)
     tolerance = (INT8_ROUNDING if int8 else ROUNDING) * max(1.0, float(want.abs().max()))
     n_same = int((gaps <= tolerance).sum())
     if not int8:
-        given = begun[:, : 1 if theirs.translates else 3]  # without a source, the first words make the texts differ
+        given = begun[
+            :, : 1 if theirs.translates else 3
+        ]  # without a source, the first words make the texts differ
         steps = min(STEPS, model.spec.max_len - given.shape[1])
         said = greedy(answer, source, given, steps)[:, given.shape[1] :].tolist()
         ours = [up_to(row, facts["eos"]) for row in said]
         n_same = sum(a == b for a, b in zip(ours, theirs.greedy(source, given, steps), strict=True))
-    return Report(theirs.name, float(gaps.max()), tolerance, n_same, n_inputs, not int8, hashes(folder))
+    return Report(
+        theirs.name, float(gaps.max()), tolerance, n_same, n_inputs, not int8, hashes(folder)
+    )
 
 
 def with_rounded_weights(model: Transformer) -> Transformer:
@@ -55,7 +63,13 @@ def random_ids(model: Transformer, facts: dict[str, Any], n_inputs: int) -> tupl
     spec, chance = model.spec, torch.Generator().manual_seed(0)
     shape = (n_inputs, min(LENGTH, spec.max_len - 1))
     source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=chance)
-    words = torch.tensor([id for id in range(spec.vocab_size) if id not in (facts["bos"], facts["eos"], facts["pad"])])
+    words = torch.tensor(
+        [
+            id
+            for id in range(spec.vocab_size)
+            if id not in (facts["bos"], facts["eos"], facts["pad"])
+        ]
+    )
     return source, words[torch.randint(0, len(words), shape, generator=chance)]
 
 
@@ -89,12 +103,22 @@ class Theirs:
         """At most `steps` tokens for each input, with the one that ends."""
         if self.translates:
             found = self.core.translate_batch(
-                self._sources(source), beam_size=1, max_decoding_length=steps, min_decoding_length=0, return_end_token=True)
+                self._sources(source),
+                beam_size=1,
+                max_decoding_length=steps,
+                min_decoding_length=0,
+                return_end_token=True,
+            )
             said = [one.hypotheses[0] for one in found]
         else:
             found = self.core.generate_batch(
-                [[self.names[id] for id in row] for row in given.tolist()], beam_size=1, max_length=steps, min_length=0,
-                include_prompt_in_result=False, return_end_token=True)
+                [[self.names[id] for id in row] for row in given.tolist()],
+                beam_size=1,
+                max_length=steps,
+                min_length=0,
+                include_prompt_in_result=False,
+                return_end_token=True,
+            )
             said = [one.sequences[0] for one in found]
         return [[self.ids[name] for name in row] for row in said]
 

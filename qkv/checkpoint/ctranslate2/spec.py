@@ -16,7 +16,13 @@ from qkv.model import spec as s
 from qkv.model.positions import sinusoids
 from qkv.model.possible import turned_width
 
-ACTIVATIONS = {"relu": "RELU", "relu2": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+ACTIVATIONS = {
+    "relu": "RELU",
+    "relu2": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+}
 
 Weights = dict[str, np.ndarray]
 
@@ -26,8 +32,11 @@ def refuse_inexpressible(spec: s.Spec) -> None:
     """One line that names every part for which CTranslate2 has no words."""
     parts = list(inexpressible(spec))
     if parts:
-        raise QkvError("model.json", _("CTranslate2 has no way to say {parts}", parts=listed(parts)),
-                       _("such a model stays in our own format"))
+        raise QkvError(
+            "model.json",
+            _("CTranslate2 has no way to say {parts}", parts=listed(parts)),
+            _("such a model stays in our own format"),
+        )
 
 
 def inexpressible(spec: s.Spec) -> Iterator[str]:
@@ -37,7 +46,9 @@ def inexpressible(spec: s.Spec) -> Iterator[str]:
         yield f"head {spec.head.kind if spec.head else None}"
     if spec.token_types:
         yield f"token_types {spec.token_types}"
-    if isinstance(spec.positions, s.Rotary) and not isinstance(spec.positions.scaling, s.LinearScaling | None):
+    if isinstance(spec.positions, s.Rotary) and not isinstance(
+        spec.positions.scaling, s.LinearScaling | None
+    ):
         yield f"positions.scaling {spec.positions.scaling.kind}"
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
@@ -68,7 +79,11 @@ def inexpressible_in(stack: s.Stack) -> Iterator[str]:
 
 
 def stacks(spec: s.Spec) -> dict[str, s.Stack]:
-    return {side: stack for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)) if stack}
+    return {
+        side: stack
+        for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
+        if stack
+    }
 
 
 def shape_of(heads: s.Heads) -> tuple[int, int, int]:
@@ -82,7 +97,9 @@ def their_model(spec: s.Spec, weights: Weights) -> Any:
 
     left = dict(weights)
     assert spec.decoder is not None
-    decoder = specs.TransformerDecoderSpec(**options(spec, spec.decoder), with_encoder_attention=spec.encoder is not None)
+    decoder = specs.TransformerDecoderSpec(
+        **options(spec, spec.decoder), with_encoder_attention=spec.encoder is not None
+    )
     decoder.embeddings.weight = weights["embed.weight"]
     decoder.projection.weight = left.pop("lm_head.weight", weights["embed.weight"])
     if "lm_head.bias" in left:
@@ -108,11 +125,15 @@ def options(spec: s.Spec, stack: s.Stack) -> dict[str, Any]:
     assert isinstance(layer.mixer, s.Heads) and isinstance(ffn, s.Dense | s.Gated)
     heads = layer.mixer
     return {
-        "num_layers": len(stack.each_layer()), "num_heads": heads.n_heads, "qk_norm": heads.qk_norm,
+        "num_layers": len(stack.each_layer()),
+        "num_heads": heads.n_heads,
+        "qk_norm": heads.qk_norm,
         "num_heads_kv": heads.n_kv_heads if heads.n_kv_heads != heads.n_heads else None,
         "head_dim": heads.d_head if heads.d_head * heads.n_heads != spec.d_model else None,
-        "pre_norm": layer.norm.place == "pre", "rms_norm": layer.norm.kind == "rms",
-        "no_final_norm": not stack.final_norm, "layernorm_embedding": stack.embed_norm,
+        "pre_norm": layer.norm.place == "pre",
+        "rms_norm": layer.norm.kind == "rms",
+        "no_final_norm": not stack.final_norm,
+        "layernorm_embedding": stack.embed_norm,
         "ffn_glu": isinstance(ffn, s.Gated) or ffn.activation == "relu2",
         "activation": getattr(specs.Activation, ACTIVATIONS[ffn.activation]),
         **rotary_options(spec.positions, heads),
@@ -124,10 +145,16 @@ def rotary_options(positions: s.Positions, heads: s.Heads) -> dict[str, Any]:
 
     if not isinstance(positions, s.Rotary):
         return {}
-    options = {"rotary_dim": turned_width(heads, positions), "rotary_interleave": positions.pairs == "adjacent",
-               "rotary_base": positions.base}
+    options = {
+        "rotary_dim": turned_width(heads, positions),
+        "rotary_interleave": positions.pairs == "adjacent",
+        "rotary_base": positions.base,
+    }
     if isinstance(positions.scaling, s.LinearScaling):
-        options |= {"rotary_scaling_type": specs.RotaryScalingType.Linear, "rotary_scaling_factor": positions.scaling.factor}
+        options |= {
+            "rotary_scaling_type": specs.RotaryScalingType.Linear,
+            "rotary_scaling_factor": positions.scaling.factor,
+        }
     return options
 
 
@@ -141,10 +168,20 @@ def fill_stack(theirs: Any, spec: s.Spec, side: str, left: Weights) -> None:
             fill_norm(getattr(theirs, name), f"{side}.{ours}", left)
     for number, layer in enumerate(theirs.layer):
         name = f"{side}.layers.{number}"
-        fill_attention(layer.self_attention, f"{name}.attn", left, (("q_proj", "k_proj", "v_proj"), ("o_proj",)))
+        fill_attention(
+            layer.self_attention,
+            f"{name}.attn",
+            left,
+            (("q_proj", "k_proj", "v_proj"), ("o_proj",)),
+        )
         if hasattr(layer, "attention"):
             without_qk_norm(layer.attention)
-            fill_attention(layer.attention, f"{name}.cross", left, (("q_proj",), ("k_proj", "v_proj"), ("o_proj",)))
+            fill_attention(
+                layer.attention,
+                f"{name}.cross",
+                left,
+                (("q_proj",), ("k_proj", "v_proj"), ("o_proj",)),
+            )
         fill_feed_forward(layer.ffn, f"{name}.ffn", left)
 
 
@@ -154,13 +191,17 @@ def position_table(spec: s.Spec, side: str, left: Weights) -> np.ndarray:
     One row more than we ever use: their scoring of a translation of full length looks at the place after it.
     """
     match spec.positions:
-        case s.Learned(first=first): return np.pad(left.pop(f"{side}.positions.weight")[first:], ((0, 1), (0, 0)))
+        case s.Learned(first=first):
+            return np.pad(left.pop(f"{side}.positions.weight")[first:], ((0, 1), (0, 0)))
         case s.Sinusoidal(layout=layout):
             return sinusoids(torch.arange(spec.max_len + 1), spec.d_model, layout).float().numpy()
-        case _: return np.zeros((spec.max_len + 1, spec.d_model), dtype=np.float32)
+        case _:
+            return np.zeros((spec.max_len + 1, spec.d_model), dtype=np.float32)
 
 
-def fill_attention(theirs: Any, name: str, left: Weights, maps: tuple[tuple[str, ...], ...]) -> None:
+def fill_attention(
+    theirs: Any, name: str, left: Weights, maps: tuple[tuple[str, ...], ...]
+) -> None:
     """Each tuple of our maps is one of theirs, side by side."""
     fill_norm(theirs.layer_norm, f"{name}.norm", left)
     for linear, ours in zip(theirs.linear, maps, strict=True):
@@ -187,7 +228,10 @@ def fill_feed_forward(theirs: Any, name: str, left: Weights) -> None:
         return
     fill_linear(theirs.linear_0, [up], left)
     if hasattr(theirs, "linear_0_noact"):  # squared ReLU
-        theirs.linear_0_noact.weight, theirs.linear_0_noact.bias = theirs.linear_0.weight, theirs.linear_0.bias
+        theirs.linear_0_noact.weight, theirs.linear_0_noact.bias = (
+            theirs.linear_0.weight,
+            theirs.linear_0.bias,
+        )
 
 
 def fill_linear(theirs: Any, ours: list[str], left: Weights) -> None:

@@ -14,7 +14,23 @@ from qkv.checkpoint.families.mixtral import MIXTRAL, QWEN3_MOE
 from qkv.checkpoint.names import Family
 
 # The order is that of export: the first family that can say all of a spec is taken.
-FAMILIES: dict[str, Family] = {one.model_type: one for one in (
-    LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, MIXTRAL, QWEN3_MOE, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, BERT, ROBERTA, DISTILBERT,
-    MARIAN, BART,
-)}  # fmt: skip
+FAMILIES: dict[str, Family] = {
+    one.model_type: one
+    for one in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        GEMMA,
+        MIXTRAL,
+        QWEN3_MOE,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        GPT2,
+        BERT,
+        ROBERTA,
+        DISTILBERT,
+        MARIAN,
+        BART,
+    )
+}

@@ -20,35 +20,53 @@ def body(prefix: str, layer: str, names: dict[str, str]) -> list[Row]:
         Row(f"{prefix}.embeddings.position_embeddings.{{p}}", "encoder.positions.{p}"),
         Row(f"{prefix}.embeddings.token_type_embeddings.{{p}}", "type_embed.{p}"),
         Row(f"{prefix}.embeddings.LayerNorm.{{p}}", "encoder.embed_norm.{p}"),
-        *(Row(f"{prefix}.{layer}.{{i}}.{theirs}.{{p}}", f"encoder.layers.{{i}}.{ours}.{{p}}")
-          for theirs, ours in names.items()),
+        *(
+            Row(f"{prefix}.{layer}.{{i}}.{theirs}.{{p}}", f"encoder.layers.{{i}}.{ours}.{{p}}")
+            for theirs, ours in names.items()
+        ),
     ]
 
 
 LAYER = {
-    "attention.self.query": "attn.branch.q_proj", "attention.self.key": "attn.branch.k_proj",
-    "attention.self.value": "attn.branch.v_proj", "attention.output.dense": "attn.branch.o_proj",
-    "attention.output.LayerNorm": "attn.norm", "intermediate.dense": "ffn.branch.up_proj",
-    "output.dense": "ffn.branch.down_proj", "output.LayerNorm": "ffn.norm",
+    "attention.self.query": "attn.branch.q_proj",
+    "attention.self.key": "attn.branch.k_proj",
+    "attention.self.value": "attn.branch.v_proj",
+    "attention.output.dense": "attn.branch.o_proj",
+    "attention.output.LayerNorm": "attn.norm",
+    "intermediate.dense": "ffn.branch.up_proj",
+    "output.dense": "ffn.branch.down_proj",
+    "output.LayerNorm": "ffn.norm",
 }
 DISTIL_LAYER = {
-    "attention.q_lin": "attn.branch.q_proj", "attention.k_lin": "attn.branch.k_proj",
-    "attention.v_lin": "attn.branch.v_proj", "attention.out_lin": "attn.branch.o_proj", "sa_layer_norm": "attn.norm",
-    "ffn.lin1": "ffn.branch.up_proj", "ffn.lin2": "ffn.branch.down_proj", "output_layer_norm": "ffn.norm",
+    "attention.q_lin": "attn.branch.q_proj",
+    "attention.k_lin": "attn.branch.k_proj",
+    "attention.v_lin": "attn.branch.v_proj",
+    "attention.out_lin": "attn.branch.o_proj",
+    "sa_layer_norm": "attn.norm",
+    "ffn.lin1": "ffn.branch.up_proj",
+    "ffn.lin2": "ffn.branch.down_proj",
+    "output_layer_norm": "ffn.norm",
 }
 
 
 def head(dense: str, norm: str, bias: str) -> list[Row]:
     """A masked head's three parts under their names."""
-    return [Row(f"{dense}.{{p}}", "lm_head.dense.{p}"), Row(f"{norm}.{{p}}", "lm_head.norm.{p}"),
-            Row(bias, "lm_head.{p}")]
+    return [
+        Row(f"{dense}.{{p}}", "lm_head.dense.{p}"),
+        Row(f"{norm}.{{p}}", "lm_head.norm.{p}"),
+        Row(bias, "lm_head.{p}"),
+    ]
 
 
 def bert_rows(spec: Spec) -> list[Row]:
     rows = body("bert", "encoder.layer", LAYER)
     if isinstance(spec.head, Pooler):
         return [*rows, Row("bert.pooler.dense.{p}", "lm_head.dense.{p}")]
-    return rows + head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.{p}")
+    return rows + head(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.{p}",
+    )
 
 
 def roberta_rows(spec: Spec) -> list[Row]:
@@ -60,14 +78,17 @@ def roberta_rows(spec: Spec) -> list[Row]:
 
 def distilbert_rows(spec: Spec) -> list[Row]:
     return body("distilbert", "transformer.layer", DISTIL_LAYER) + head(
-        "vocab_transform", "vocab_layer_norm", "vocab_projector.{p}")
+        "vocab_transform", "vocab_layer_norm", "vocab_projector.{p}"
+    )
 
 
 # ── config.json -> spec ──────────────────────────────────────────────────────────────────────────────────────────
 def read_head(config: Config, masked: str) -> Head | None:
     """A masked head where its weights are there, else a pooler where its are, else none."""
     if any(name.startswith(masked) for name in config.weights) and not config.is_bare():
-        return MaskedHead(config.activation("hidden_act" if config.has("hidden_act") else "activation", "gelu"))
+        return MaskedHead(
+            config.activation("hidden_act" if config.has("hidden_act") else "activation", "gelu")
+        )
     return Pooler() if any("pooler.dense" in name for name in config.weights) else None
 
 
@@ -82,11 +103,27 @@ def read(config: Config, masked: str, first: int) -> Spec:
     config.only(tie_word_embeddings=True)
     d_model, n_heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     mixer = biased_heads(n_heads, d_model)
-    part = Dense(config.whole("intermediate_size"), config.activation("hidden_act", "gelu"), bias=True)
-    stack = encoder(config, mixer, part, config.layers("num_hidden_layers"), config.number("layer_norm_eps", 1e-12))
-    return Spec(config.whole("vocab_size"), d_model, stack, None, Learned(first), read_head(config, masked),
-                token_types=config.whole("type_vocab_size", 2), dropout=config.share("hidden_dropout_prob", 0.1),
-                max_len=max(1, config.whole("max_position_embeddings") - first))
+    part = Dense(
+        config.whole("intermediate_size"), config.activation("hidden_act", "gelu"), bias=True
+    )
+    stack = encoder(
+        config,
+        mixer,
+        part,
+        config.layers("num_hidden_layers"),
+        config.number("layer_norm_eps", 1e-12),
+    )
+    return Spec(
+        config.whole("vocab_size"),
+        d_model,
+        stack,
+        None,
+        Learned(first),
+        read_head(config, masked),
+        token_types=config.whole("type_vocab_size", 2),
+        dropout=config.share("hidden_dropout_prob", 0.1),
+        max_len=max(1, config.whole("max_position_embeddings") - first),
+    )
 
 
 def read_bert(config: Config) -> Spec:
@@ -106,23 +143,42 @@ def read_distilbert(config: Config) -> Spec:
     mixer = biased_heads(n_heads, d_model)
     part = Dense(config.whole("hidden_dim"), config.activation("activation", "gelu"), bias=True)
     stack = encoder(config, mixer, part, config.layers("n_layers"), 1e-12)
-    return Spec(config.whole("vocab_size"), d_model, stack, None, Learned(), read_head(config, "vocab_"),
-                max_len=config.whole("max_position_embeddings"), dropout=config.share("dropout", 0.1))
+    return Spec(
+        config.whole("vocab_size"),
+        d_model,
+        stack,
+        None,
+        Learned(),
+        read_head(config, "vocab_"),
+        max_len=config.whole("max_position_embeddings"),
+        dropout=config.share("dropout", 0.1),
+    )
 
 
 # ── spec -> config.json ──────────────────────────────────────────────────────────────────────────────────────────
 def write(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
     layer = spec.encoder.layers[0] if spec.encoder and not spec.decoder else None
-    if layer is None or not isinstance(layer.mixer, Heads) or not isinstance(layer.feed_forward, Dense):
+    if (
+        layer is None
+        or not isinstance(layer.mixer, Heads)
+        or not isinstance(layer.feed_forward, Dense)
+    ):
         return None
     first = spec.positions.first if isinstance(spec.positions, Learned) else 0
     return {
-        "model_type": model_type, "architectures": [f"{name}{'ForMaskedLM' if masked(spec) else 'Model'}"],
-        "vocab_size": spec.vocab_size, "hidden_size": spec.d_model, "num_attention_heads": layer.mixer.n_heads,
+        "model_type": model_type,
+        "architectures": [f"{name}{'ForMaskedLM' if masked(spec) else 'Model'}"],
+        "vocab_size": spec.vocab_size,
+        "hidden_size": spec.d_model,
+        "num_attention_heads": layer.mixer.n_heads,
         "num_hidden_layers": len(spec.encoder.each_layer()) if spec.encoder else 0,
-        "intermediate_size": layer.feed_forward.d_ff, "hidden_act": their_activation(layer.feed_forward.activation),
-        "layer_norm_eps": layer.norm.eps, "max_position_embeddings": spec.max_len + first, "pad_token_id": 0,
-        "type_vocab_size": max(1, spec.token_types), "hidden_dropout_prob": spec.dropout,
+        "intermediate_size": layer.feed_forward.d_ff,
+        "hidden_act": their_activation(layer.feed_forward.activation),
+        "layer_norm_eps": layer.norm.eps,
+        "max_position_embeddings": spec.max_len + first,
+        "pad_token_id": 0,
+        "type_vocab_size": max(1, spec.token_types),
+        "hidden_dropout_prob": spec.dropout,
     }
 
 
@@ -142,28 +198,58 @@ def write_roberta(spec: Spec) -> dict[str, Any] | None:
 
 def write_distilbert(spec: Spec) -> dict[str, Any] | None:
     config = write(spec, "distilbert", "DistilBert")
-    return None if config is None or spec.token_types else {
-        "model_type": "distilbert", "architectures": config["architectures"], "vocab_size": spec.vocab_size,
-        "dim": spec.d_model, "n_heads": config["num_attention_heads"], "n_layers": config["num_hidden_layers"],
-        "hidden_dim": config["intermediate_size"], "activation": config["hidden_act"], "dropout": spec.dropout,
-        "max_position_embeddings": spec.max_len, "pad_token_id": 0,
-    }
+    return (
+        None
+        if config is None or spec.token_types
+        else {
+            "model_type": "distilbert",
+            "architectures": config["architectures"],
+            "vocab_size": spec.vocab_size,
+            "dim": spec.d_model,
+            "n_heads": config["num_attention_heads"],
+            "n_layers": config["num_hidden_layers"],
+            "hidden_dim": config["intermediate_size"],
+            "activation": config["hidden_act"],
+            "dropout": spec.dropout,
+            "max_position_embeddings": spec.max_len,
+            "pad_token_id": 0,
+        }
+    )
 
 
 POSITIONS = r".*embeddings\.position_ids"
 BERT = Family(
-    "bert", bert_rows, read_bert, write_bert, "bert.",
+    "bert",
+    bert_rows,
+    read_bert,
+    write_bert,
+    "bert.",
     lambda spec: (POSITIONS, r"cls\.seq_relationship\..*", r"bert\.pooler\..*"),
-    {"cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
-     "cls.predictions.decoder.bias": ("cls.predictions.bias",)}, OLD_NORMS,
+    {
+        "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
+        "cls.predictions.decoder.bias": ("cls.predictions.bias",),
+    },
+    OLD_NORMS,
 )
 ROBERTA = Family(
-    "roberta", roberta_rows, read_roberta, write_roberta, "roberta.",
+    "roberta",
+    roberta_rows,
+    read_roberta,
+    write_roberta,
+    "roberta.",
     lambda spec: (POSITIONS, r"roberta\.pooler\..*"),
-    {"lm_head.decoder.weight": ("roberta.embeddings.word_embeddings.weight",), "lm_head.decoder.bias": ("lm_head.bias",)},
+    {
+        "lm_head.decoder.weight": ("roberta.embeddings.word_embeddings.weight",),
+        "lm_head.decoder.bias": ("lm_head.bias",),
+    },
     OLD_NORMS,
 )
 DISTILBERT = Family(
-    "distilbert", distilbert_rows, read_distilbert, write_distilbert, "distilbert.", lambda spec: (POSITIONS,),
+    "distilbert",
+    distilbert_rows,
+    read_distilbert,
+    write_distilbert,
+    "distilbert.",
+    lambda spec: (POSITIONS,),
     {"vocab_projector.weight": ("distilbert.embeddings.word_embeddings.weight",)},
 )

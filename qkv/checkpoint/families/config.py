@@ -15,11 +15,18 @@ from qkv.messages import _
 from qkv.model.spec import Activation, Heads, Layer
 
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu", "swish": "silu",
-}  # fmt: skip
+    "relu": "relu",
+    "relu2": "relu2",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
 REQUIRED: Any = object()
-MOST = 1 << 24  # no vocabulary, width or count of today comes near; a lying file shall not make us build for hours
+MOST = (
+    1 << 24
+)  # no vocabulary, width or count of today comes near; a lying file shall not make us build for hours
 MOST_LAYERS = 4_096
 
 
@@ -88,8 +95,13 @@ class Config:
     def is_bare(self) -> bool:
         """Whether this is the model without a way to the vocabulary: architectures is ["LlamaModel"] or the like."""
         names = self.fields.get("architectures")
-        return isinstance(names, list) and bool(names) and str(names[0]).endswith("Model") and "LMHead" not in str(
-            names[0]) and "MTModel" not in str(names[0])
+        return (
+            isinstance(names, list)
+            and bool(names)
+            and str(names[0]).endswith("Model")
+            and "LMHead" not in str(names[0])
+            and "MTModel" not in str(names[0])
+        )
 
     def wrong(self, name: str, value: Any, right: str) -> QkvError:
         shown = repr(value)
@@ -99,7 +111,9 @@ class Config:
     def _get(self, name: str, default: Any) -> Any:
         value = self.fields.get(name)
         if value is None and default is REQUIRED:
-            raise QkvError(f"{self.where}, {name}", _("is missing"), _("is this the model's own config?"))
+            raise QkvError(
+                f"{self.where}, {name}", _("is missing"), _("is this the model's own config?")
+            )
         return default if value is None else value
 
 

@@ -38,7 +38,11 @@ class OnePlus(Row):
         return [one - 1 for one in ours]
 
 
-ROWS = [OnePlus(row.theirs, row.ours) if "norm" in row.theirs else row for row in FRAME] + ATTENTION + FEED_FORWARD
+ROWS = (
+    [OnePlus(row.theirs, row.ours) if "norm" in row.theirs else row for row in FRAME]
+    + ATTENTION
+    + FEED_FORWARD
+)
 
 
 def read(config: Config) -> Spec:
@@ -46,7 +50,9 @@ def read(config: Config) -> Spec:
     bias, part = config.flag("attention_bias", False), gated(config)
     if not config.has("hidden_act") or part.activation == "gelu":
         part = replace(part, activation="gelu_tanh")  # the first releases say gelu and mean this
-    spec = frame(config, alike(config, heads(config, bias=bias, out_bias=bias), part), read_rotary(config))
+    spec = frame(
+        config, alike(config, heads(config, bias=bias, out_bias=bias), part), read_rotary(config)
+    )
     head = spec.head and LmHead(tied=config.flag("tie_word_embeddings", True))
     return replace(spec, head=head, scaled_embedding=True)
 

@@ -36,8 +36,14 @@ from qkv.model.spec import (
 
 BRANCH = "decoder.layers.{i}.attn.branch"
 WIDE = "decoder.layers.{i}.ffn.branch"
-MAPS = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
-        "q_norm": "attn_q_norm", "k_norm": "attn_k_norm"}
+MAPS = {
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "o_proj": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+}
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,10 @@ class Architecture:
     """One of llama.cpp's models."""
 
     name: str
-    nearest: Callable[[Spec], Spec | None]  # what it would make of a spec: the same where it can say it
-    rows: Callable[[Spec], list[Row]]       # the table of names
+    nearest: Callable[
+        [Spec], Spec | None
+    ]  # what it would make of a spec: the same where it can say it
+    rows: Callable[[Spec], list[Row]]  # the table of names
 
 
 def swapped(weight: Tensor, pair: tuple[int, int]) -> Tensor:
@@ -85,10 +93,16 @@ FRAME = [
     Row("output_norm.{p}", "decoder.norm.{p}"),
     Row("output.{p}", "lm_head.{p}"),
 ]
-ATTENTION = [Row(f"blk.{{i}}.{theirs}.{{p}}", f"{BRANCH}.{ours}.{{p}}") for ours, theirs in MAPS.items()]
-FEED_FORWARD = [Row(f"blk.{{i}}.ffn_{name}.{{p}}", f"{WIDE}.{name}_proj.{{p}}") for name in ("gate", "up", "down")]
+ATTENTION = [
+    Row(f"blk.{{i}}.{theirs}.{{p}}", f"{BRANCH}.{ours}.{{p}}") for ours, theirs in MAPS.items()
+]
+FEED_FORWARD = [
+    Row(f"blk.{{i}}.ffn_{name}.{{p}}", f"{WIDE}.{name}_proj.{{p}}")
+    for name in ("gate", "up", "down")
+]
 EXPERTS = [Row("blk.{i}.ffn_gate_inp.{p}", f"{WIDE}.router.{{p}}")] + [
-    Row(f"blk.{{i}}.ffn_{name}_exps.weight", f"{WIDE}.experts.{name}_proj") for name in ("gate", "up", "down")
+    Row(f"blk.{{i}}.ffn_{name}_exps.weight", f"{WIDE}.experts.{name}_proj")
+    for name in ("gate", "up", "down")
 ]
 GPT2_ROWS = [
     Row("position_embd.{p}", "decoder.positions.{p}"),
@@ -101,8 +115,10 @@ def llama_rows(spec: Spec) -> list[Row]:
     assert isinstance(spec.positions, Rotary)
     if spec.positions.pairs == "adjacent":
         return FRAME + ATTENTION + FEED_FORWARD + EXPERTS
-    turned = [Neighbours(f"blk.{{i}}.{MAPS[name]}.{{p}}", f"{BRANCH}.{name}.{{p}}", heads_of(spec).d_head)
-              for name in ("q_proj", "k_proj")]
+    turned = [
+        Neighbours(f"blk.{{i}}.{MAPS[name]}.{{p}}", f"{BRANCH}.{name}.{{p}}", heads_of(spec).d_head)
+        for name in ("q_proj", "k_proj")
+    ]
     return FRAME + ATTENTION[2:4] + turned + FEED_FORWARD + EXPERTS
 
 
@@ -112,14 +128,23 @@ def heads_of(spec: Spec) -> Heads:
     return spec.decoder.layers[0].mixer
 
 
-def rebuilt(spec: Spec, mixer: Heads, feed_forward: FeedForward, norm: str, positions: Positions) -> Spec:
+def rebuilt(
+    spec: Spec, mixer: Heads, feed_forward: FeedForward, norm: str, positions: Positions
+) -> Spec:
     """The frame that all of them share: equal layers, norms before and at the end, a head without bias."""
     assert spec.decoder is not None
     layers = spec.decoder.each_layer()
     layer = Layer(mixer, feed_forward, Norm(norm, "pre", layers[0].norm.eps))  # type: ignore[arg-type]
     tied = isinstance(spec.head, LmHead) and spec.head.tied and not spec.scaled_embedding
-    return Spec(spec.vocab_size, spec.d_model, None, Stack(grouped([layer] * len(layers)), "past", True), positions,
-                LmHead(tied), max_len=spec.max_len)
+    return Spec(
+        spec.vocab_size,
+        spec.d_model,
+        None,
+        Stack(grouped([layer] * len(layers)), "past", True),
+        positions,
+        LmHead(tied),
+        max_len=spec.max_len,
+    )
 
 
 def first_parts(spec: Spec) -> tuple[Heads, FeedForward] | None:
@@ -136,7 +161,9 @@ def today(spec: Spec, **heads: bool) -> Spec | None:
     if parts is None or not isinstance(where, Rotary) or isinstance(parts[1], Dense):
         return None
     mixer, wide = parts
-    window = mixer.window if mixer.window and mixer.window >= spec.max_len else None  # a window that hides nothing
+    window = (
+        mixer.window if mixer.window and mixer.window >= spec.max_len else None
+    )  # a window that hides nothing
     scaling = where.scaling if isinstance(where.scaling, LinearScaling | LlamaScaling) else None
     mixer = replace(mixer, window=window, **heads)  # type: ignore[arg-type]
     return rebuilt(spec, mixer, silu(wide), "rms", Rotary(where.base, 1.0, "halves", scaling))
@@ -203,8 +230,11 @@ def choose(spec: Spec) -> tuple[Architecture, Spec]:
     targets = [(one, target) for one in ARCHITECTURES if (target := one.nearest(spec)) is not None]
     if not targets:
         names = ", ".join(one.name for one in ARCHITECTURES)
-        raise QkvError("model.json", _("llama.cpp has no model of this shape that we write"),
-                       _("we write {names}", names=names))
+        raise QkvError(
+            "model.json",
+            _("llama.cpp has no model of this shape that we write"),
+            _("we write {names}", names=names),
+        )
     chosen, target, parts = nearest(spec, targets, can_mend)
     refuse_inexpressible(parts, _("GGUF's nearest architecture, {name},", name=chosen.name))
     return chosen, target
@@ -212,7 +242,9 @@ def choose(spec: Spec) -> tuple[Architecture, Spec]:
 
 def can_mend(path: str, ours: object, theirs: object) -> bool:
     """What other weights can say: biases of zeros, a scale inside the table, a head with a copy of the table."""
-    return mendable(path, ours, theirs) or (path in ("scaled_embedding", "head.tied") and ours is True and theirs is False)
+    return mendable(path, ours, theirs) or (
+        path in ("scaled_embedding", "head.tied") and ours is True and theirs is False
+    )
 
 
 def told(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:

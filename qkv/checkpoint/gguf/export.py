@@ -37,8 +37,10 @@ def export_gguf(
     refuse_occupied(out)
     loaded = load_folder(folder, as_stored=True)
     name = save_gguf(out, loaded, dtype)
-    return (replace(loaded.metadata, family=f"gguf {name}", dtype=dtype),
-            check_parity(loaded.model, out, dtype, n_inputs) if n_inputs else None)
+    return (
+        replace(loaded.metadata, family=f"gguf {name}", dtype=dtype),
+        check_parity(loaded.model, out, dtype, n_inputs) if n_inputs else None,
+    )
 
 
 def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> str:
@@ -49,11 +51,20 @@ def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> 
     weights = told(loaded.model.state_dict(), spec, target)
     table, nameless = links(one.rows(target), weights)
     assert not nameless, nameless
-    write_file(path, lambda part: write(part, one.name, loaded, target, to_theirs(table, weights), dtype))
+    write_file(
+        path, lambda part: write(part, one.name, loaded, target, to_theirs(table, weights), dtype)
+    )
     return one.name
 
 
-def write(path: Path, name: str, loaded: LoadedModel, target: Spec, weights: dict[str, torch.Tensor], dtype: str) -> None:
+def write(
+    path: Path,
+    name: str,
+    loaded: LoadedModel,
+    target: Spec,
+    weights: dict[str, torch.Tensor],
+    dtype: str,
+) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(path, name)
@@ -83,7 +94,9 @@ def add_sizes(writer: Any, spec: Spec) -> None:
     writer.add_head_count_kv(heads.n_kv_heads)  # type: ignore[union-attr]
     writer.add_key_length(heads.d_head)  # type: ignore[union-attr]
     writer.add_value_length(heads.d_head)  # type: ignore[union-attr]
-    (writer.add_layer_norm_rms_eps if layer.norm.kind == "rms" else writer.add_layer_norm_eps)(layer.norm.eps)
+    (writer.add_layer_norm_rms_eps if layer.norm.kind == "rms" else writer.add_layer_norm_eps)(
+        layer.norm.eps
+    )
     writer.add_feed_forward_length(wide.each.d_ff if isinstance(wide, Experts) else wide.d_ff)
     if isinstance(wide, Experts):
         writer.add_expert_count(wide.n_experts)
@@ -103,7 +116,9 @@ def add_rotary(writer: Any, positions: Rotary, d_head: int) -> None:
         writer.add_rope_scaling_factor(positions.scaling.factor)
 
 
-def packed(weights: dict[str, torch.Tensor], spec: Spec, dtype: str) -> Iterator[tuple[str, np.ndarray, str]]:
+def packed(
+    weights: dict[str, torch.Tensor], spec: Spec, dtype: str
+) -> Iterator[tuple[str, np.ndarray, str]]:
     """Each tensor with its type: matrices in `dtype`; vectors, places, routers and waves always float32, as llama.cpp wants."""
     import gguf
 
@@ -111,10 +126,18 @@ def packed(weights: dict[str, torch.Tensor], spec: Spec, dtype: str) -> Iterator
         d_head = spec.decoder.layers[0].mixer.d_head  # type: ignore[union-attr]
         plain = frequencies(Rotary(spec.positions.base), d_head)
         slowed = zip(plain, frequencies(spec.positions, d_head), strict=True)
-        yield "rope_freqs.weight", np.array([fast / slow for fast, slow in slowed], dtype=np.float32), "F32"
+        yield (
+            "rope_freqs.weight",
+            np.array([fast / slow for fast, slow in slowed], dtype=np.float32),
+            "F32",
+        )
     for name, weight in weights.items():
         values = weight.float().cpu().contiguous().numpy()
-        kind = "F32" if values.ndim == 1 or name.startswith("position") or "ffn_gate_inp" in name else TYPES[dtype]
+        kind = (
+            "F32"
+            if values.ndim == 1 or name.startswith("position") or "ffn_gate_inp" in name
+            else TYPES[dtype]
+        )
         if kind == "Q8_0" and values.shape[-1] % BLOCK:
             kind = "F16"
         yield name, gguf.quantize(values, gguf.GGMLQuantizationType[kind]), kind

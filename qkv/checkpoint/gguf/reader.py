@@ -22,7 +22,11 @@ class Fields:
     """What a file says of itself: fields["attention.head_count"]."""
 
     def __init__(self, reader: Any):
-        self.values = {name: one.contents() for name, one in reader.fields.items() if not name.startswith("tokenizer.")}
+        self.values = {
+            name: one.contents()
+            for name, one in reader.fields.items()
+            if not name.startswith("tokenizer.")
+        }
         self.architecture = self.values["general.architecture"]
 
     def __getitem__(self, name: str) -> Any:
@@ -37,7 +41,9 @@ class SlowedPositions(RotaryPositions):
 
     def __init__(self, plain: RotaryPositions, slower: Tensor):
         super().__init__(plain.rotary, plain.width)
-        self.speeds = plain.rotary.base ** (-torch.arange(0, plain.width, 2).double() / plain.width) / slower
+        self.speeds = (
+            plain.rotary.base ** (-torch.arange(0, plain.width, 2).double() / plain.width) / slower
+        )
 
     def turn(self, places: Tensor, dtype: torch.dtype) -> Turn:
         angles = places[:, None, :, None] * self.speeds  # (batch or 1, 1, length, half)
@@ -74,18 +80,36 @@ def whole(tensor: Any) -> Tensor:
 def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
     """What llama.cpp would build."""
     rms = fields.get("attention.layer_norm_rms_epsilon")
-    norm = s.Norm("rms", "pre", rms) if rms else s.Norm("layer", "pre", fields["attention.layer_norm_epsilon"])
-    layer = s.Layer(heads_of(fields, tensors), wide_of(fields, tensors), norm, repeat=fields["block_count"])
-    return s.Spec(fields["vocab_size"], fields["embedding_length"], None, s.Stack((layer,), "past", True),
-                  positions_of(fields), s.LmHead("output.weight" not in tensors), max_len=fields["context_length"],
-                  scaled_embedding=fields.architecture == "gemma")
+    norm = (
+        s.Norm("rms", "pre", rms)
+        if rms
+        else s.Norm("layer", "pre", fields["attention.layer_norm_epsilon"])
+    )
+    layer = s.Layer(
+        heads_of(fields, tensors), wide_of(fields, tensors), norm, repeat=fields["block_count"]
+    )
+    return s.Spec(
+        fields["vocab_size"],
+        fields["embedding_length"],
+        None,
+        s.Stack((layer,), "past", True),
+        positions_of(fields),
+        s.LmHead("output.weight" not in tensors),
+        max_len=fields["context_length"],
+        scaled_embedding=fields.architecture == "gemma",
+    )
 
 
 def heads_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Heads:
     bias = any(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_qkv"))
     return s.Heads(
-        fields["attention.head_count"], fields["attention.head_count_kv"], fields["attention.key_length"], bias=bias,
-        out_bias="blk.0.attn_output.bias" in tensors, qk_norm="blk.0.attn_q_norm.weight" in tensors)
+        fields["attention.head_count"],
+        fields["attention.head_count_kv"],
+        fields["attention.key_length"],
+        bias=bias,
+        out_bias="blk.0.attn_output.bias" in tensors,
+        qk_norm="blk.0.attn_q_norm.weight" in tensors,
+    )
 
 
 def wide_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward:

@@ -16,7 +16,9 @@ from qkv.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # llama.cpp's kinds of pieces
 SPACE = "▁"
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # what SentencePiece calls a byte that no piece holds
+BYTES = [
+    f"<0x{byte:02X}>" for byte in range(256)
+]  # what SentencePiece calls a byte that no piece holds
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 # How llama.cpp names the patterns that cut a text before the merges.
 CUTS = {PATTERNS["r50k"]: "gpt-2", PATTERNS["cl100k"]: "llama-bpe"}
@@ -26,8 +28,7 @@ def add_tokenizer(writer: Any, loaded: LoadedModel, size: int) -> None:
     """All that a file says about its vocabulary of `size` ids."""
     tokenizer = loaded.tokenizers.get("tokenizer")
     if tokenizer is None:
-        raise QkvError(_("model folder"), _("no tokenizer.json"),
-                       _("llama.cpp needs one"))
+        raise QkvError(_("model folder"), _("no tokenizer.json"), _("llama.cpp needs one"))
     if "ByteLevel" in str(tokenizer.rules["decoder"]):
         add_byte_level(writer, tokenizer)
     else:
@@ -45,8 +46,10 @@ def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
 
 def kinds_of(tokenizer: Tokenizer, size: int) -> list[int]:
     special, model = set(tokenizer.special_ids.values()), tokenizer.rules["model"]
-    kinds = [CONTROL if id in special else NORMAL if piece else UNUSED
-             for id, piece in enumerate(tokenizer.tokens(range(size)))]
+    kinds = [
+        CONTROL if id in special else NORMAL if piece else UNUSED
+        for id, piece in enumerate(tokenizer.tokens(range(size)))
+    ]
     if model.get("byte_fallback"):
         for byte in BYTES:
             kinds[model["vocab"][byte]] = BYTE
@@ -61,8 +64,12 @@ def add_special(writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> N
     if len(known.begin) > 1:
         refuse([_("several tokens before every text")])
     start = tokenizer.bos_id if stored.start_id is None else stored.start_id
-    ids = {"bos": known.begin[0] if known.begin else start, "eos": known.ends[0] if known.ends else None,
-           "unk": tokenizer.unk_id, "pad": tokenizer.pad_id if stored.pad_id is None else stored.pad_id}
+    ids = {
+        "bos": known.begin[0] if known.begin else start,
+        "eos": known.ends[0] if known.ends else None,
+        "unk": tokenizer.unk_id,
+        "pad": tokenizer.pad_id if stored.pad_id is None else stored.pad_id,
+    }
     for role, id in ids.items():
         if id is not None:
             getattr(writer, f"add_{role}_token_id")(id)
@@ -92,9 +99,17 @@ def cut_of(rule: dict[str, Any] | None) -> str | None:
     if all(rule.get(name) == value for name, value in BYTE_LEVEL.items()):
         return "gpt-2"
     steps = rule.get("pretokenizers", [])
-    if [step["type"] for step in steps] != ["Split", "ByteLevel"] or steps[1]["use_regex"] or steps[1]["add_prefix_space"]:
+    if (
+        [step["type"] for step in steps] != ["Split", "ByteLevel"]
+        or steps[1]["use_regex"]
+        or steps[1]["add_prefix_space"]
+    ):
         return None
-    return CUTS.get(steps[0]["pattern"].get("Regex", "")) if steps[0]["behavior"] == "Isolated" else None
+    return (
+        CUTS.get(steps[0]["pattern"].get("Regex", ""))
+        if steps[0]["behavior"] == "Isolated"
+        else None
+    )
 
 
 # ── SentencePiece's BPE ──────────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +119,9 @@ def add_sentencepiece(writer: Any, tokenizer: Tokenizer, size: int) -> None:
     begins = space_before(rules)
     if begins is None:
         wrong.append(_("its way to treat spaces"))
-    if not rules["model"].get("byte_fallback") or any(byte not in rules["model"]["vocab"] for byte in BYTES):
+    if not rules["model"].get("byte_fallback") or any(
+        byte not in rules["model"]["vocab"] for byte in BYTES
+    ):
         wrong.append(_("a vocabulary without bytes"))
     refuse(wrong)
     writer.add_tokenizer_model("llama")
@@ -115,7 +132,9 @@ def add_sentencepiece(writer: Any, tokenizer: Tokenizer, size: int) -> None:
 
 def space_before(rules: dict[str, Any]) -> bool | None:
     """Whether a space is put before every text; None where spaces are treated in another way than llama.cpp's."""
-    steps = (rules["normalizer"] or {}).get("normalizers", [rules["normalizer"]] if rules["normalizer"] else [])
+    steps = (rules["normalizer"] or {}).get(
+        "normalizers", [rules["normalizer"]] if rules["normalizer"] else []
+    )
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     if rules["pre_tokenizer"] is not None or not steps or steps[-1] != replaced:
         return None
@@ -132,8 +151,12 @@ def scores_of(rules: dict[str, Any], size: int) -> list[float]:
         for piece in alike:
             scores[ids[piece]] = -float(number + 1)
     known = set(merges)
-    cuts = {(piece[:i], piece[i:]) for piece in {a + b for a, b in merges} for i in range(1, len(piece))}
-    if any(a in ids and b in ids and (a, b) not in known for a, b in cuts):  # llama.cpp would merge these too
+    cuts = {
+        (piece[:i], piece[i:]) for piece in {a + b for a, b in merges} for i in range(1, len(piece))
+    }
+    if any(
+        a in ids and b in ids and (a, b) not in known for a, b in cuts
+    ):  # llama.cpp would merge these too
         refuse([_("merges that leave out a way to a piece")])
     return scores
 
@@ -168,11 +191,16 @@ def plain_faults(tokenizer: Tokenizer) -> Iterator[str]:
 
 def merges_of(rules: dict[str, Any]) -> list[tuple[str, str]]:
     """Pairs; old files write them as one string."""
-    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in rules["model"]["merges"])
+    pairs = (
+        pair.split(" ") if isinstance(pair, str) else pair for pair in rules["model"]["merges"]
+    )
     return [(a, b) for a, b in pairs]
 
 
 def refuse(parts: list[str]) -> None:
     if parts:
-        raise QkvError("tokenizer.json", _("llama.cpp has no way to say {parts}", parts=listed(parts)),
-                       _("it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes"))
+        raise QkvError(
+            "tokenizer.json",
+            _("llama.cpp has no way to say {parts}", parts=listed(parts)),
+            _("it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes"),
+        )

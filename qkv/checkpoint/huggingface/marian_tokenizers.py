@@ -21,7 +21,9 @@ FILES = ("source.spm", "target.spm", "vocab.json")
 TARGET_LIST = "target_vocab.json"  # only where each side has numbers of its own
 KINDS = {"<unk>": spm.UNKNOWN, "</s>": spm.CONTROL, "<s>": spm.CONTROL, "<pad>": spm.CONTROL}
 CODE = re.compile(r">>[^<>\s]+<<")  # >>fra<<: the language to translate into, put before the text
-NEVER = -1e4  # the score of a piece that only the other language has: any other way to cut the text is better
+NEVER = (
+    -1e4
+)  # the score of a piece that only the other language has: any other way to cut the text is better
 
 
 def read_marian_tokenizers(folder: Path, two_vocabularies: bool) -> dict[str, Tokenizer]:
@@ -34,8 +36,11 @@ def read_pieces(folder: Path, name: str) -> list[str]:
     """The pieces of a list, in the order of their numbers."""
     ids = read_table(folder, name)
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or "<unk>" not in ids:
-        raise QkvError(folder / name, _("does not number its pieces from 0 on, with <unk> among them"),
-                       _("is the download complete?"))
+        raise QkvError(
+            folder / name,
+            _("does not number its pieces from 0 on, with <unk> among them"),
+            _("is the download complete?"),
+        )
     return sorted(ids, key=lambda piece: ids[piece])
 
 
@@ -44,11 +49,14 @@ def read_side(folder: Path, name: str, numbers: str) -> Tokenizer:
     inside(folder, name)  # no link leads out
     model = spm.read_model(folder / name)
     if model.algorithm != spm.UNIGRAM:
-        raise QkvError(folder / name, _("is not a unigram model"),
-                       _("OPUS-MT's are; is it one of them?"))
+        raise QkvError(
+            folder / name, _("is not a unigram model"), _("OPUS-MT's are; is it one of them?")
+        )
     pieces = read_pieces(folder, numbers)
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == spm.NORMAL}
-    numbered = [spm.Piece(text, scores.get(text, NEVER), KINDS.get(text, spm.NORMAL)) for text in pieces]
+    numbered = [
+        spm.Piece(text, scores.get(text, NEVER), KINDS.get(text, spm.NORMAL)) for text in pieces
+    ]
     core = spm.convert(replace(model, pieces=tuple(numbered)))
     # Not special: a person types them. Only the list knows them, SentencePiece would cut them into > > fra < <.
     core.add_tokens([AddedToken(text, normalized=False) for text in pieces if CODE.fullmatch(text)])

@@ -32,7 +32,12 @@ from qkv.text.tokenizer import Tokenizer
 
 TARGET = "target_tokenizer.json"  # of a model of ours with two vocabularies; other software knows only one
 # Files that make up a tokenizer; the first whole set is read.
-TOKENIZER_FILES = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"), ("vocab.txt",))
+TOKENIZER_FILES = (
+    ("tokenizer.json",),
+    ("tokenizer.model",),
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+)
 
 
 def is_huggingface(folder: str | Path) -> bool:
@@ -41,7 +46,10 @@ def is_huggingface(folder: str | Path) -> bool:
 
 
 def load_huggingface(
-    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32, only_finite: bool = True
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = torch.float32,
+    only_finite: bool = True,
 ) -> LoadedModel:
     """The model of their folder, computing in `dtype` (None: each weight as it is stored), with its tokenizer."""
     folder = Path(folder)
@@ -56,9 +64,16 @@ def load_huggingface(
     weights = to_ours(table, reader(shards, names, device, dtype, only_finite))
     model.load_state_dict(weights, assign=True)
     reset_balance(model, device)
-    metadata = metadata_of(model, sum(path.stat().st_size for path in shards.files), family=family.model_type)
-    return LoadedModel(model.eval(), read_tokenizers(folder, spec), metadata,
-                       read_special_ids(folder, config, spec.vocab_size), read_pooling(folder))
+    metadata = metadata_of(
+        model, sum(path.stat().st_size for path in shards.files), family=family.model_type
+    )
+    return LoadedModel(
+        model.eval(),
+        read_tokenizers(folder, spec),
+        metadata,
+        read_special_ids(folder, config, spec.vocab_size),
+        read_pooling(folder),
+    )
 
 
 def read_spec(folder: Path) -> Spec:
@@ -87,19 +102,32 @@ def family_of(config: Config) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise config.wrong("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
     if config.has("quantization_config"):
-        raise config.wrong("quantization_config", config.fields["quantization_config"], _("take the checkpoint with whole weights (bf16, f16, f32)"))
+        raise config.wrong(
+            "quantization_config",
+            config.fields["quantization_config"],
+            _("take the checkpoint with whole weights (bf16, f16, f32)"),
+        )
     return FAMILIES[kind]
 
 
 def refuse_boasts(spec: Spec, shards: Shards, config: Config) -> None:
     """Every layer and every expert has weights of its own, so there are at least as many weights as those."""
-    layers = [layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()]
+    layers = [
+        layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()
+    ]
     parts = [layer.feed_forward for layer in layers]
     told = len(layers) + sum(part.n_experts for part in parts if isinstance(part, Experts))
     if told > len(shards.entries):
         held = len(shards.entries)
-        raise QkvError(config.where, _("tells of {told:,} layers and experts, and the files hold only {held:,} weights", told=told, held=held),
-                       _("is the download complete?"))
+        raise QkvError(
+            config.where,
+            _(
+                "tells of {told:,} layers and experts, and the files hold only {held:,} weights",
+                told=told,
+                held=held,
+            ),
+            _("is the download complete?"),
+        )
 
 
 # ── Weights ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,7 +141,9 @@ def match_names(
     for stored in shards.entries:
         written = todays_names(stored, family)
         full = next((name for name in written if name in wanted and name not in names), None)
-        originals = [one for name in written for one in family.copies.get(name, ()) if one in wanted]
+        originals = [
+            one for name in written for one in family.copies.get(name, ()) if one in wanted
+        ]
         if full is not None:
             names[full] = stored
         elif originals:
@@ -136,37 +166,79 @@ def todays_names(stored: str, family: Family) -> list[str]:
     return [stored, family.prefix + stored]
 
 
-def refuse_misfits(shards: Shards, names: dict[str, str], wanted: dict[str, Tensor], unknown: list[str]) -> None:
+def refuse_misfits(
+    shards: Shards, names: dict[str, str], wanted: dict[str, Tensor], unknown: list[str]
+) -> None:
     """One message with all weights that are missing, unknown, of another shape or no numbers."""
     missing = [name for name in wanted if name not in names]
     found = {name: shards.entries[stored] for name, stored in names.items()}
-    shapes = [_("{name}: {shape}, not {wanted}", name=name, shape=one.shape, wanted=tuple(wanted[name].shape))
-              for name, one in found.items() if one.shape != tuple(wanted[name].shape)]
+    shapes = [
+        _(
+            "{name}: {shape}, not {wanted}",
+            name=name,
+            shape=one.shape,
+            wanted=tuple(wanted[name].shape),
+        )
+        for name, one in found.items()
+        if one.shape != tuple(wanted[name].shape)
+    ]
     kinds = [f"{name}: {one.kind}" for name, one in found.items() if one.kind not in TYPES]
-    refuse_mismatch(shards.folder, missing, unknown, shapes, kinds, _("is the download complete, and the model what config.json says?"))
+    refuse_mismatch(
+        shards.folder,
+        missing,
+        unknown,
+        shapes,
+        kinds,
+        _("is the download complete, and the model what config.json says?"),
+    )
 
 
 def reader(
-    shards: Shards, names: dict[str, str], device: str | torch.device, dtype: torch.dtype | None, only_finite: bool
+    shards: Shards,
+    names: dict[str, str],
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    only_finite: bool,
 ) -> Callable[[str], Tensor]:
     """Reads one weight by its name, refuses it if it is not finite, and puts it where and how it is wanted."""
+
     def read(name: str) -> Tensor:
         tensor = shards.read(names[name])
-        if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():  # the extremes are NaN if any number is
+        if (
+            only_finite and not torch.stack(tensor.aminmax()).isfinite().all()
+        ):  # the extremes are NaN if any number is
             count = int((~tensor.isfinite()).sum())
-            raise QkvError(shards.folder, _("{names} holds {count} numbers that are not finite", names=names[name], count=count),
-                           _("copy or download it again"))
+            raise QkvError(
+                shards.folder,
+                _(
+                    "{names} holds {count} numbers that are not finite",
+                    names=names[name],
+                    count=count,
+                ),
+                _("copy or download it again"),
+            )
         return tensor.to(device, dtype or tensor.dtype)
+
     return read
 
 
 def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
     """What a shared weight's copies say must be what it says itself."""
     for copy, original in copies.items():
-        same = shards.entries[copy].shape == shards.entries[original].shape and shards.entries[copy].kind in TYPES
+        same = (
+            shards.entries[copy].shape == shards.entries[original].shape
+            and shards.entries[copy].kind in TYPES
+        )
         if not same or not torch.equal(shards.read(copy), shards.read(original)):
-            raise QkvError(shards.folder, _("{copy} and {original} differ, and config.json says they are one", copy=copy, original=original),
-                           _('is "tie_word_embeddings" right?'))
+            raise QkvError(
+                shards.folder,
+                _(
+                    "{copy} and {original} differ, and config.json says they are one",
+                    copy=copy,
+                    original=original,
+                ),
+                _('is "tie_word_embeddings" right?'),
+            )
 
 
 # ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────
@@ -181,15 +253,25 @@ def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
             if TARGET not in there:
                 return {"tokenizer": first}
             return {"source": first, "target": read_tokenizer(inside(folder, TARGET))}
-    return read_marian_tokenizers(folder, spec.source_vocab_size is not None) if there >= set(MARIAN_FILES) else {}
+    return (
+        read_marian_tokenizers(folder, spec.source_vocab_size is not None)
+        if there >= set(MARIAN_FILES)
+        else {}
+    )
 
 
 def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
     """The special token ids of their config.json and generation_config.json, as far as they are below the vocabulary size."""
-    fields = config.fields | {k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None}
+    fields = config.fields | {
+        k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None
+    }
     ends = fields.get("eos_token_id")
-    start = fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
+    start = (
+        fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
+    )
     start = fields.get("bos_token_id") if start is None else start
-    ids = [id if type(id) is int and 0 <= id < size else None
-           for id in (start, fields.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends]))]
+    ids = [
+        id if type(id) is int and 0 <= id < size else None
+        for id in (start, fields.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends]))
+    ]
     return SpecialTokenIds(ids[0], ids[1], tuple(id for id in ids[2:] if id is not None))

@@ -42,7 +42,10 @@ def _be(pronoun: Word, *, now: bool) -> str:
 
 
 def _because(main: Word, pronoun: Word, why: Word, *, now: bool = False) -> Word:
-    return said(f"{main.zh}，因为{pronoun.zh}太{why.zh}了", f"{main.en} because {pronoun.en} {_be(pronoun, now=now)} too {why.en}")
+    return said(
+        f"{main.zh}，因为{pronoun.zh}太{why.zh}了",
+        f"{main.en} because {pronoun.en} {_be(pronoun, now=now)} too {why.en}",
+    )
 
 
 @pattern(790)
@@ -70,8 +73,10 @@ def _wanted(dice: Dice, name_walker: bool) -> Word:
     walker, (what, verb, reasons) = ph.the(dice.pick(lex.ANIMALS)), dice.pick(lex.CROSSINGS)
     named, why = (walker.en, lex.WEAKNESSES) if name_walker else (f"the {what.en}", reasons)
     look = dice.pick(why)
-    return said(f"{walker.zh}本来想{verb}{what.zh}，但是它太{look.zh}了",
-                f"{walker.en} wanted to cross the {what.en}, but {named} was too {look.en}")
+    return said(
+        f"{walker.zh}本来想{verb}{what.zh}，但是它太{look.zh}了",
+        f"{walker.en} wanted to cross the {what.en}, but {named} was too {look.en}",
+    )
 
 
 @pattern(480)
@@ -87,14 +92,23 @@ def wanted_to_cross_but_the_way(dice: Dice) -> Word:
 @pattern(300)
 def crosses(dice: Dice) -> Word:
     who, (cross, _) = _walker(dice), _crossing(dice)
-    form, times = dice.pick([(ph.PAST, acts.RECENTLY), (ph.NOW, [ph.NO_TIME]), (ph.FUTURE, acts.SOON), (ph.WANTS, [ph.NO_TIME])])
+    form, times = dice.pick(
+        [
+            (ph.PAST, acts.RECENTLY),
+            (ph.NOW, [ph.NO_TIME]),
+            (ph.FUTURE, acts.SOON),
+            (ph.WANTS, [ph.NO_TIME]),
+        ]
+    )
     return clause(form, who, cross, dice.pick(times))
 
 
 @pattern(300)
 def way_is(dice: Dice) -> Word:
     what, _, reasons = dice.pick(lex.CROSSINGS)
-    measure = {"街道": "条", "森林": "片", "沙漠": "片", "田野": "片", "桥": "座"}.get(what.zh, "个" if what.zh in "广场山谷操场" else "条")
+    measure = {"街道": "条", "森林": "片", "沙漠": "片", "田野": "片", "桥": "座"}.get(
+        what.zh, "个" if what.zh in "广场山谷操场" else "条"
+    )
     (zh, en), how = dice.pick([("这", "the"), ("那", "that")]), ph.quality(dice, reasons)
     return said(f"{zh}{measure}{what.zh}{how.zh}", f"{en} {what.en} is {how.en}")
 
@@ -102,8 +116,16 @@ def way_is(dice: Dice) -> Word:
 @pattern(300)
 def does_not_fit(dice: Dice) -> Word:
     what, room = dice.pick(lex.LUGGAGE), dice.pick(lex.ROOMS)
-    name, size = ph.definite(dice, what), dice.pick(lex.words("大 big, 小 small, 高 tall, 宽 wide, 窄 narrow"))
-    return _because(said(f"{name.zh}放不进{room.zh}", f"{name.en} does not fit in the {room.en}"), ph.IT, size, now=True)
+    name, size = (
+        ph.definite(dice, what),
+        dice.pick(lex.words("大 big, 小 small, 高 tall, 宽 wide, 窄 narrow")),
+    )
+    return _because(
+        said(f"{name.zh}放不进{room.zh}", f"{name.en} does not fit in the {room.en}"),
+        ph.IT,
+        size,
+        now=True,
+    )
 
 
 @pattern(430)
@@ -133,8 +155,12 @@ def not_gone_because(dice: Dice) -> Word:
 def not_finished_because(dice: Dice) -> Word:
     who, noun = someone(dice), dice.pick(lex.READABLE)
     verb = dice.pick(lex.words("读完 finish, 翻译 translate"))
-    pronoun, why = dice.pick([(who.pronoun, lex.words("累 tired, 忙 busy, 困 sleepy, 懒 lazy")),
-                              (ph.IT, lex.words("长 long, 难 difficult, 无聊 boring, 复杂 complicated"))])
+    pronoun, why = dice.pick(
+        [
+            (who.pronoun, lex.words("累 tired, 忙 busy, 困 sleepy, 懒 lazy")),
+            (ph.IT, lex.words("长 long, 难 difficult, 无聊 boring, 复杂 complicated")),
+        ]
+    )
     return _because(clause(ph.DID_NOT, who, Action(verb, ph.the(noun))), pronoun, dice.pick(why))
 
 
@@ -148,7 +174,10 @@ def _reaction(dice: Dice) -> tuple[Who, Word, Action]:
 def mood_so(dice: Dice) -> Word:
     who, mood, then = _reaction(dice)
     end = clause(ph.PAST, who._replace(zh=who.pronoun.zh, en=who.pronoun.en), then)
-    return said(f"{who.zh}昨天很{mood.zh}，所以{end.zh}", f"{who.en} {who.was} {mood.en} yesterday, so {end.en}")
+    return said(
+        f"{who.zh}昨天很{mood.zh}，所以{end.zh}",
+        f"{who.en} {who.was} {mood.en} yesterday, so {end.en}",
+    )
 
 
 @pattern(320)
@@ -156,7 +185,9 @@ def mood_when(dice: Dice) -> Word:
     who, mood, then = _reaction(dice)
     often = dice.pick(acts.OFTEN[:4])
     end = clause(ph.HABIT_OFTEN, who._replace(zh=who.pronoun.zh, en=who.pronoun.en), then, often)
-    return said(f"当{who.zh}{mood.zh}的时候，{end.zh}", f"when {who.en} {who.be} {mood.en}, {end.en}")
+    return said(
+        f"当{who.zh}{mood.zh}的时候，{end.zh}", f"when {who.en} {who.be} {mood.en}, {end.en}"
+    )
 
 
 @pattern(300)
@@ -169,10 +200,15 @@ def mood_if(dice: Dice) -> Word:
 
 @pattern(300)
 def although(dice: Dice) -> Word:
-    who, mood = someone(dice), dice.pick([mood for mood in lex.MOODS if mood.zh not in "高兴难过生气"])
+    who, mood = (
+        someone(dice),
+        dice.pick([mood for mood in lex.MOODS if mood.zh not in "高兴难过生气"]),
+    )
     zh, en = dice.pick([("很高兴", "happy"), ("不难过", "not sad"), ("不生气", "not angry")])
-    return said(f"虽然{who.zh}很{mood.zh}，但是{who.pronoun.zh}{zh}",
-                f"although {who.en} {who.be} {mood.en}, {who.pronoun.en} {who.be} {en}")
+    return said(
+        f"虽然{who.zh}很{mood.zh}，但是{who.pronoun.zh}{zh}",
+        f"although {who.en} {who.be} {mood.en}, {who.pronoun.en} {who.be} {en}",
+    )
 
 
 @pattern(300)
@@ -181,24 +217,43 @@ def although_expensive(dice: Dice) -> Word:
     look = dice.pick(lex.words("贵 expensive, 旧 old, 脏 dirty"))
     zh, en = dice.pick([("喜欢", "like"), ("需要", "need"), ("想买", "want")])
     en = who.agree(en) + (" to buy" if en == "want" else "")
-    return said(f"虽然{ph.the(noun).zh}很{look.zh}，但是{who.zh}{zh}它", f"although the {noun.en} is {look.en}, {who.en} {en} it")
+    return said(
+        f"虽然{ph.the(noun).zh}很{look.zh}，但是{who.zh}{zh}它",
+        f"although the {noun.en} is {look.en}, {who.en} {en} it",
+    )
 
 
 # ---- weather and plans
 @pattern(320)
 def if_the_weather(dice: Dice) -> Word:
-    zh, en, good = dice.pick([("下雨", "it rains tomorrow", False), ("下雪", "it snows tomorrow", False),
-                              ("天气很冷", "the weather is cold tomorrow", False), ("天气很好", "the weather is nice tomorrow", True),
-                              ("天气很暖和", "the weather is warm tomorrow", True)])
+    zh, en, good = dice.pick(
+        [
+            ("下雨", "it rains tomorrow", False),
+            ("下雪", "it snows tomorrow", False),
+            ("天气很冷", "the weather is cold tomorrow", False),
+            ("天气很好", "the weather is nice tomorrow", True),
+            ("天气很暖和", "the weather is warm tomorrow", True),
+        ]
+    )
     stay, away = Action(Word("待在", "stay"), Word("家里", "at home")), _plan(dice)
     go_out, stay_in = (ph.FUTURE, ph.WILL_NOT) if good else (ph.WILL_NOT, ph.FUTURE)
-    end = clause(*dice.pick([(go_out, someone(dice), away), (go_out, someone(dice), away), (stay_in, someone(dice), stay)]))
+    end = clause(
+        *dice.pick(
+            [
+                (go_out, someone(dice), away),
+                (go_out, someone(dice), away),
+                (stay_in, someone(dice), stay),
+            ]
+        )
+    )
     return said(f"如果明天{zh}，{end.zh}", f"if {en}, {end.en}")
 
 
 def _plan(dice: Dice) -> Action:
     place = dice.pick(lex.OUTINGS)
-    return dice.pick([Action(Word("去", "go"), Word(place.zh, f"to the {place.en}")), dice.pick(acts.OUTDOORS)])
+    return dice.pick(
+        [Action(Word("去", "go"), Word(place.zh, f"to the {place.en}")), dice.pick(acts.OUTDOORS)]
+    )
 
 
 @pattern(300)
@@ -214,8 +269,14 @@ def busy_if(dice: Dice) -> Word:
 @pattern(300)
 def stayed_because_it_rained(dice: Dice) -> Word:
     who, place = someone(dice), dice.pick(lex.OUTINGS)
-    (zh, en), verb = dice.pick([("下雨", "rain"), ("下雪", "snow")]), Action(Word("去", "go"), Word(place.zh, f"to the {place.en}"))
+    (zh, en), verb = (
+        dice.pick([("下雨", "rain"), ("下雪", "snow")]),
+        Action(Word("去", "go"), Word(place.zh, f"to the {place.en}")),
+    )
     if dice.chance(0.25):
-        return said(f"{who.zh}昨天待在家里，因为{zh}了", f"{who.en} stayed at home yesterday because it {past(en)}")
+        return said(
+            f"{who.zh}昨天待在家里，因为{zh}了",
+            f"{who.en} stayed at home yesterday because it {past(en)}",
+        )
     main = clause(ph.DID_NOT, who, verb, acts.PAST_TIMES[0])
     return said(f"{main.zh}，因为{zh}了", f"{main.en} because it {past(en)}")

@@ -22,6 +22,7 @@ RARE = 25  # a word said less often than this is left out
 
 class Pair(NamedTuple):
     """A Chinese sentence and its English translation."""
+
     source: str
     target: str
 
@@ -35,8 +36,14 @@ NOTES_SENTENCES = [
     Pair("我爱机器学习", "i love machine learning"),
     Pair("机器学习很有趣", "machine learning is interesting"),
     Pair("今天天气真好", "the weather is really nice today"),
-    Pair("这只动物没有穿过街道，因为它太累了", "the animal did not cross the street because it was too tired"),
-    Pair("这只动物没有穿过街道，因为它太宽了", "the animal did not cross the street because it was too wide"),
+    Pair(
+        "这只动物没有穿过街道，因为它太累了",
+        "the animal did not cross the street because it was too tired",
+    ),
+    Pair(
+        "这只动物没有穿过街道，因为它太宽了",
+        "the animal did not cross the street because it was too wide",
+    ),
 ]
 
 
@@ -75,7 +82,11 @@ def _often_worded(spoken: list[tuple[str, Pair]]) -> list[tuple[str, Pair]]:
     counts = Counter(chain.from_iterable(words for _, words in worded))
     while rare := {word for word, count in counts.items() if 0 < count < RARE}:
         common = [rare.isdisjoint(words) for _, words in worded]
-        counts.subtract(chain.from_iterable(words for (_, words), keep in zip(worded, common, strict=True) if not keep))
+        counts.subtract(
+            chain.from_iterable(
+                words for (_, words), keep in zip(worded, common, strict=True) if not keep
+            )
+        )
         worded = list(compress(worded, common))
     return [entry for entry, _ in worded]
 

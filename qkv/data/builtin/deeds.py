@@ -17,17 +17,34 @@ from qkv.data.builtin.words import Noun, Word
 def goes_to_a_place(dice: Dice) -> Word:
     place = dice.pick(lex.OUTINGS)
     trip = Action(Word("去", "go"), Word(place.zh, f"to the {place.en}"))
-    form, times = dice.pick([(ph.HABIT, acts.DAILY_TIMES), (ph.PAST, acts.RECENTLY), (ph.DID_NOT, acts.RECENTLY),
-                             (ph.FUTURE, acts.SOON), (ph.WANTS, [ph.NO_TIME]), (ph.WILL_IT, acts.SOON)])
-    return clause(form, ph.asked_about(dice) if form is ph.WILL_IT else someone(dice), trip, dice.pick(times))
+    form, times = dice.pick(
+        [
+            (ph.HABIT, acts.DAILY_TIMES),
+            (ph.PAST, acts.RECENTLY),
+            (ph.DID_NOT, acts.RECENTLY),
+            (ph.FUTURE, acts.SOON),
+            (ph.WANTS, [ph.NO_TIME]),
+            (ph.WILL_IT, acts.SOON),
+        ]
+    )
+    return clause(
+        form, ph.asked_about(dice) if form is ph.WILL_IT else someone(dice), trip, dice.pick(times)
+    )
 
 
 @pattern(360)
 def travels_to_a_city(dice: Dice) -> Word:
     city, by = dice.pick(lex.CITIES), dice.pick(lex.TRANSPORT[:2])
     trip = Action(Word(f"坐{by.zh}去", "go"), Word(city.zh, f"to {city.en} by {by.en}"))
-    form, times = dice.pick([(ph.PAST, acts.PAST_TIMES), (ph.DID_NOT, acts.PAST_TIMES), (ph.FUTURE, acts.FUTURE_TIMES),
-                             (ph.WANTS, [ph.NO_TIME]), (ph.PLANS, [ph.NO_TIME])])
+    form, times = dice.pick(
+        [
+            (ph.PAST, acts.PAST_TIMES),
+            (ph.DID_NOT, acts.PAST_TIMES),
+            (ph.FUTURE, acts.FUTURE_TIMES),
+            (ph.WANTS, [ph.NO_TIME]),
+            (ph.PLANS, [ph.NO_TIME]),
+        ]
+    )
     return clause(form, someone(dice), trip, dice.pick(times))
 
 
@@ -35,15 +52,25 @@ def travels_to_a_city(dice: Dice) -> Word:
 def rides_to_a_place(dice: Dice) -> Word:
     place, by = dice.pick(lex.OUTINGS), dice.pick(acts.TOWN_TRANSPORT)
     trip = Action(Word(f"坐{by.zh}去", "go"), Word(place.zh, f"to the {place.en} by {by.en}"))
-    form, time = dice.pick([(ph.HABIT, acts.DAILY_TIMES[0]), (ph.PAST, acts.PAST_TIMES[0]), (ph.FUTURE, acts.FUTURE_TIMES[0])])
+    form, time = dice.pick(
+        [
+            (ph.HABIT, acts.DAILY_TIMES[0]),
+            (ph.PAST, acts.PAST_TIMES[0]),
+            (ph.FUTURE, acts.FUTURE_TIMES[0]),
+        ]
+    )
     return clause(form, someone(dice), trip, time)
 
 
 @pattern(400)
 def visits_in_a_month(dice: Dice) -> Word:
     city, month = dice.pick(lex.CITIES), dice.pick(acts.MONTHS)
-    return clause(ph.FUTURE, someone(dice), Action(Word("去", "go"), Word(city.zh, f"to {city.en}")),
-                  Word(month.zh, f"in {month.en}"))
+    return clause(
+        ph.FUTURE,
+        someone(dice),
+        Action(Word("去", "go"), Word(city.zh, f"to {city.en}")),
+        Word(month.zh, f"in {month.en}"),
+    )
 
 
 @pattern(240)
@@ -51,7 +78,9 @@ def has_been_to(dice: Dice) -> Word:
     who, city = someone(dice), dice.pick(lex.CITIES)
     zh, en = dice.pick([("去过", "been"), ("没有去过", "not been"), ("去过两次", "twice")])
     if en == "twice":
-        return said(f"{who.zh}去过{city.zh}两次", f"{who.en} {who.agree('have')} been to {city.en} twice")
+        return said(
+            f"{who.zh}去过{city.zh}两次", f"{who.en} {who.agree('have')} been to {city.en} twice"
+        )
     return said(who.zh + zh + city.zh, f"{who.en} {who.agree('have')} {en} to {city.en}")
 
 
@@ -59,18 +88,34 @@ def has_been_to(dice: Dice) -> Word:
 def _deed(dice: Dice, table: list[tuple[Word, list[Noun]]], exactly: bool) -> Action:
     verb, objects = dice.pick(table)
     noun = dice.pick(objects)
-    return Action(verb, ph.definite(dice, noun) if exactly or noun in lex.PEOPLE else ph.any_of(dice, noun))
+    return Action(
+        verb, ph.definite(dice, noun) if exactly or noun in lex.PEOPLE else ph.any_of(dice, noun)
+    )
 
 
 @pattern(650)
 def steady_deed(dice: Dice) -> Word:
-    form, times = dice.pick([(ph.NOW, [ph.NO_TIME]), (ph.PAST, acts.RECENTLY), (ph.FUTURE, acts.SOON), (ph.WANTS, [ph.NO_TIME])])
+    form, times = dice.pick(
+        [
+            (ph.NOW, [ph.NO_TIME]),
+            (ph.PAST, acts.RECENTLY),
+            (ph.FUTURE, acts.SOON),
+            (ph.WANTS, [ph.NO_TIME]),
+        ]
+    )
     return clause(form, someone(dice), _deed(dice, acts.STEADY, exactly=False), dice.pick(times))
 
 
 @pattern(650)
 def sudden_deed(dice: Dice) -> Word:
-    form, times = dice.pick([(ph.PAST, acts.PAST_TIMES), (ph.FUTURE, acts.FUTURE_TIMES), (ph.WANTS, [ph.NO_TIME]), (ph.PLANS, [ph.NO_TIME])])
+    form, times = dice.pick(
+        [
+            (ph.PAST, acts.PAST_TIMES),
+            (ph.FUTURE, acts.FUTURE_TIMES),
+            (ph.WANTS, [ph.NO_TIME]),
+            (ph.PLANS, [ph.NO_TIME]),
+        ]
+    )
     return clause(form, someone(dice), _deed(dice, acts.SUDDEN, exactly=False), dice.pick(times))
 
 
@@ -99,14 +144,29 @@ def stroke_of_luck(dice: Dice) -> Word:
 def person_to_person(dice: Dice) -> Word:
     verb, whom, who = dice.pick(acts.GREETINGS), dice.pick(ph.HIM), ph.one_person(dice)
     form = dice.pick([ph.HABIT, ph.FUTURE, ph.SHOULD]) if verb.zh not in "想念记得" else ph.HABIT
-    return clause(form, who, Action(verb, whom), dice.pick(acts.OFTEN[:3]) if form is ph.HABIT and verb.zh == "等" else ph.NO_TIME)
+    return clause(
+        form,
+        who,
+        Action(verb, whom),
+        dice.pick(acts.OFTEN[:3]) if form is ph.HABIT and verb.zh == "等" else ph.NO_TIME,
+    )
 
 
 @pattern(300)
 def order(dice: Dice) -> Word:
     what = dice.pick(acts.ORDERS)
-    zh, en = dice.pick([("请", "please {}"), ("请不要", "please do not {}"), ("我们应该", "we should {}"),
-                        ("你能{}吗", "can you {}"), ("让我们", "let us {}"), ("你必须", "you must {}"),
-                        ("你为什么不", "why do you not {}"), ("我不能", "i cannot {}"), ("他们会", "they will {}")])
+    zh, en = dice.pick(
+        [
+            ("请", "please {}"),
+            ("请不要", "please do not {}"),
+            ("我们应该", "we should {}"),
+            ("你能{}吗", "can you {}"),
+            ("让我们", "let us {}"),
+            ("你必须", "you must {}"),
+            ("你为什么不", "why do you not {}"),
+            ("我不能", "i cannot {}"),
+            ("他们会", "they will {}"),
+        ]
+    )
     zh_action, en_action = what.verb.zh + what.object.zh, f"{what.verb.en} {what.object.en}"
     return said(zh.format(zh_action) if "{}" in zh else zh + zh_action, en.format(en_action))

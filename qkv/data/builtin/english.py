@@ -6,26 +6,89 @@ Told in docs/data.md, "The built-in corpus".
 
 from functools import cache
 
-_PLURALS = {"child": "children", "mouse": "mice", "sheep": "sheep", "fish": "fish", "knife": "knives",
-            "matrix": "matrices", "potato": "potatoes", "tomato": "tomatoes", "shelf": "shelves"}
+_PLURALS = {
+    "child": "children",
+    "mouse": "mice",
+    "sheep": "sheep",
+    "fish": "fish",
+    "knife": "knives",
+    "matrix": "matrices",
+    "potato": "potatoes",
+    "tomato": "tomatoes",
+    "shelf": "shelves",
+}
 
 # plain form -> past, participle
-_IRREGULAR = {line.split()[0]: line.split()[1:] for line in """
+_IRREGULAR = {
+    line.split()[0]: line.split()[1:]
+    for line in """
 bring brought brought;be was been;build built built;buy bought bought;catch caught caught;come came come;cut cut cut
 do did done;draw drew drawn;drink drank drunk;drive drove driven;eat ate eaten;feed fed fed;find found found
 get got gotten;give gave given;go went gone;have had had;hear heard heard;keep kept kept;know knew known
 leave left left;lose lost lost;make made made;meet met met;output output output;read read read;ride rode ridden;run ran run;say said said
 see saw seen;sell sold sold;send sent sent;sing sang sung;sleep slept slept;speak spoke spoken;split split split
 swim swam swum;take took taken;teach taught taught;tell told told;think thought thought;understand understood understood
-wear wore worn;write wrote written""".strip().replace("\n", ";").split(";")}
+wear wore worn;write wrote written""".strip()
+    .replace("\n", ";")
+    .split(";")
+}
 
 _DOUBLED = {"run", "swim", "get", "cut", "split", "output", "plan", "big", "hot", "sad"}
 _SHORT = {  # adjectives that take -er and -est
-    "big", "small", "tall", "short", "young", "old", "new", "fast", "slow", "high", "low", "long",
-    "wide", "narrow", "deep", "cold", "hot", "warm", "cool", "nice", "heavy", "light", "cheap", "clean",
-    "dirty", "busy", "happy", "sad", "angry", "hungry", "thirsty", "kind", "smart", "brave", "strong", "weak",
-    "lazy", "friendly", "sweet", "sour", "fresh", "easy", "safe", "dry", "quiet", "noisy", "dark", "sleepy",
-    "large", "lively", "simple", "spicy", "near"}
+    "big",
+    "small",
+    "tall",
+    "short",
+    "young",
+    "old",
+    "new",
+    "fast",
+    "slow",
+    "high",
+    "low",
+    "long",
+    "wide",
+    "narrow",
+    "deep",
+    "cold",
+    "hot",
+    "warm",
+    "cool",
+    "nice",
+    "heavy",
+    "light",
+    "cheap",
+    "clean",
+    "dirty",
+    "busy",
+    "happy",
+    "sad",
+    "angry",
+    "hungry",
+    "thirsty",
+    "kind",
+    "smart",
+    "brave",
+    "strong",
+    "weak",
+    "lazy",
+    "friendly",
+    "sweet",
+    "sour",
+    "fresh",
+    "easy",
+    "safe",
+    "dry",
+    "quiet",
+    "noisy",
+    "dark",
+    "sleepy",
+    "large",
+    "lively",
+    "simple",
+    "spicy",
+    "near",
+}
 
 
 def _apart(phrase: str) -> tuple[str, str]:

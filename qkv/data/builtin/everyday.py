@@ -46,7 +46,10 @@ def is_the_person_so(dice: Dice) -> Word:
 
 @pattern(300)
 def person_has_profession(dice: Dice) -> Word:
-    who, job = dice.pick([ph.ME, ph.YOU, ph.HE_, ph.SHE_, ph.named(dice), ph.relative(dice)]), dice.pick(lex.PROFESSIONS)
+    who, job = (
+        dice.pick([ph.ME, ph.YOU, ph.HE_, ph.SHE_, ph.named(dice), ph.relative(dice)]),
+        dice.pick(lex.PROFESSIONS),
+    )
     zh, en = dice.pick([("是", "{be} "), ("不是", "{be} not "), ("想成为", "{want} to become ")])
     en = en.format(be=who.be, want=who.agree("want"))
     if who is ph.YOU and zh == "是":
@@ -74,16 +77,23 @@ def person_compared(dice: Dice) -> Word:
 def person_equalled(dice: Dice) -> Word:
     (first, second), trait = dice.two(lex.NAMES), dice.pick(lex.TRAITS)
     if dice.chance(0.5):
-        return said(f"{first.zh}没有{second.zh}{trait.zh}", f"{first.en} is not as {trait.en} as {second.en}")
-    return said(f"{first.zh}和{second.zh}一样{trait.zh}", f"{first.en} is as {trait.en} as {second.en}")
+        return said(
+            f"{first.zh}没有{second.zh}{trait.zh}",
+            f"{first.en} is not as {trait.en} as {second.en}",
+        )
+    return said(
+        f"{first.zh}和{second.zh}一样{trait.zh}", f"{first.en} is as {trait.en} as {second.en}"
+    )
 
 
 @pattern(560)
 def best_of_a_place(dice: Dice) -> Word:
     who, trait, (place, jobs) = ph.named(dice), dice.pick(lex.TRAITS), dice.pick(acts.EXPERTS)
     job = dice.pick(jobs)
-    return said(f"{who.zh}是{place.zh}里最{trait.zh}的{job.zh}",
-                f"{who.en} is the {english.most(trait.en)} {job.en} in the {place.en}")
+    return said(
+        f"{who.zh}是{place.zh}里最{trait.zh}的{job.zh}",
+        f"{who.en} is the {english.most(trait.en)} {job.en} in the {place.en}",
+    )
 
 
 @pattern(300)
@@ -95,7 +105,10 @@ def age(dice: Dice) -> Word:
 @pattern(300)
 def age_of_a_relative(dice: Dice) -> Word:
     mine, names = dice.pick(ph.MY), dice.pick(list(acts.RELATIVE_AGES))
-    years, name = dice.pick(lex.words(acts.RELATIVE_AGES[names])), dice.pick([word for word in lex.FAMILY if word.zh in names])
+    years, name = (
+        dice.pick(lex.words(acts.RELATIVE_AGES[names])),
+        dice.pick([word for word in lex.FAMILY if word.zh in names]),
+    )
     return said(f"{mine.zh}{name.zh}{years.zh}岁", f"{mine.en} {name.en} is {years.en} years old")
 
 
@@ -142,7 +155,9 @@ def habit_how_often(dice: Dice) -> Word:
 
 @pattern(500)
 def habit_wanted(dice: Dice) -> Word:
-    form = dice.pick([ph.WANTS, ph.LIKES, ph.NEEDS, ph.PLANS, ph.SHOULD, ph.MUST, ph.DISLIKES, ph.REFUSES])
+    form = dice.pick(
+        [ph.WANTS, ph.LIKES, ph.NEEDS, ph.PLANS, ph.SHOULD, ph.MUST, ph.DISLIKES, ph.REFUSES]
+    )
     return clause(form, someone(dice), dice.pick(acts.HABITS))
 
 
@@ -154,20 +169,26 @@ def skill(dice: Dice) -> Word:
 @pattern(430)
 def habit_asked(dice: Dice) -> Word:
     habit = dice.pick(acts.HABITS)
-    form, times = dice.pick([(ph.DOES_IT, acts.DAILY_TIMES), (ph.DID_IT, acts.RECENTLY), (ph.WILL_IT, acts.SOON)])
+    form, times = dice.pick(
+        [(ph.DOES_IT, acts.DAILY_TIMES), (ph.DID_IT, acts.RECENTLY), (ph.WILL_IT, acts.SOON)]
+    )
     return clause(form, ph.asked_about(dice), habit, _time(dice, habit, times))
 
 
 @pattern(360)
 def habit_questioned(dice: Dice) -> Word:
-    form, habits = dice.pick([(ph.WHY, acts.HABITS), (ph.WHEN, acts.HABITS), (ph.WHERE, acts.OUTDOORS)])
+    form, habits = dice.pick(
+        [(ph.WHY, acts.HABITS), (ph.WHEN, acts.HABITS), (ph.WHERE, acts.OUTDOORS)]
+    )
     return clause(form, ph.asked_about(dice), dice.pick(habits))
 
 
 @pattern(160)
 def who_does_it(dice: Dice) -> Word:
     habit = dice.pick(acts.HABITS)
-    form, times = dice.pick([(ph.HABIT, acts.DAILY_TIMES), (ph.PAST, acts.RECENTLY), (ph.FUTURE, acts.SOON)])
+    form, times = dice.pick(
+        [(ph.HABIT, acts.DAILY_TIMES), (ph.PAST, acts.RECENTLY), (ph.FUTURE, acts.SOON)]
+    )
     return clause(form, ph.WHO, habit, _time(dice, habit, times))
 
 
@@ -177,7 +198,9 @@ def habit_with_company(dice: Dice) -> Word:
     if who.en == friend.en:
         who = dice.pick(ph.PRONOUNS)
     friend_en = f"{habit.object.en} with {friend.en}"
-    together = Action(Word(f"和{friend.zh}一起{habit.verb.zh}", habit.verb.en), Word(habit.object.zh, friend_en))
+    together = Action(
+        Word(f"和{friend.zh}一起{habit.verb.zh}", habit.verb.en), Word(habit.object.zh, friend_en)
+    )
     return clause(dice.pick([ph.WANTS, ph.LIKES, ph.PLANS]), who, together)
 
 
@@ -185,16 +208,22 @@ def habit_with_company(dice: Dice) -> Word:
 def habit_at_a_place(dice: Dice) -> Word:
     who, habit, place = someone(dice), dice.pick(acts.OUTDOORS), dice.pick(acts.GROUNDS)
     if dice.chance(0.5):
-        return said(f"{who.zh}正{place.zh}{habit.verb.zh}{habit.object.zh}",
-                    f"{who.en} {who.be} {english.ing(habit.verb.en)} {habit.object.en} {place.en}")
-    return said(f"{who.zh}每天{place.zh}{habit.verb.zh}{habit.object.zh}",
-                f"{who.en} {who.agree(habit.verb.en)} {habit.object.en} {place.en} every day")
+        return said(
+            f"{who.zh}正{place.zh}{habit.verb.zh}{habit.object.zh}",
+            f"{who.en} {who.be} {english.ing(habit.verb.en)} {habit.object.en} {place.en}",
+        )
+    return said(
+        f"{who.zh}每天{place.zh}{habit.verb.zh}{habit.object.zh}",
+        f"{who.en} {who.agree(habit.verb.en)} {habit.object.en} {place.en} every day",
+    )
 
 
 @pattern(240)
 def works_at(dice: Dice) -> Word:
     who, place = someone(dice), dice.pick(acts.WORKPLACES)
-    zh, en = dice.pick([("", "{S} {work}"), ("不", "{S} {do} not work"), ("想", "{S} {want} to work")])
+    zh, en = dice.pick(
+        [("", "{S} {work}"), ("不", "{S} {do} not work"), ("想", "{S} {want} to work")]
+    )
     en = en.format(S=who.en, work=who.agree("work"), do=who.agree("do"), want=who.agree("want"))
     return said(f"{who.zh}{zh}{place.zh}工作", f"{en} {place.en}")
 
@@ -211,4 +240,6 @@ def habit_on_a_weekday(dice: Dice) -> Word:
 def at_an_hour(dice: Dice) -> Word:
     what, hours = dice.pick(acts.SCHEDULE)
     hour = dice.pick(hours)
-    return clause(ph.HABIT, someone(dice), what, Word(f"每天{hour.zh}点", f"at {hour.en} every day"))
+    return clause(
+        ph.HABIT, someone(dice), what, Word(f"每天{hour.zh}点", f"at {hour.en} every day")
+    )

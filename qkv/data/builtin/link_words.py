@@ -9,7 +9,9 @@ from qkv.data.builtin.words import words
 MEASURE_WORDS = set("个件份位匹只台名块头封幅张把支本朵条架根盏篇辆部顶颗段片座")
 
 # Content words that the patterns write themselves, and idioms: one Chinese word, several English ones.
-LITERAL_WORDS = [word for row in """
+LITERAL_WORDS = [
+    word
+    for row in """
 我 i, 我 me, 你 you, 他 he, 他 him, 她 she, 她 her, 我们 we, 我们 us, 他们 they, 他们 them, 它 it, 它们 they, 谁 who
 我的 my, 我的 mine, 你的 your, 你的 yours, 他的 his, 她的 her, 她的 hers, 我们的 our, 我们的 ours, 他们的 their, 他们的 theirs
 爱 love, 喜欢 like, 更喜欢 prefer, 讨厌 hate, 学习 learn, 学会 learn, 研究 study, 觉得 think, 说 say, 说 speak, 知道 know, 教 teach, 想 want
@@ -21,10 +23,14 @@ LITERAL_WORDS = [word for row in """
 星期 weeks, 月 months, 元 yuan, 每个 every, 得多 much, 多少 how many, 多少钱 how much, 比 than, 太 too
 非常 very, 真 really, 不能 cannot, 成 into, 用 with, 从 from, 坐 by, 点 at, 越来越 is getting, 还 yet, 散步 take a walk
 钓鱼 go fishing, 购物 go shopping, 上网 use the internet, 拍照 take photos, 起床 get up, 出门 leave home, 上课 go to class
-回家 go home""".strip().split("\n") for word in words(row)]
+回家 go home""".strip().split("\n")
+    for word in words(row)
+]
 
 # Each slot takes the first of its words that is still free in the clause; a slot with ? gives a possible link.
-FUNCTION_WORDS = {row.partition(": ")[0].strip(": "): row.partition(":")[2].split() for row in """
+FUNCTION_WORDS = {
+    row.partition(": ")[0].strip(": "): row.partition(":")[2].split()
+    for row in """
 没有: without did/do/does not as as have/has
 不: do/does not
 不要: do not
@@ -59,10 +65,15 @@ FUNCTION_WORDS = {row.partition(": ")[0].strip(": "): row.partition(":")[2].spli
 了:
 们:
 中: ?from
-，: ,""".strip().split("\n")}
+，: ,""".strip().split("\n")
+}
 
 # Compounds whose parts have English words of their own.
-SPLITS = {"".join(part.split("=")[0] for part in row.split(" ")): [tuple(part.split("=")) for part in row.split(" ")] for row in """
+SPLITS = {
+    "".join(part.split("=")[0] for part in row.split(" ")): [
+        tuple(part.split("=")) for part in row.split(" ")
+    ]
+    for row in """
 机器=machine 学习=learning
 深度=deep 学习=learning
 强化=reinforcement 学习=learning
@@ -106,4 +117,5 @@ SPLITS = {"".join(part.split("=")[0] for part in row.split(" ")): [tuple(part.sp
 来=come 自=from
 放=fit 不=does+not 进=in
 显=graphics 卡=card
-孩子=children 们=""".strip().split("\n")}
+孩子=children 们=""".strip().split("\n")
+}

@@ -16,8 +16,18 @@ from qkv.data.builtin.link_words import FUNCTION_WORDS, LITERAL_WORDS, MEASURE_W
 from qkv.text.words import word_spans
 
 DETERMINERS = {"这": ("the", "this"), "那": ("that",), "一": ("a", "an"), "这些": ("these",)}
-CONNECTIVES = ("because", "but")  # they begin a clause in English; in Chinese, a comma stands before it
-IDIOMS = {word.zh for word in LITERAL_WORDS if " " in word.en} | {"邮局", "纽约", "旁边", "前面", "寻找", "等"}
+CONNECTIVES = (
+    "because",
+    "but",
+)  # they begin a clause in English; in Chinese, a comma stands before it
+IDIOMS = {word.zh for word in LITERAL_WORDS if " " in word.en} | {
+    "邮局",
+    "纽约",
+    "旁边",
+    "前面",
+    "寻找",
+    "等",
+}
 LONGEST = 6  # characters of a Chinese word: 自然语言处理
 LATE = ("和", "的")  # in a comparison, 和 is the second "as"; 的 is "in" only where 里 is not
 PARTNERS = {"里": "在", "上": "在", "中": "从", "了": "太"}
@@ -49,14 +59,18 @@ class Segment(NamedTuple):
 
 def gold_links(source: str, target: str) -> list[GoldLink]:
     """The links of a pair of the built-in grammar, in the order of the English words."""
-    return sorted(_Linker(source, target).links(), key=lambda link: (link.word, not link.sure, link.start))
+    return sorted(
+        _Linker(source, target).links(), key=lambda link: (link.word, not link.sure, link.start)
+    )
 
 
 def pharaoh(links: Sequence[GoldLink]) -> str:
     """Links as a line in Pharaoh format, "0-0 1-2": each Chinese character is a word; where a word has no sure link, its possible ones."""
     sure = {link.word for link in links if link.sure}
     kept = [link for link in links if link.sure or link.word not in sure]
-    return " ".join(f"{character}-{link.word}" for link in kept for character in range(link.start, link.end))
+    return " ".join(
+        f"{character}-{link.word}" for link in kept for character in range(link.start, link.end)
+    )
 
 
 class _Linker:
@@ -66,11 +80,13 @@ class _Linker:
         self.words = [target[start:end] for start, end in word_spans(target)]
         self.segments = list(segments(source))
         self.clause_of = _clauses(self.words, self.segments[-1].clause)
-        self.places: dict[str, list[range]] = {}        # of each phrase of up to three words
+        self.places: dict[str, list[range]] = {}  # of each phrase of up to three words
         for start, end in combinations(range(len(self.words) + 1), 2):
             if end - start <= 3:
-                self.places.setdefault(" ".join(self.words[start:end]), []).append(range(start, end))
-        self.taken: dict[int, Segment] = {}             # English word -> the Chinese word it surely comes from
+                self.places.setdefault(" ".join(self.words[start:end]), []).append(
+                    range(start, end)
+                )
+        self.taken: dict[int, Segment] = {}  # English word -> the Chinese word it surely comes from
         self.possible: dict[tuple[Segment, int], None] = {}
 
     def links(self) -> list[GoldLink]:
@@ -85,7 +101,11 @@ class _Linker:
             self._take_slots(segment)
         self._link_possible()
         sure = [GoldLink(one.start, one.end, word) for word, one in self.taken.items()]
-        return sure + [GoldLink(one.start, one.end, word, sure=False) for one, word in self.possible if self.taken.get(word) != one]
+        return sure + [
+            GoldLink(one.start, one.end, word, sure=False)
+            for one, word in self.possible
+            if self.taken.get(word) != one
+        ]
 
     def _find(self, segment: Segment, phrase: str) -> range | None:
         """The first place of a phrase whose words are all free, in the segment's own clause."""
@@ -112,7 +132,9 @@ class _Linker:
     def _take_determiner(self, segment: Segment, following: list[Segment]) -> None:
         """The nearest free article on the left of the English word of what follows."""
         noun = next((one for one in following if one in self.taken.values()), None)
-        first = min((word for word, one in self.taken.items() if one == noun), default=len(self.words))
+        first = min(
+            (word for word, one in self.taken.items() if one == noun), default=len(self.words)
+        )
         for place in range(first - 1, -1, -1):
             if self._free(place, segment) and self.words[place] in DETERMINERS[segment.text]:
                 self.taken[place] = segment
@@ -120,7 +142,11 @@ class _Linker:
 
     def _take_slots(self, segment: Segment) -> None:
         for slot in () if segment.phrases else FUNCTION_WORDS.get(segment.text, ()):
-            found = [places[0] for word in slot.removeprefix("?").split("/") if (places := self._find(segment, word))]
+            found = [
+                places[0]
+                for word in slot.removeprefix("?").split("/")
+                if (places := self._find(segment, word))
+            ]
             if found and slot.startswith("?"):
                 self.possible[segment, found[0]] = None
             elif found:
@@ -130,7 +156,9 @@ class _Linker:
         """Links that may be left out: particles with the word they belong to, comparatives' more, to with the verb before it."""
         for index, segment in enumerate(self.segments):
             partner = self._partner(index) if segment not in self.taken.values() else None
-            self.possible.update({(segment, word): None for word, one in self.taken.items() if one == partner})
+            self.possible.update(
+                {(segment, word): None for word, one in self.taken.items() if one == partner}
+            )
         for place, word in enumerate(self.words):
             neighbor = self.taken.get(place + 1 if word in ("more", "most") else place - 1)
             if place not in self.taken and word in ("more", "most", "to") and neighbor is not None:
@@ -138,8 +166,13 @@ class _Linker:
 
     def _partner(self, index: int) -> Segment | None:
         """The Chinese word whose English words a particle shares: 只 those of 这, 了 those of the verb, 最 the adjective's."""
-        segment, clause = self.segments[index], [one for one in self.segments if one.clause == self.segments[index].clause]
-        if segment.text in PARTNERS and (found := [one for one in clause if one.text == PARTNERS[segment.text]]):
+        segment, clause = (
+            self.segments[index],
+            [one for one in self.segments if one.clause == self.segments[index].clause],
+        )
+        if segment.text in PARTNERS and (
+            found := [one for one in clause if one.text == PARTNERS[segment.text]]
+        ):
             return found[0]
         if segment.text in PREFIXES:
             return self.segments[index + 1]
@@ -153,7 +186,14 @@ def segments(source: str) -> Iterator[Segment]:
     """The Chinese words by longest match; compounds are split."""
     start, clause, lexicon = 0, 0, _lexicon()
     while start < len(source):
-        text = next((source[start:end] for end in range(start + LONGEST, start, -1) if source[start:end] in lexicon), source[start])
+        text = next(
+            (
+                source[start:end]
+                for end in range(start + LONGEST, start, -1)
+                if source[start:end] in lexicon
+            ),
+            source[start],
+        )
         for part, english in SPLITS.get(text, [(text, "")]):
             phrases = tuple(_forms(english.replace("+", " "))) if english else lexicon.get(part, ())
             yield Segment(start, part, phrases, clause)
@@ -180,7 +220,10 @@ def _lexicon() -> dict[str, tuple[str, ...]]:
         if not zh.startswith("这") and (" " not in _forms(en)[0] or zh in IDIOMS):
             found.setdefault(zh, {}).update(dict.fromkeys(_forms(en)))
     return dict.fromkeys([*FUNCTION_WORDS, *DETERMINERS, *MEASURE_WORDS, *SPLITS], ()) | {
-        zh: tuple(forms) for zh, forms in found.items() if zh and zh not in FUNCTION_WORDS and zh not in SPLITS}
+        zh: tuple(forms)
+        for zh, forms in found.items()
+        if zh and zh not in FUNCTION_WORDS and zh not in SPLITS
+    }
 
 
 def _entries(table: object) -> Iterator[tuple[str, str]]:
@@ -197,6 +240,17 @@ def _forms(phrase: str) -> list[str]:
     plain = phrase.removeprefix("to ").removeprefix("the ").removeprefix("a ")
     if len(plain) < 2:  # "i" has no endings
         return [plain]
-    endings = (builtin_english.third, builtin_english.past, builtin_english.participle, builtin_english.ing,
-               builtin_english.plural, builtin_english.more, builtin_english.most)
-    return [plain, *(form for ending in endings if (form := ending(plain)).count(" ") == plain.count(" ")), f"{plain}'s"]
+    endings = (
+        builtin_english.third,
+        builtin_english.past,
+        builtin_english.participle,
+        builtin_english.ing,
+        builtin_english.plural,
+        builtin_english.more,
+        builtin_english.most,
+    )
+    return [
+        plain,
+        *(form for ending in endings if (form := ending(plain)).count(" ") == plain.count(" ")),
+        f"{plain}'s",
+    ]

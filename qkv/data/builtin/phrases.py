@@ -55,15 +55,18 @@ PATTERNS: dict[str, tuple[Pattern, int]] = {}
 
 def pattern(draws: int) -> Callable[[Pattern], Pattern]:
     """Enters a kind of sentence into the grammar, with the number of times it is drawn."""
+
     def enter(function: Pattern) -> Pattern:
         PATTERNS[function.__name__] = function, draws
         return function
+
     return enter
 
 
 # ---- who
 class Who(NamedTuple):
     """A subject: its words, its grammatical person ("i", "he" or "they"), and the pronoun that refers back to it."""
+
     zh: str
     en: str
     person: str
@@ -87,14 +90,42 @@ def _pronoun(zh: str, en: str, person: str) -> Who:
 
 
 ME, YOU, HE_, SHE_, WE, THEY = PRONOUNS = [
-    _pronoun("我", "i", "i"), _pronoun("你", "you", "they"), _pronoun("他", "he", "he"),
-    _pronoun("她", "she", "he"), _pronoun("我们", "we", "they"), _pronoun("他们", "they", "they")]
+    _pronoun("我", "i", "i"),
+    _pronoun("你", "you", "they"),
+    _pronoun("他", "he", "he"),
+    _pronoun("她", "she", "he"),
+    _pronoun("我们", "we", "they"),
+    _pronoun("他们", "they", "they"),
+]
 WHO = Who("谁", "who", "he", Word("", ""))
 IT, THEY_ALL = Word("它", "it"), Word("它们", "they")
-HIM = [Word("我", "me"), Word("你", "you"), Word("他", "him"), Word("她", "her"), Word("我们", "us"), Word("他们", "them")]
-MY = [Word("我的", "my"), Word("你的", "your"), Word("他的", "his"), Word("她的", "her"), Word("我们的", "our"), Word("他们的", "their")]
-MINE = [Word("我的", "mine"), Word("你的", "yours"), Word("他的", "his"), Word("她的", "hers"), Word("我们的", "ours"), Word("他们的", "theirs")]
-GROUPS = [Who(noun.zh + "们", "the " + english.plural(noun.en), "they", THEY.pronoun) for noun in PEOPLE]
+HIM = [
+    Word("我", "me"),
+    Word("你", "you"),
+    Word("他", "him"),
+    Word("她", "her"),
+    Word("我们", "us"),
+    Word("他们", "them"),
+]
+MY = [
+    Word("我的", "my"),
+    Word("你的", "your"),
+    Word("他的", "his"),
+    Word("她的", "her"),
+    Word("我们的", "our"),
+    Word("他们的", "their"),
+]
+MINE = [
+    Word("我的", "mine"),
+    Word("你的", "yours"),
+    Word("他的", "his"),
+    Word("她的", "hers"),
+    Word("我们的", "ours"),
+    Word("他们的", "theirs"),
+]
+GROUPS = [
+    Who(noun.zh + "们", "the " + english.plural(noun.en), "they", THEY.pronoun) for noun in PEOPLE
+]
 
 
 def _back(dice: Dice, zh: str) -> Word:
@@ -123,11 +154,16 @@ def someone(dice: Dice) -> Who:
     """Anybody who can be the subject of a sentence; short ones more often."""
     kind = dice.pick("pppnnwwrrg")
     match kind:
-        case "p": return dice.pick(PRONOUNS)
-        case "n": return named(dice)
-        case "w": return the_person(dice)
-        case "r": return relative(dice)
-        case _: return dice.pick(GROUPS)
+        case "p":
+            return dice.pick(PRONOUNS)
+        case "n":
+            return named(dice)
+        case "w":
+            return the_person(dice)
+        case "r":
+            return relative(dice)
+        case _:
+            return dice.pick(GROUPS)
 
 
 def asked_about(dice: Dice) -> Who:
@@ -174,32 +210,52 @@ def any_of(dice: Dice, noun: Noun) -> Word:
     kind = dice.pick("aand")
     if kind == "a":
         return a(noun)
-    return several(dice.pick(NUMBERS[:4]), noun) if kind == "n" and noun in PLENTY else definite(dice, noun)
+    return (
+        several(dice.pick(NUMBERS[:4]), noun)
+        if kind == "n" and noun in PLENTY
+        else definite(dice, noun)
+    )
 
 
 def described(adjective: Word, noun: Noun, first: str = "一") -> Word:
     """一本有趣的书, an interesting book; 新, 旧, 大 and 小 stand without 的."""
     link = "" if adjective.zh in "新旧大小" else "的"
     en = f"{adjective.en} {noun.en}"
-    return Word(f"{first}{noun.measure}{adjective.zh}{link}{noun.zh}", english.a(en) if first == "一" else f"the {en}")
+    return Word(
+        f"{first}{noun.measure}{adjective.zh}{link}{noun.zh}",
+        english.a(en) if first == "一" else f"the {en}",
+    )
 
 
 def drink(dice: Dice, first: str = "一") -> Word:
     """一杯茶, a cup of tea; 这杯水, the glass of water."""
     kind = dice.pick(DRINKS)
     measure, vessel = VESSELS.get(kind.zh, ("杯", "glass"))
-    return Word(f"{first}{measure}{kind.zh}", f"{'a' if first == '一' else 'the'} {vessel} of {kind.en}")
+    return Word(
+        f"{first}{measure}{kind.zh}", f"{'a' if first == '一' else 'the'} {vessel} of {kind.en}"
+    )
 
 
 # ---- how: 很 only joins, the others count
-DEGREES = [("很", "", ""), ("很", "", ""), ("非常", "", "very "), ("真", "", "really "), ("太", "了", "too "), ("不", "", "not ")]
+DEGREES = [
+    ("很", "", ""),
+    ("很", "", ""),
+    ("非常", "", "very "),
+    ("真", "", "really "),
+    ("太", "了", "too "),
+    ("不", "", "not "),
+]
 STRONG = DEGREES[:4]
 
 
-def quality(dice: Dice, adjectives: list[Word], degrees: list[tuple[str, str, str]] = DEGREES) -> Word:
+def quality(
+    dice: Dice, adjectives: list[Word], degrees: list[tuple[str, str, str]] = DEGREES
+) -> Word:
     """非常漂亮, very beautiful: what follows the subject, and what follows the verb be."""
     (before, after, en), adjective = dice.pick(degrees), dice.pick(adjectives)
-    if (before == "太" and adjective.zh in WELCOME) or (before == "非常" and adjective.zh in LIMITS):
+    if (before == "太" and adjective.zh in WELCOME) or (
+        before == "非常" and adjective.zh in LIMITS
+    ):
         before, after, en = "真", "", "really "
     if before == "不" and adjective.zh.startswith("有"):  # nobody says 不有用
         before, after, en = "很", "", ""
@@ -233,15 +289,25 @@ WHEN = "{s}什么时候{v}{o}", "when {do} {S} {verb} {O}"
 WHERE = "{s}在哪里{v}{o}", "where {do} {S} {verb} {O}"
 HABIT_OFTEN = "{s}{t}{v}{o}", "{S} {T} {verbs} {O}"
 _HELPING = ("do", "have", "want", "like", "need", "plan")
-HELPERS = {person: {verb: english.third(verb) if person == "he" else verb for verb in _HELPING} for person in ("i", "he", "they")}
+HELPERS = {
+    person: {verb: english.third(verb) if person == "he" else verb for verb in _HELPING}
+    for person in ("i", "he", "they")
+}
 NO_TIME = Word("", "")
 
 
 def clause(form: tuple[str, str], who: Who, action: Action, time: Word = NO_TIME) -> Word:
     """The form filled in, with the verb in the tense and person it asks for."""
     verb = action.verb.en
-    forms = {"verb": verb, "verbs": who.agree(verb), "past": english.past(verb), "done": english.participle(verb),
-             "ing": english.ing(verb), "be": who.be, **HELPERS[who.person]}
+    forms = {
+        "verb": verb,
+        "verbs": who.agree(verb),
+        "past": english.past(verb),
+        "done": english.participle(verb),
+        "ing": english.ing(verb),
+        "be": who.be,
+        **HELPERS[who.person],
+    }
     zh = form[0].format(s=who.zh, v=action.verb.zh, o=action.object.zh, t=time.zh)
     return Word(zh, tidy(form[1].format(S=who.en, O=action.object.en, T=time.en, **forms)))
 

@@ -13,7 +13,9 @@ from qkv.data.builtin import corpus as builtin  # importing it enters all patter
 from qkv.data.builtin.phrases import PATTERNS, Dice
 
 T = TypeVar("T")
-MOST_RUNS = 20_000  # of one pattern for one sentence; the built-in patterns stay far below (tests/data)
+MOST_RUNS = (
+    20_000  # of one pattern for one sentence; the built-in patterns stay far below (tests/data)
+)
 
 
 class ReplayDice(Dice):
@@ -33,16 +35,29 @@ class ReplayDice(Dice):
         """A pattern may replace one of the two, so one of them may be a choice that the sentence does not show."""
         shown = self._shown(items)
         hidden = [item for item in items if item not in shown][:1]
-        pairs = [(first, second) for first in shown + hidden for second in shown + hidden if first != second]
+        pairs = [
+            (first, second)
+            for first in shown + hidden
+            for second in shown + hidden
+            if first != second
+        ]
         return self._chosen(pairs or [(items[0], items[1])])
 
     def chance(self, probability: float) -> bool:
-        return self._chosen([option for option, possible in ((True, probability > 0), (False, probability < 1)) if possible])
+        return self._chosen(
+            [
+                option
+                for option, possible in ((True, probability > 0), (False, probability < 1))
+                if possible
+            ]
+        )
 
     def _shown(self, items: Sequence[T]) -> list[T]:
         """Kept for the sentence: nearly all lists are constants of the grammar (holding the list keeps its id from being reused)."""
         if id(items) not in self.known:
-            shown = distinct(item for item in items if all(word in self.sentence for word in chinese_of(item)))
+            shown = distinct(
+                item for item in items if all(word in self.sentence for word in chinese_of(item))
+            )
             self.known[id(items)] = items, shown
         return list(self.known[id(items)][1])
 
@@ -59,7 +74,9 @@ def recognize(sentence: str) -> str | None:
     (False, True)
     """
     known: dict[int, tuple[Any, Any]] = {}
-    return next((name for name in _likely_first(sentence) if _generates(name, sentence, known)), None)
+    return next(
+        (name for name in _likely_first(sentence) if _generates(name, sentence, known)), None
+    )
 
 
 def _likely_first(sentence: str) -> list[str]:
@@ -71,7 +88,10 @@ def _likely_first(sentence: str) -> list[str]:
 @cache
 def _bigrams() -> dict[str, set[str]]:
     spoken = builtin.compositions()
-    return {name: {a + b for pair in spoken.get(name, []) for a, b in pairwise(pair.source)} for name in PATTERNS}
+    return {
+        name: {a + b for pair in spoken.get(name, []) for a, b in pairwise(pair.source)}
+        for name in PATTERNS
+    }
 
 
 @cache

@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 class Word(NamedTuple):
     """A Chinese word and its one English translation."""
+
     zh: str
     en: str
 
 
 class Noun(NamedTuple):
     """A thing one can count, with its measure word: 一 本 书, a book."""
+
     zh: str
     en: str
     measure: str
@@ -24,14 +26,22 @@ class Noun(NamedTuple):
 @cache
 def words(table: str) -> list[Word]:
     """words("茶 tea, 水 water") == [Word("茶", "tea"), Word("水", "water")]."""
-    entries = (entry.strip().partition(" ") for entry in table.replace("\n", ",").split(",") if entry.strip())
+    entries = (
+        entry.strip().partition(" ")
+        for entry in table.replace("\n", ",").split(",")
+        if entry.strip()
+    )
     return [Word(zh, en) for zh, _, en in entries]
 
 
 def nouns(table: str) -> list[Noun]:
     """nouns("本: 书 book, 词典 dictionary") gives two nouns counted with 本; one measure word a line."""
     lines = (line.partition(":") for line in table.strip().split("\n"))
-    return [Noun(word.zh, word.en, measure.strip()) for measure, _, entries in lines for word in words(entries)]
+    return [
+        Noun(word.zh, word.en, measure.strip())
+        for measure, _, entries in lines
+        for word in words(entries)
+    ]
 
 
 def only(table: list[Noun], names: str) -> list[Noun]:
@@ -70,9 +80,17 @@ FRUIT = nouns("""个: 苹果 apple, 橙子 orange, 梨 pear, 桃子 peach, 西�
 SNACKS = nouns("""个: 鸡蛋 egg, 三明治 sandwich, 饺子 dumpling, 汉堡 hamburger
 块: 饼干 cookie""")
 FOODS = FRUIT + SNACKS
-MEALS = words("米饭 rice, 面条 noodles, 面包 bread, 牛肉 beef, 鱼肉 fish, 豆腐 tofu, 巧克力 chocolate, 奶酪 cheese, 沙拉 salad")
-DRINKS = words("水 water, 茶 tea, 咖啡 coffee, 牛奶 milk, 果汁 juice, 啤酒 beer, 汤 soup, 葡萄酒 wine")
-VESSELS = {"茶": ("杯", "cup"), "咖啡": ("杯", "cup"), "汤": ("碗", "bowl")}  # the others come in a glass
+MEALS = words(
+    "米饭 rice, 面条 noodles, 面包 bread, 牛肉 beef, 鱼肉 fish, 豆腐 tofu, 巧克力 chocolate, 奶酪 cheese, 沙拉 salad"
+)
+DRINKS = words(
+    "水 water, 茶 tea, 咖啡 coffee, 牛奶 milk, 果汁 juice, 啤酒 beer, 汤 soup, 葡萄酒 wine"
+)
+VESSELS = {
+    "茶": ("杯", "cup"),
+    "咖啡": ("杯", "cup"),
+    "汤": ("碗", "bowl"),
+}  # the others come in a glass
 READABLE = nouns("""本: 书 book, 杂志 magazine, 词典 dictionary
 份: 报告 report
 封: 信 letter
@@ -97,23 +115,31 @@ FURNITURE = nouns("""张: 桌子 table, 床 bed
 盏: 灯 lamp
 架: 钢琴 piano
 幅: 画 painting""")
-PLENTY = SMALL_THINGS + FOODS + only(READABLE, "书 杂志 词典") + CLOTHES + PETS  # what one may have a dozen of
+PLENTY = (
+    SMALL_THINGS + FOODS + only(READABLE, "书 杂志 词典") + CLOTHES + PETS
+)  # what one may have a dozen of
 BOOKS = only(READABLE, "书 杂志 词典")
 THINGS = BOOKS + CLOTHES + MACHINES + SMALL_THINGS + FURNITURE
 COLOURED = CLOTHES + only(THINGS, "手机 自行车 汽车 铅笔 钢笔 杯子 包 箱子 球 雨伞 花 桌子 椅子 灯")
 COLOURS = words("""红色 red, 蓝色 blue, 绿色 green, 白色 white, 黑色 black, 黄色 yellow, 灰色 gray, 棕色 brown
 粉色 pink, 紫色 purple""")
 LUGGAGE = only(THINGS, "箱子 包 桌子 椅子 床 灯 钢琴 画 自行车 机器人")
-ROOMS = words("汽车 car, 房间 room, 厨房 kitchen, 办公室 office, 教室 classroom, 电梯 elevator, 车库 garage")
+ROOMS = words(
+    "汽车 car, 房间 room, 厨房 kitchen, 办公室 office, 教室 classroom, 电梯 elevator, 车库 garage"
+)
 
 # ---- places; the preposition belongs to the place
 INSIDE = words("""公园 park, 图书馆 library, 医院 hospital, 商店 store, 餐馆 restaurant, 银行 bank, 博物馆 museum
 超市 supermarket, 办公室 office, 酒店 hotel, 教室 classroom, 厨房 kitchen, 花园 garden, 工厂 factory, 村子 village
 学校 school, 书店 bookstore, 体育馆 gym""")
-POINTS = words("机场 airport, 火车站 train station, 邮局 post office, 海滩 beach, 市场 market, 动物园 zoo")
+POINTS = words(
+    "机场 airport, 火车站 train station, 邮局 post office, 海滩 beach, 市场 market, 动物园 zoo"
+)
 PLACES = INSIDE + POINTS
 OUTINGS = [place for place in PLACES if place.zh not in "厨房教室办公室"]
-CITIES = words("北京 beijing, 上海 shanghai, 巴黎 paris, 伦敦 london, 东京 tokyo, 纽约 new york, 柏林 berlin, 罗马 rome")
+CITIES = words(
+    "北京 beijing, 上海 shanghai, 巴黎 paris, 伦敦 london, 东京 tokyo, 纽约 new york, 柏林 berlin, 罗马 rome"
+)
 TRANSPORT = words("火车 train, 飞机 plane, 公共汽车 bus, 地铁 subway, 船 boat, 出租车 taxi")
 SPOTS = words("""桌子上 on the table, 桌子下面 under the table, 椅子上 on the chair, 椅子下面 under the chair
 床上 on the bed, 床下面 under the bed, 箱子里 in the box, 门后面 behind the door, 窗户旁边 next to the window
@@ -121,7 +147,11 @@ SPOTS = words("""桌子上 on the table, 桌子下面 under the table, 椅子上
 SIDES = words("旁边 next to, 前面 in front of, 后面 behind, 对面 opposite, 附近 near")
 
 # ---- what is crossed, how Chinese says so, and why one would not
-CROSSINGS = [(words(row[0])[0], row[1], words(row[2])) for row in (entry.split(";") for entry in """
+CROSSINGS = [
+    (words(row[0])[0], row[1], words(row[2]))
+    for row in (
+        entry.split(";")
+        for entry in """
 街道 street;穿过;宽 wide, 繁忙 busy, 危险 dangerous, 滑 slippery, 吵 noisy
 马路 road;穿过;宽 wide, 繁忙 busy, 危险 dangerous, 滑 slippery
 公路 highway;穿过;宽 wide, 繁忙 busy, 危险 dangerous
@@ -133,28 +163,75 @@ CROSSINGS = [(words(row[0])[0], row[1], words(row[2])) for row in (entry.split("
 操场 playground;穿过;大 big, 拥挤 crowded, 泥泞 muddy
 河 river;过;宽 wide, 深 deep, 冷 cold, 危险 dangerous
 小溪 stream;跨过;宽 wide, 深 deep, 冷 cold
-桥 bridge;过;长 long, 窄 narrow, 高 high, 滑 slippery, 危险 dangerous""".strip().split("\n"))]
+桥 bridge;过;长 long, 窄 narrow, 高 high, 滑 slippery, 危险 dangerous""".strip().split("\n")
+    )
+]
 WEAKNESSES = words("""累 tired, 饿 hungry, 渴 thirsty, 害怕 scared, 虚弱 weak, 慢 slow, 小 small, 老 old, 懒 lazy
 困 sleepy, 紧张 nervous""")
 
 # ---- adjectives, by what they describe
-MOODS = words("累 tired, 饿 hungry, 渴 thirsty, 忙 busy, 高兴 happy, 难过 sad, 生气 angry, 紧张 nervous, 害怕 scared, 困 sleepy")
+MOODS = words(
+    "累 tired, 饿 hungry, 渴 thirsty, 忙 busy, 高兴 happy, 难过 sad, 生气 angry, 紧张 nervous, 害怕 scared, 困 sleepy"
+)
 TRAITS = words("""高 tall, 矮 short, 年轻 young, 聪明 smart, 善良 kind, 友好 friendly, 诚实 honest, 勇敢 brave, 有名 famous
 强壮 strong, 有耐心 patient, 勤奋 hardworking, 懒 lazy, 细心 careful, 谦虚 modest""")
-ANIMAL_LOOKS = words("大 big, 小 small, 漂亮 beautiful, 聪明 smart, 可爱 cute, 危险 dangerous, 强壮 strong, 懒 lazy, 慢 slow, 快 fast")
-THING_LOOKS = words("贵 expensive, 便宜 cheap, 漂亮 beautiful, 重 heavy, 轻 light, 新 new, 旧 old, 干净 clean, 脏 dirty, 有用 useful")
+ANIMAL_LOOKS = words(
+    "大 big, 小 small, 漂亮 beautiful, 聪明 smart, 可爱 cute, 危险 dangerous, 强壮 strong, 懒 lazy, 慢 slow, 快 fast"
+)
+THING_LOOKS = words(
+    "贵 expensive, 便宜 cheap, 漂亮 beautiful, 重 heavy, 轻 light, 新 new, 旧 old, 干净 clean, 脏 dirty, 有用 useful"
+)
 TASTES = words("好吃 delicious, 甜 sweet, 新鲜 fresh, 酸 sour, 贵 expensive, 便宜 cheap")
-PLACE_LOOKS = words("大 big, 小 small, 安静 quiet, 热闹 lively, 干净 clean, 漂亮 beautiful, 拥挤 crowded, 远 far, 安全 safe, 有名 famous")
+PLACE_LOOKS = words(
+    "大 big, 小 small, 安静 quiet, 热闹 lively, 干净 clean, 漂亮 beautiful, 拥挤 crowded, 远 far, 安全 safe, 有名 famous"
+)
 # what is already at its limit takes neither 太 nor 非常, what is welcome cannot be too much
 LIMITS = {"好吃", "好喝", "糟糕"}
 WELCOME = LIMITS | {
-    "有趣", "重要", "有用", "新鲜", "诚实", "善良", "友好", "聪明", "勇敢", "有名", "漂亮", "可爱",
-    "好", "舒服", "高兴", "准确", "有效", "稳定", "强大", "安全", "干净", "流行", "强壮", "有耐心",
-    "勤奋", "细心", "谦虚", "便宜", "新", "快", "凉快"}
-WEATHER = words("好 nice, 冷 cold, 热 hot, 暖和 warm, 凉快 cool, 糟糕 terrible, 潮湿 humid, 干燥 dry, 舒服 pleasant")
-SUBJECT_LOOKS = words("有趣 interesting, 难 difficult, 容易 easy, 重要 important, 有用 useful, 无聊 boring, 复杂 complicated, 流行 popular")
-MACHINE_LOOKS = words("快 fast, 慢 slow, 大 big, 小 small, 准确 accurate, 强大 powerful, 复杂 complicated, 简单 simple, 稳定 stable, 有效 effective")
-STORY_LOOKS = words("有趣 interesting, 无聊 boring, 长 long, 短 short, 难 difficult, 重要 important, 有名 famous")
+    "有趣",
+    "重要",
+    "有用",
+    "新鲜",
+    "诚实",
+    "善良",
+    "友好",
+    "聪明",
+    "勇敢",
+    "有名",
+    "漂亮",
+    "可爱",
+    "好",
+    "舒服",
+    "高兴",
+    "准确",
+    "有效",
+    "稳定",
+    "强大",
+    "安全",
+    "干净",
+    "流行",
+    "强壮",
+    "有耐心",
+    "勤奋",
+    "细心",
+    "谦虚",
+    "便宜",
+    "新",
+    "快",
+    "凉快",
+}
+WEATHER = words(
+    "好 nice, 冷 cold, 热 hot, 暖和 warm, 凉快 cool, 糟糕 terrible, 潮湿 humid, 干燥 dry, 舒服 pleasant"
+)
+SUBJECT_LOOKS = words(
+    "有趣 interesting, 难 difficult, 容易 easy, 重要 important, 有用 useful, 无聊 boring, 复杂 complicated, 流行 popular"
+)
+MACHINE_LOOKS = words(
+    "快 fast, 慢 slow, 大 big, 小 small, 准确 accurate, 强大 powerful, 复杂 complicated, 简单 simple, 稳定 stable, 有效 effective"
+)
+STORY_LOOKS = words(
+    "有趣 interesting, 无聊 boring, 长 long, 短 short, 难 difficult, 重要 important, 有名 famous"
+)
 
 # ---- studies, and the parts of machine learning
 STUDIES = words("""机器学习 machine learning, 深度学习 deep learning, 强化学习 reinforcement learning
@@ -163,7 +240,9 @@ STUDIES = words("""机器学习 machine learning, 深度学习 deep learning, �
 数学 mathematics, 物理 physics, 化学 chemistry, 历史 history, 音乐 music, 艺术 art, 语言学 linguistics
 统计学 statistics, 编程 programming, 生物学 biology, 哲学 philosophy, 地理 geography, 经济学 economics
 文学 literature, 科学 science""")
-LANGUAGES = words("英语 english, 中文 chinese, 法语 french, 德语 german, 日语 japanese, 西班牙语 spanish")
+LANGUAGES = words(
+    "英语 english, 中文 chinese, 法语 french, 德语 german, 日语 japanese, 西班牙语 spanish"
+)
 PARTS = nouns("""个: 模型 model, 神经网络 neural network, 编码器 encoder, 解码器 decoder, 分词器 tokenizer, 优化器 optimizer
 个: 算法 algorithm, 程序 program, 注意力机制 attention mechanism, 损失函数 loss function, 数据集 dataset""")
 MODELS = only(PARTS, "模型 神经网络 编码器 解码器 分词器 算法 程序")

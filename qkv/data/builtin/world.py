@@ -17,7 +17,9 @@ _BULKY = lex.only(lex.SMALL_THINGS, "包 箱子 吉他 雨伞")
 LOOSE = [noun for noun in lex.SMALL_THINGS + lex.BOOKS + lex.FOODS if noun not in _BULKY]
 
 
-def _has(dice: Dice, noun: Noun, looks: list[Word], degrees: list[tuple[str, str, str]] = ph.DEGREES) -> Word:
+def _has(
+    dice: Dice, noun: Noun, looks: list[Word], degrees: list[tuple[str, str, str]] = ph.DEGREES
+) -> Word:
     """这本书很贵, the book is expensive."""
     what, how = ph.definite(dice, noun), ph.quality(dice, looks, degrees)
     return said(what.zh + how.zh, f"{what.en} is {how.en}")
@@ -41,7 +43,9 @@ def fruit_tastes(dice: Dice) -> Word:
 
 @pattern(260)
 def story_is(dice: Dice) -> Word:
-    return _has(dice, dice.pick([noun for noun in lex.READABLE if noun.zh != "词典"]), lex.STORY_LOOKS)
+    return _has(
+        dice, dice.pick([noun for noun in lex.READABLE if noun.zh != "词典"]), lex.STORY_LOOKS
+    )
 
 
 @pattern(200)
@@ -62,16 +66,27 @@ def drink_is(dice: Dice) -> Word:
 def thing_compared(dice: Dice) -> Word:
     (first, second), look = dice.two(lex.THINGS), dice.pick(lex.THING_LOOKS)
     zh, en = dice.pick([("", ""), ("得多", "much "), ("一点", "a little ")])
-    return said(f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}{zh}",
-                f"the {first.en} is {en}{english.more(look.en)} than the {second.en}")
+    return said(
+        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}{zh}",
+        f"the {first.en} is {en}{english.more(look.en)} than the {second.en}",
+    )
 
 
 @pattern(300)
 def animal_compared(dice: Dice) -> Word:
-    (first, second), look = dice.two(BEASTS), dice.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:])
+    (first, second), look = (
+        dice.two(BEASTS),
+        dice.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:]),
+    )
     if dice.chance(0.4):
-        return said(f"{ph.the(first).zh}没有{ph.the(second).zh}{look.zh}", f"the {first.en} is not as {look.en} as the {second.en}")
-    return said(f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}", f"the {first.en} is {english.more(look.en)} than the {second.en}")
+        return said(
+            f"{ph.the(first).zh}没有{ph.the(second).zh}{look.zh}",
+            f"the {first.en} is not as {look.en} as the {second.en}",
+        )
+    return said(
+        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}",
+        f"the {first.en} is {english.more(look.en)} than the {second.en}",
+    )
 
 
 @pattern(300)
@@ -89,8 +104,16 @@ def this_is(dice: Dice) -> Word:
 @pattern(650)
 def someone_has(dice: Dice) -> Word:
     who, noun = someone(dice), dice.pick(COUNTABLE)
-    look = dice.pick(lex.COLOURS) if noun in lex.COLOURED else dice.pick(lex.words("新 new, 旧 old, 漂亮 beautiful"))
-    what = ph.described(look, noun) if noun in lex.THINGS and dice.chance(0.4) else ph.any_of_number(dice, noun)
+    look = (
+        dice.pick(lex.COLOURS)
+        if noun in lex.COLOURED
+        else dice.pick(lex.words("新 new, 旧 old, 漂亮 beautiful"))
+    )
+    what = (
+        ph.described(look, noun)
+        if noun in lex.THINGS and dice.chance(0.4)
+        else ph.any_of_number(dice, noun)
+    )
     return said(f"{who.zh}有{what.zh}", f"{who.en} {who.agree('have')} {what.en}")
 
 
@@ -98,23 +121,42 @@ def someone_has(dice: Dice) -> Word:
 def someone_lacks(dice: Dice) -> Word:
     who, noun = ph.asked_about(dice), dice.pick(COUNTABLE)
     if noun not in lex.PLENTY or dice.chance(0.5):
-        return said(f"{who.zh}没有{noun.zh}", f"{who.en} {who.agree('do')} not have {english.a(noun.en)}")
-    return said(f"{who.zh}有多少{noun.measure}{noun.zh}", f"how many {english.plural(noun.en)} {who.agree('do')} {who.en} have")
+        return said(
+            f"{who.zh}没有{noun.zh}", f"{who.en} {who.agree('do')} not have {english.a(noun.en)}"
+        )
+    return said(
+        f"{who.zh}有多少{noun.measure}{noun.zh}",
+        f"how many {english.plural(noun.en)} {who.agree('do')} {who.en} have",
+    )
 
 
 @pattern(300)
 def someone_bought_described(dice: Dice) -> Word:
     who, noun, colour = someone(dice), dice.pick(lex.COLOURED), dice.pick(lex.COLOURS)
     what = ph.described(colour, noun)
-    zh, en = dice.pick([("想买", who.agree("want") + " to buy"), ("买了", "bought"), ("卖了", "sold"),
-                        ("看见了", "saw"), ("需要", who.agree("need"))])
+    zh, en = dice.pick(
+        [
+            ("想买", who.agree("want") + " to buy"),
+            ("买了", "bought"),
+            ("卖了", "sold"),
+            ("看见了", "saw"),
+            ("需要", who.agree("need")),
+        ]
+    )
     return said(f"{who.zh}{zh}{what.zh}", f"{who.en} {en} {what.en}")
 
 
 @pattern(500)
 def gives(dice: Dice) -> Word:
-    who, whom, noun = ph.one_person(dice), dice.pick(ph.HIM), dice.pick(lex.SMALL_THINGS + lex.BOOKS + lex.CLOTHES)
-    (zh, en), what = dice.pick([("给了", "gave"), ("会给", "will give"), ("想给", "wants to give")]), ph.any_of_number(dice, noun)
+    who, whom, noun = (
+        ph.one_person(dice),
+        dice.pick(ph.HIM),
+        dice.pick(lex.SMALL_THINGS + lex.BOOKS + lex.CLOTHES),
+    )
+    (zh, en), what = (
+        dice.pick([("给了", "gave"), ("会给", "will give"), ("想给", "wants to give")]),
+        ph.any_of_number(dice, noun),
+    )
     return said(f"{who.zh}{zh}{whom.zh}{what.zh}", f"{who.en} {en} {whom.en} {what.en}")
 
 
@@ -122,7 +164,10 @@ def gives(dice: Dice) -> Word:
 def belongs(dice: Dice) -> Word:
     noun, whose = dice.pick(lex.THINGS), dice.pick(ph.MINE)
     (zh, en), negative = dice.pick([("这", "the"), ("那", "that")]), dice.chance(0.3)
-    return said(f"{zh}{noun.measure}{noun.zh}{'不' * negative}是{whose.zh}", f"{en} {noun.en} is {'not ' * negative}{whose.en}")
+    return said(
+        f"{zh}{noun.measure}{noun.zh}{'不' * negative}是{whose.zh}",
+        f"{en} {noun.en} is {'not ' * negative}{whose.en}",
+    )
 
 
 @pattern(420)
@@ -135,7 +180,10 @@ def named_owner(dice: Dice) -> Word:
 @pattern(300)
 def price(dice: Dice) -> Word:
     noun = dice.pick(lex.THINGS)
-    what, amount = ph.definite(dice, noun), dice.pick(acts.HIGH_PRICES if noun in lex.MACHINES + lex.FURNITURE else acts.PRICES)
+    what, amount = (
+        ph.definite(dice, noun),
+        dice.pick(acts.HIGH_PRICES if noun in lex.MACHINES + lex.FURNITURE else acts.PRICES),
+    )
     if dice.chance(0.25):
         return said(f"{what.zh}多少钱", f"how much is {what.en}")
     return said(f"{what.zh}{amount.zh}元", f"{what.en} costs {amount.en} yuan")
@@ -152,8 +200,17 @@ def bought_thing_is(dice: Dice) -> Word:
 @pattern(700)
 def likes_food(dice: Dice) -> Word:
     who, food = someone(dice), _bare_food(dice)
-    zh, en = dice.pick([("喜欢", "{S} {like}"), ("不喜欢", "{S} {do} not like"), ("爱", "{S} {love}"), ("更喜欢", "{S} {prefer}"),
-                        ("讨厌", "{S} {hate}"), ("喜欢{}吗", "{do} {S} like"), ("为什么喜欢", "why {do} {S} like")])
+    zh, en = dice.pick(
+        [
+            ("喜欢", "{S} {like}"),
+            ("不喜欢", "{S} {do} not like"),
+            ("爱", "{S} {love}"),
+            ("更喜欢", "{S} {prefer}"),
+            ("讨厌", "{S} {hate}"),
+            ("喜欢{}吗", "{do} {S} like"),
+            ("为什么喜欢", "why {do} {S} like"),
+        ]
+    )
     if "do} {S}" in en and who in (ph.ME, ph.WE):  # one does not ask what one likes oneself
         who = ph.YOU
     verbs = {verb: who.agree(verb) for verb in ("like", "do", "love", "prefer", "hate")}
@@ -163,52 +220,86 @@ def likes_food(dice: Dice) -> Word:
 
 def _bare_food(dice: Dice) -> Word:
     """Without a number: fruit stands in the plural, the rest as it is."""
-    return dice.pick([*(Word(noun.zh, english.plural(noun.en)) for noun in lex.FOODS), *lex.MEALS, *lex.DRINKS])
+    return dice.pick(
+        [*(Word(noun.zh, english.plural(noun.en)) for noun in lex.FOODS), *lex.MEALS, *lex.DRINKS]
+    )
 
 
 @pattern(300)
 def likes_this_not_that(dice: Dice) -> Word:
     who = dice.pick([*ph.PRONOUNS, ph.named(dice)])
     liked, other = dice.two(dice.pick([lex.MEALS, lex.DRINKS, lex.STUDIES[10:]]))
-    return said(f"{who.zh}喜欢{liked.zh}，但是不喜欢{other.zh}",
-                f"{who.en} {who.agree('like')} {liked.en} but {who.agree('do')} not like {other.en}")
+    return said(
+        f"{who.zh}喜欢{liked.zh}，但是不喜欢{other.zh}",
+        f"{who.en} {who.agree('like')} {liked.en} but {who.agree('do')} not like {other.en}",
+    )
 
 
 @pattern(360)
 def drinks_a_cup(dice: Dice) -> Word:
     who, what = someone(dice), ph.drink(dice)
-    zh, en = dice.pick([("喝了", "drank"), ("想喝", who.agree("want") + " to drink"), ("需要", who.agree("need")),
-                        ("买了", "bought"), ("正在喝", who.be + " drinking"), ("每天喝", who.agree("drink"))])
-    return said(f"{who.zh}{zh}{what.zh}", f"{who.en} {en} {what.en}{' every day' * zh.startswith('每天')}")
+    zh, en = dice.pick(
+        [
+            ("喝了", "drank"),
+            ("想喝", who.agree("want") + " to drink"),
+            ("需要", who.agree("need")),
+            ("买了", "bought"),
+            ("正在喝", who.be + " drinking"),
+            ("每天喝", who.agree("drink")),
+        ]
+    )
+    return said(
+        f"{who.zh}{zh}{what.zh}", f"{who.en} {en} {what.en}{' every day' * zh.startswith('每天')}"
+    )
 
 
 @pattern(300)
 def eats_a_meal(dice: Dice) -> Word:
     who, meal = someone(dice), dice.pick(lex.MEALS)
-    zh, en = dice.pick([("正在吃", f"{who.be} eating"), ("吃了", "ate"), ("不吃", f"{who.agree('do')} not eat"),
-                        ("经常吃", f"often {who.agree('eat')}"),
-                        ("想吃", f"{who.agree('want')} to eat"), ("需要买", f"{who.agree('need')} to buy"), ("从不吃", f"never {who.agree('eat')}")])
+    zh, en = dice.pick(
+        [
+            ("正在吃", f"{who.be} eating"),
+            ("吃了", "ate"),
+            ("不吃", f"{who.agree('do')} not eat"),
+            ("经常吃", f"often {who.agree('eat')}"),
+            ("想吃", f"{who.agree('want')} to eat"),
+            ("需要买", f"{who.agree('need')} to buy"),
+            ("从不吃", f"never {who.agree('eat')}"),
+        ]
+    )
     return said(f"{who.zh}{zh}{meal.zh}", f"{who.en} {en} {meal.en}")
 
 
 # ---- where things are
 @pattern(600)
 def there_is(dice: Dice) -> Word:
-    nouns, spots = dice.pick([(lex.PETS + lex.CHILDREN, acts.GROUNDS_BARE[:-1]), (LOOSE, lex.SPOTS), (LOOSE, lex.SPOTS)])
+    nouns, spots = dice.pick(
+        [(lex.PETS + lex.CHILDREN, acts.GROUNDS_BARE[:-1]), (LOOSE, lex.SPOTS), (LOOSE, lex.SPOTS)]
+    )
     what, where = dice.pick(nouns), dice.pick(spots)
     if dice.chance(0.4):
         return said(f"{where.zh}有{ph.a(what).zh}", f"there is {ph.a(what).en} {where.en}")
     amount = dice.pick(acts.AMOUNTS[:5] + acts.AMOUNTS[-1:])
-    return said(f"{where.zh}有{ph.several(amount, what).zh}", f"there are {ph.several(amount, what).en} {where.en}")
+    return said(
+        f"{where.zh}有{ph.several(amount, what).zh}",
+        f"there are {ph.several(amount, what).en} {where.en}",
+    )
 
 
 @pattern(300)
 def thing_is_somewhere(dice: Dice) -> Word:
-    what, spot = ph.definite(dice, dice.pick(LOOSE[:-len(lex.FOODS)] + lex.only(lex.ANIMALS, "猫 狗 兔子 老鼠 鸟"))), dice.pick(lex.SPOTS)
+    what, spot = (
+        ph.definite(
+            dice, dice.pick(LOOSE[: -len(lex.FOODS)] + lex.only(lex.ANIMALS, "猫 狗 兔子 老鼠 鸟"))
+        ),
+        dice.pick(lex.SPOTS),
+    )
     if dice.chance(0.25):
         return said(f"{what.zh}在{spot.zh}吗", f"is {what.en} {spot.en}")
     negative = dice.chance(0.25)
-    return said(f"{what.zh}{'不' * negative}在{spot.zh}", f"{what.en} is {'not ' * negative}{spot.en}")
+    return said(
+        f"{what.zh}{'不' * negative}在{spot.zh}", f"{what.en} is {'not ' * negative}{spot.en}"
+    )
 
 
 @pattern(160)
@@ -235,8 +326,15 @@ def place_is(dice: Dice) -> Word:
 @pattern(300)
 def city_compared(dice: Dice) -> Word:
     first, second = dice.two(lex.CITIES)
-    look = dice.pick(lex.words("大 big, 小 small, 漂亮 beautiful, 安静 quiet, 热闹 lively, 安全 safe, 冷 cold, 暖和 warm"))
-    return said(f"{first.zh}比{second.zh}{look.zh}", f"{first.en} is {english.more(look.en)} than {second.en}")
+    look = dice.pick(
+        lex.words(
+            "大 big, 小 small, 漂亮 beautiful, 安静 quiet, 热闹 lively, 安全 safe, 冷 cold, 暖和 warm"
+        )
+    )
+    return said(
+        f"{first.zh}比{second.zh}{look.zh}",
+        f"{first.en} is {english.more(look.en)} than {second.en}",
+    )
 
 
 # ---- weather; nobody speaks of the weather of a year; 今天 in front, today at the end
@@ -264,7 +362,9 @@ def weather_then(dice: Dice) -> Word:
 @pattern(360)
 def weather_in_a_city(dice: Dice) -> Word:
     how, city = ph.quality(dice, lex.WEATHER), dice.pick(lex.CITIES)
-    zh, en, time = dice.pick([("今天", "is", "today"), ("今天", "is", "today"), ("昨天", "was", "yesterday")])
+    zh, en, time = dice.pick(
+        [("今天", "is", "today"), ("今天", "is", "today"), ("昨天", "was", "yesterday")]
+    )
     return said(f"{zh}{city.zh}的天气{how.zh}", f"the weather in {city.en} {en} {how.en} {time}")
 
 
@@ -278,7 +378,13 @@ def season_is(dice: Dice) -> Word:
 @pattern(200)
 def rain_and_snow(dice: Dice) -> Word:
     what, city = dice.pick(lex.words("下雨 rain, 下雪 snow")), dice.pick(lex.CITIES)
-    zh, verb, times = dice.pick([("{}了", english.past(what.en), PAST_DAYS), ("会{}", f"will {what.en}", NEXT_DAYS),
-                                 ("没有{}", f"did not {what.en}", PAST_DAYS), ("不会{}", f"will not {what.en}", NEXT_DAYS)])
+    zh, verb, times = dice.pick(
+        [
+            ("{}了", english.past(what.en), PAST_DAYS),
+            ("会{}", f"will {what.en}", NEXT_DAYS),
+            ("没有{}", f"did not {what.en}", PAST_DAYS),
+            ("不会{}", f"will not {what.en}", NEXT_DAYS),
+        ]
+    )
     time = dice.pick(times)
     return said(f"{time.zh}{city.zh}{zh.format(what.zh)}", f"it {verb} in {city.en} {time.en}")
