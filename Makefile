@@ -22,7 +22,7 @@ demo: .venv/core.stamp
 	$(BIN)/qkv demo
 
 # Message catalogs: extract the English messages, update and compile the translations; new ones are left empty in the .po file.
-EXTRACT := -k N_ -k both -k Problem:2 -k option:2 --add-location file --sort-by-file --no-wrap
+EXTRACT := -k N_ -k both -k ApiError:2 -k option:2 --add-location file --sort-by-file --no-wrap
 messages: .venv/dev.stamp
 	mkdir -p build
 	$(BIN)/pybabel --quiet extract $(EXTRACT) --project qkv --output build/qkv.pot qkv
@@ -43,8 +43,8 @@ qemu:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu; fi || true
 
 test: check chromium qemu
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not slow"
-	$(BIN)/python -m pytest -m "alone and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not serial and not slow"
+	$(BIN)/python -m pytest -m "serial and not slow"
 	$(BIN)/python tests/cpu_configurations.py --short
 	$(BIN)/python tests/emulated_cpus.py --short
 
@@ -62,7 +62,7 @@ check: .venv/dev.stamp
 	$(BIN)/mypy
 
 bench: .venv/dev.stamp
-	for race in tokenizers model train_translate translate train_generate generate embed load latency; do $(BIN)/python benchmarks/$$race.py || exit 1; done
+	for name in tokenizers model train_translate translate train_generate generate embed load latency; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,4 +1,4 @@
-"""Compiles the message catalogs when the package is built or installed; everything else is in pyproject.toml."""
+"""Compile the message catalogs when the package is built or installed (see pyproject.toml)."""
 
 from pathlib import Path
 

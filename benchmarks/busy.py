@@ -1,8 +1,8 @@
-"""Training, translation and generation beside one busy process: the share of the quiet speed that remains.
+"""Throughput of training, translation and generation on an idle machine and beside a busy process.
 
 python benchmarks/busy.py [--before CHECKOUT] [--rounds N] [WORK ...]
-Every measurement is a process of its own; quiet and busy ones alternate. --before also measures the quiet speed of another
-checkout of qkv (an earlier commit) in the same run.
+Every measurement is a separate process; idle and busy ones alternate. --before also measures the
+idle throughput of another checkout of qkv (an earlier commit) in the same run.
 """
 
 import argparse
@@ -25,11 +25,14 @@ WORKS = (
     "generate-16",
 )
 GOAL = 0.55
-BUSY_LOOP = "import os, time\nparent, end = os.getppid(), time.monotonic() + 600\nwhile time.monotonic() < end and os.getppid() == parent: pass"
+BUSY_LOOP = """import os, time
+parent, end = os.getppid(), time.monotonic() + 600
+while time.monotonic() < end and os.getppid() == parent: pass
+"""
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     trees = {"now": ROOT} | ({"before": options.before.resolve()} if options.before else {})
     with TemporaryDirectory() as folder:
         write_corpus(Path(folder))
@@ -40,7 +43,7 @@ def main() -> None:
             report(work, folder, trees, options.rounds)
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -68,23 +71,21 @@ def write_corpus(folder: Path) -> None:
 
 
 def report(work: str, folder: str, trees: dict[str, Path], rounds: int) -> None:
-    """Quiet and busy in turns; `before` only quiet."""
-    rates: dict[str, list[float]] = {name: [] for name in ("quiet", "busy", *list(trees)[1:])}
+    """Measure idle and busy alternately; `before` only idle."""
+    rates: dict[str, list[float]] = {name: [] for name in ("idle", "busy", *list(trees)[1:])}
     for _ in range(rounds):
-        rates["quiet"].append(measure(work, folder, ROOT))
+        rates["idle"].append(measure(work, folder, ROOT))
         with busy_process():
             rates["busy"].append(measure(work, folder, ROOT))
         for name in list(trees)[1:]:
             rates[name].append(measure(work, folder, trees[name]))
-    middle = {name: statistics.median(values) for name, values in rates.items()}
-    figures = "   ".join(f"{name} {value:9.1f}" for name, value in middle.items())
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    figures = "   ".join(f"{name} {value:9.1f}" for name, value in medians.items())
     before = (
-        f"   quiet / before {middle['quiet'] / middle['before']:.2f}" if "before" in middle else ""
+        f"   idle / before {medians['idle'] / medians['before']:.2f}" if "before" in medians else ""
     )
-    print(
-        f"{work:16} {figures}   busy / quiet {middle['busy'] / middle['quiet']:.2f} (goal {GOAL}){before}",
-        flush=True,
-    )
+    ratio = medians["busy"] / medians["idle"]
+    print(f"{work:16} {figures}   busy / idle {ratio:.2f} (goal {GOAL}){before}", flush=True)
 
 
 def measure(work: str, folder: str, tree: Path) -> float:

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks/busy.py in a process of its own: python -m benchmarks.busy_worker WORK FOLDER; prints a rate."""
+"""A measurement of benchmarks/busy.py: python -m benchmarks.busy_worker WORK FOLDER."""
 
 import json
 import statistics
@@ -16,14 +16,14 @@ TRAIN = {
         "text.txt",
         "--set=model.layers=4",
         "--set=model.d_model=128",
-        "--set=context=64",
+        "--set=context_length=64",
         "--set=batch_tokens=1536",
         "--set=steps=150",
         "--set=vocab_size=1000",
     ],
 }
 QUICK = ["--set=valid_bleu=false", "--set=beam_size=1"]
-SKIPPED = 0.3  # of the recorded speeds: the first steps allocate memory
+SKIPPED_FRACTION = 0.3  # of the recorded speeds: the first steps allocate memory
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def train(work: str, folder: Path) -> float:
-    """Tokens/s, as the run itself records them; the run stays in FOLDER/WORK."""
+    """Tokens/s as recorded by the run; the run is kept in FOLDER/WORK."""
     import shutil
 
     out = folder / work
@@ -50,11 +50,11 @@ def train(work: str, folder: Path) -> float:
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     speeds = [step["tokens_per_second"] for step in steps if "tokens_per_second" in step]
-    return statistics.median(speeds[int(SKIPPED * len(speeds)) :])
+    return statistics.median(speeds[int(SKIPPED_FRACTION * len(speeds)) :])
 
 
 def use(work: str, folder: Path) -> float:
-    """Sentences/s of translating the held-out sentences, or tokens/s of generating."""
+    """Sentences/s of translating held-out sentences, or tokens/s of generation."""
     from qkv.allocator import keep_pages
 
     keep_pages()
@@ -63,11 +63,9 @@ def use(work: str, folder: Path) -> float:
 
     name, beam = work.partition("-")[::2]
     if name == "translate":
-        translator, sentences = (
-            qkv.load(folder / "train-translate"),
-            [pair.source for pair in builtin_pairs()[1]][:256],
-        )
-        return rate(lambda: len(translator(sentences, beam_size=int(beam), max_length=20)))
+        translator = qkv.load(folder / "train-translate")
+        sentences = [pair.source for pair in builtin_pairs()[1]][:256]
+        return rate(lambda: len(translator(sentences, beam_size=int(beam), max_target_len=20)))
     generator = qkv.load(folder / "train-generate")
     prompts = [pair.source[:4] for pair in builtin_pairs()[1]][: int(beam)]
 

@@ -1,7 +1,6 @@
-"""How often a caption finds another caption of the same unseen picture: trained, untrained, and counting words.
+"""recall@1 of captions of the same held-out image: trained embeddings, untrained ones, and TF-IDF.
 
-In: a folder trained by recipes/captions-embed.yaml and the folder of the captions. Out: three figures, rank 1 among all
-held-out pictures, caption 1 -> 2 and 2 -> 1: this model, the mean of its embeddings before training, and TF-IDF.
+python benchmarks/captions.py RUN [DATA]      RUN is trained by recipes/captions-embed.yaml.
 """
 
 import math
@@ -13,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path = [
-    path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent
-]  # tokenizers.py is there
+# Without this folder, whose tokenizers.py would hide the library.
+HERE = Path(__file__).resolve().parent
+sys.path = [path for path in sys.path if Path(path or ".").resolve() != HERE]
 
 import qkv  # noqa: E402
 from qkv.evaluate.similarity import retrieval  # noqa: E402
@@ -30,29 +29,29 @@ def trained(model: qkv.Embedder, texts: list[str]) -> np.ndarray:
 
 
 def untrained(model: qkv.Embedder, texts: list[str]) -> np.ndarray:
-    """The mean of the first embeddings of a sentence's tokens: all that a model knows before it has read anything."""
+    """The mean of the randomly initialized token embeddings of a sentence."""
     torch.manual_seed(1)
     table = Transformer(model.model.spec).embed.weight.detach().numpy()
     return np.stack([table[ids].mean(axis=0) for ids in model.tokenizer.encode_batch(texts)])
 
 
-class Counting:
-    """TF-IDF: a word counts as often as it stands there, and more the fewer captions of the training set have it."""
+class TfIdf:
+    """TF-IDF vectors; document frequencies are those of the training captions."""
 
     def __init__(self, texts: list[str]):
         self.total = len(texts)
-        self.found = Counter(word for text in texts for word in set(words(text)))
-        self.place: dict[str, int] = {}
+        self.document_frequency = Counter(word for text in texts for word in set(words(text)))
+        self.columns: dict[str, int] = {}
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         counts = [Counter(words(text)) for text in texts]
-        for word in (word for one in counts for word in one):
-            self.place.setdefault(word, len(self.place))
-        matrix = np.zeros((len(texts), len(self.place)), np.float32)
-        for row, one in zip(matrix, counts, strict=True):
-            for word, count in one.items():
-                row[self.place[word]] = count * (
-                    math.log((1 + self.total) / (1 + self.found[word])) + 1
+        for word in (word for counter in counts for word in counter):
+            self.columns.setdefault(word, len(self.columns))
+        matrix = np.zeros((len(texts), len(self.columns)), np.float32)
+        for row, counter in zip(matrix, counts, strict=True):
+            for word, count in counter.items():
+                row[self.columns[word]] = count * (
+                    math.log((1 + self.total) / (1 + self.document_frequency[word])) + 1
                 )
         return matrix
 
@@ -63,23 +62,22 @@ def words(text: str) -> list[str]:
 
 def main(run: Path, data: Path) -> None:
     first, second = (list(read_lines(data / f"val.{side}.en")) for side in (1, 2))
-    counting = Counting(
-        [line for side in range(1, 6) for line in read_lines(data / f"train.{side}.en")]
-    )
+    tf_idf = TfIdf([line for side in range(1, 6) for line in read_lines(data / f"train.{side}.en")])
     model = qkv.load(run)
-    ways = {
+    embedders = {
         "this model": lambda texts: trained(model, texts),
         "mean of its untrained embeddings": lambda texts: untrained(model, texts),
-        "TF-IDF": counting,
+        "TF-IDF": tf_idf,
     }
     print(
-        f"rank 1 among {len(first):,} captions of unseen pictures\n{'':34}1 -> 2   2 -> 1     mean"
+        f"recall@1 among {len(first):,} captions of held-out images\n"
+        f"{'':34}1 -> 2   2 -> 1     mean"
     )
-    for name, way in ways.items():
-        both = way([*first, *second])
+    for name, embed in embedders.items():
+        both = embed([*first, *second])
         a, b = both[: len(first)], both[len(first) :]
-        there, back = retrieval(a, b).at[1], retrieval(b, a).at[1]
-        print(f"{name:<32}{there:>8.1%} {back:>8.1%} {(there + back) / 2:>8.1%}")
+        forward, backward = retrieval(a, b).recall_at[1], retrieval(b, a).recall_at[1]
+        print(f"{name:<32}{forward:>8.1%} {backward:>8.1%} {(forward + backward) / 2:>8.1%}")
 
 
 if __name__ == "__main__":

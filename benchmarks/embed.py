@@ -1,6 +1,6 @@
-"""Sentence vectors: sentences per second with MiniLM's weights, ours over sentence-transformers and beside CTranslate2.
+"""Sentence embeddings with MiniLM: sentences/s of qkv, sentence-transformers and CTranslate2.
 
-python benchmarks/embed.py      one by one, in calls of 64, and a whole file 64 at a time; each in its own process.
+python benchmarks/embed.py      batch 1, calls of 64, and one call with batches of 64.
 """
 
 import os
@@ -9,57 +9,60 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path[0] = str(
-    Path(__file__).resolve().parents[1]
-)  # not this folder: its tokenizers.py is not the library
-from benchmarks.embed_worker import SENTENCES, minilm, some_texts  # noqa: E402
-from benchmarks.race import race  # noqa: E402
+# Not this folder, whose tokenizers.py would hide the library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from benchmarks.embed_worker import SENTENCES, captions, minilm  # noqa: E402
+from benchmarks.harness import measure_alternating  # noqa: E402
 
 ROUNDS, GOAL = 7, 1.5
-WORDS = {"alone": "batch 1", "calls": "batch 64, calls of 64", "file": "batch 64, one call"}
+TITLES = {"single": "batch 1", "calls": "batch 64, calls of 64", "file": "batch 64, one call"}
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_champions(f"{folder}/ctranslate2")
-        print(f"largest difference of a number: {disagreement(folder):.1e}", flush=True)
-        for how in SENTENCES:
-            report(how, f"{folder}/ctranslate2")
+        write_ctranslate2(f"{folder}/ctranslate2")
+        print(f"largest difference: {largest_difference(folder):.1e}", flush=True)
+        for mode in SENTENCES:
+            report(mode, f"{folder}/ctranslate2")
 
 
-def write_champions(folder: str) -> None:
-    """The same weights in CTranslate2's format, by its own converter."""
+def write_ctranslate2(folder: str) -> None:
+    """Convert the weights with CTranslate2's converter."""
     from ctranslate2.converters import TransformersConverter
 
     TransformersConverter(str(minilm())).convert(folder)
 
 
-def disagreement(folder: str) -> float:
-    """All three give the same vectors; a race of different answers would mean nothing. Each in its own process."""
+def largest_difference(folder: str) -> float:
+    """The largest difference between the embeddings of the three systems."""
     import subprocess
 
     import numpy as np
 
-    texts = some_texts(20)
+    texts = captions(20)
     found = []
-    for who in ("ours", "theirs", "champions"):
+    for system in ("qkv", "sentence_transformers", "ctranslate2"):
         code = (
             f"import sys, numpy as np; from benchmarks import embed_worker as w; "
-            f"np.save({f'{folder}/{who}.npy'!r}, w.{who}({f'{folder}/ctranslate2'!r})({texts!r}))"
+            f"embed = w.load_{system}({f'{folder}/ctranslate2'!r}); "
+            f"np.save({f'{folder}/{system}.npy'!r}, embed({texts!r}))"
         )
         subprocess.run([sys.executable, "-c", code], check=True, cwd=sys.path[0])
-        found.append(np.load(f"{folder}/{who}.npy"))
+        found.append(np.load(f"{folder}/{system}.npy"))
     return max(float(np.abs(found[0] - other).max()) for other in found[1:])
 
 
-def report(how: str, folder: str) -> None:
+def report(mode: str, folder: str) -> None:
     workers = ("qkv", "sentence-transformers", "ctranslate2")
-    told = race({who: ["benchmarks.embed_worker", who, folder, how] for who in workers}, ROUNDS)
-    speed = {who: SENTENCES[how] / row["seconds"] for who, row in told.items()}
-    figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
+    results = measure_alternating(
+        {system: ["benchmarks.embed_worker", system, folder, mode] for system in workers}, ROUNDS
+    )
+    speed = {system: SENTENCES[mode] / row["seconds"] for system, row in results.items()}
+    figures = "   ".join(f"{system} {rate:7.1f}" for system, rate in speed.items())
     print(
-        f"{WORDS[how]:21}   {figures}   sentences/s   over sentence-transformers {speed['qkv'] / speed['sentence-transformers']:.2f} "
-        f"(goal {GOAL})   over ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}",
+        f"{TITLES[mode]:21}   {figures}   sentences/s   qkv / sentence-transformers "
+        f"{speed['qkv'] / speed['sentence-transformers']:.2f} (goal {GOAL})   "
+        f"qkv / ctranslate2 {speed['qkv'] / speed['ctranslate2']:.2f}",
         flush=True,
     )
 

@@ -1,4 +1,7 @@
-"""One contestant of the writing race: python -m benchmarks.generate_worker WHO FOLDER BATCH TOKENS (or: memory, loss)."""
+"""A system of benchmarks/generate.py.
+
+python -m benchmarks.generate_worker SYSTEM FOLDER BATCH TOKENS      or: SYSTEM FOLDER memory|loss
+"""
 
 import os
 import sys
@@ -6,39 +9,39 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.race import fastest, serve
+from benchmarks.harness import fastest, run_worker
 
 PROMPT, NEW, VOCAB = 64, 128, 32_000
-ROUND = {1: 5, NEW: 1}  # calls of a round, by tokens
+ROUND = {1: 5, NEW: 1}  # calls per round, by new tokens
 THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))
 
 
 def main() -> None:
-    who, folder, task = sys.argv[1:4]
+    system, folder, task = sys.argv[1:4]
     if task in ("memory", "loss"):
         print({"memory": memory, "loss": loss}[task](folder))
         return
     batch, tokens = int(task), int(sys.argv[4])
     prompts = np.random.default_rng(0).integers(3, VOCAB, (batch, PROMPT)).tolist()
-    makers = {"qkv": ours, "transformers": theirs, "ctranslate2": champions}
-    write = makers[who.split("-")[0]](folder, who.partition("-")[2], tokens)
+    makers = {"qkv": load_qkv, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
+    generate = makers[system.split("-")[0]](folder, system.partition("-")[2], tokens)
 
     def round_() -> None:
         for _ in range(ROUND[tokens]):
-            write(prompts)
+            generate(prompts)
 
-    serve(round_)
+    run_worker(round_)
 
 
-def ours(folder: str, kind: str, tokens: int):
+def load_qkv(folder: str, kind: str, tokens: int):
     if kind == "step":
         from qkv.engine import speculative
 
-        speculative.MIN_WEIGHTS = 1 << 62  # no model is so large
-    return writing(our_model(folder), kind, tokens)
+        speculative.MIN_WEIGHTS = 1 << 62  # off: no model is so large
+    return generation(qkv_model(folder), kind, tokens)
 
 
-def writing(model, kind: str, tokens: int):
+def generation(model, kind: str, tokens: int):
     from qkv.engine.stepper import make_stepper
     from qkv.generate.config import GenerationConfig
     from qkv.generate.loop import Bounds, generate
@@ -48,12 +51,12 @@ def writing(model, kind: str, tokens: int):
         with eval_mode(model):
             settings = GenerationConfig(max_new_tokens=tokens, temperature=0, seed=0)
             found = generate(make_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
-        assert all(len(one.ids) == tokens for one in found)
+        assert all(len(sequence.ids) == tokens for sequence in found)
 
     return run
 
 
-def our_model(folder: str):
+def qkv_model(folder: str):
     from qkv.allocator import keep_pages
 
     keep_pages()
@@ -65,13 +68,13 @@ def our_model(folder: str):
     return load_huggingface(f"{folder}/huggingface").model.eval()
 
 
-def theirs(folder: str, kind: str, tokens: int):
+def load_transformers(folder: str, kind: str, tokens: int):
     import torch
     from transformers import LlamaForCausalLM
 
     torch.set_num_threads(THREADS)
     model = LlamaForCausalLM.from_pretrained(f"{folder}/huggingface").eval()
-    # A static cache would compile the step by itself; without a compiler's minutes it is the same cache, laid out once.
+    # A static cache without torch.compile, which would take minutes.
     cache = {"cache_implementation": "static", "disable_compile": True} if kind == "static" else {}
 
     def run(prompts):
@@ -89,26 +92,26 @@ def theirs(folder: str, kind: str, tokens: int):
     return run
 
 
-def champions(folder: str, kind: str, tokens: int):
+def load_ctranslate2(folder: str, kind: str, tokens: int):
     import ctranslate2
 
     names = ["<unk>", "<s>", "</s>", *map(str, range(3, VOCAB))]
 
     def with_threads(threads: int):
-        writer = ctranslate2.Generator(
+        generator = ctranslate2.Generator(
             f"{folder}/ctranslate2", intra_threads=threads, compute_type=kind or "float32"
         )
 
         def run(prompts):
-            named = [[names[i] for i in prompt] for prompt in prompts]
-            found = writer.generate_batch(
-                named,
+            tokens_of = [[names[i] for i in prompt] for prompt in prompts]
+            found = generator.generate_batch(
+                tokens_of,
                 max_length=tokens,
                 min_length=tokens,
                 include_prompt_in_result=False,
                 sampling_topk=1,
             )
-            assert all(len(one.sequences_ids[0]) == tokens for one in found)
+            assert all(len(result.sequences_ids[0]) == tokens for result in found)
 
         return run
 
@@ -116,11 +119,11 @@ def champions(folder: str, kind: str, tokens: int):
 
 
 def memory(folder: str) -> str:
-    """Resident memory after 1,000 tokens and after 10,000, the context sliding."""
-    model, prompt = our_model(folder), [list(range(3, 3 + PROMPT))]
-    writing(model, "", 1_000)(prompt)
+    """Resident memory after 1,000 and after 10,000 more tokens, with a sliding context."""
+    model, prompt = qkv_model(folder), [list(range(3, 3 + PROMPT))]
+    generation(model, "", 1_000)(prompt)
     first = resident_mb()
-    writing(model, "", 10_000)(prompt)
+    generation(model, "", 10_000)(prompt)
     return f"memory {first:.0f} MB after 1,000 tokens, {resident_mb():.0f} MB after 10,000 more"
 
 
@@ -133,16 +136,19 @@ def resident_mb() -> float:
 
 
 def loss(folder: str) -> str:
-    """What int8 costs on random text, in nats per token."""
-    model = our_model(folder)
+    """The loss of int8 quantization on random text, in nats per token."""
+    model = qkv_model(folder)
     import torch
 
     from qkv.engine.packed_model import int8_loss
 
-    exact, small = int8_loss(
+    float32, int8 = int8_loss(
         model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0))
     )
-    return f"nats per token {exact:.4f}, int8 {small:.4f}, {small - exact:+.4f} (random weights and text)"
+    difference = int8 - float32
+    return (
+        f"nats per token {float32:.4f}, int8 {int8:.4f}, {difference:+.4f} (random weights, text)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""One contestant of the language-model race: python -m benchmarks.lm_worker WHO SHAPE: 6 layers x 384 x 256 tokens."""
+"""A language model of benchmarks/model.py: python -m benchmarks.lm_worker SYSTEM SHAPE."""
 
 import sys
 
-from benchmarks.race import serve
+from benchmarks.harness import run_worker
 
 LAYERS, D_MODEL, HEADS, VOCAB, BATCH, LENGTH = 6, 384, 6, 8_000, 8, 256
 
 
 def main() -> None:
-    who, shape = sys.argv[1:3]
-    if who == "qkv":
+    system, shape = sys.argv[1:3]
+    if system == "qkv":
         from qkv.allocator import keep_pages
 
         keep_pages()  # as the qkv command does, before torch is imported
@@ -18,7 +18,7 @@ def main() -> None:
     torch.set_num_threads(2)
     torch.manual_seed(0)
     ids = torch.randint(0, VOCAB, (BATCH, LENGTH + 1))
-    model, loss = (ours if who == "qkv" else theirs)(shape)
+    model, loss = (load_qkv if system == "qkv" else load_transformers)(shape)
     model.train()
 
     def round_() -> None:
@@ -26,21 +26,21 @@ def main() -> None:
             loss(model, ids[:, :-1], ids[:, 1:]).backward()
             model.zero_grad()
 
-    serve(round_)
+    run_worker(round_)
 
 
-def ours(shape: str):
+def load_qkv(shape: str):
     from dataclasses import replace
 
     from qkv.model.presets import decoder_only, gpt2
-    from qkv.model.spec import Dense, Gated, Heads, LmHead
+    from qkv.model.spec import Attention, Dense, Gated, LmHead
     from qkv.model.transformer import Transformer
 
     if shape == "gpt2":
         spec = gpt2()
         layer = replace(
             spec.decoder.layers[0],
-            mixer=Heads(HEADS, HEADS, D_MODEL // HEADS, bias=True, out_bias=True),
+            mixer=Attention(HEADS, HEADS, D_MODEL // HEADS, bias=True, out_bias=True),
             feed_forward=Dense(4 * D_MODEL, "gelu_tanh", bias=True),
             repeat=LAYERS,
         )
@@ -53,7 +53,7 @@ def ours(shape: str):
         )
     else:
         spec = decoder_only(
-            VOCAB, D_MODEL, LAYERS, Heads(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024)
+            VOCAB, D_MODEL, LAYERS, Attention(HEADS, HEADS, D_MODEL // HEADS), Gated(1_024)
         )
         spec = replace(spec, head=LmHead(tied=True))
 
@@ -63,7 +63,7 @@ def ours(shape: str):
     return Transformer(spec), loss
 
 
-def theirs(shape: str):
+def load_transformers(shape: str):
     import torch.nn.functional as F
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 

@@ -1,7 +1,7 @@
-"""How long a 500 MB model takes to load, and how much memory: ours beside plain reading and beside transformers.
+"""Time and memory to load a 500 MB model: qkv, transformers, and reading the file.
 
-In: nothing; a random model is written to a temporary folder, as theirs and as ours. Out: a table: CPU seconds, seconds and the
-peak of memory beyond what was there before, as shares of reading the file and of its size. Each load is a process of its own.
+A random model is written to a temporary folder in both formats. Prints CPU seconds, seconds and
+peak memory, also relative to reading the file. Each load is a separate process.
 """
 
 import json
@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-sys.path[0] = str(
-    Path(__file__).resolve().parents[1]
-)  # not this folder: its tokenizers.py is not the library
+# Not this folder, whose tokenizers.py would hide the library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 SIZE = {
     "vocab_size": 16_000,
@@ -24,40 +23,43 @@ SIZE = {
     "num_attention_heads": 16,
 }
 ROUNDS = 5
-WAYS = {
-    "read": "theirs",
-    "load_huggingface": "theirs",
-    "load_model": "ours",
-    "transformers": "theirs",
+LOADERS = {
+    "read": "huggingface",
+    "load_huggingface": "huggingface",
+    "load_model": "qkv",
+    "transformers": "huggingface",
 }
 
 
 def main() -> None:
     with TemporaryDirectory() as folder:
         size = write(Path(folder))
-        told: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        results: dict[str, list[dict[str, float]]] = {loader: [] for loader in LOADERS}
         for _ in range(ROUNDS):
-            for way, kind in WAYS.items():  # taking turns
-                told[way].append(measured(way, Path(folder) / kind, Path(folder) / f"tiny-{kind}"))
-        best = {
-            way: {name: statistics.median(one[name] for one in rows) for name in rows[0]}
-            for way, rows in told.items()
+            for loader, kind in LOADERS.items():
+                results[loader].append(
+                    measured(loader, Path(folder) / kind, Path(folder) / f"tiny-{kind}")
+                )
+        medians = {
+            loader: {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+            for loader, rows in results.items()
         }
         print(
-            f"{size / 1e6:.0f} MB\n| | CPU s | times reading | s | times reading | peak, times the file |\n|---|---|---|---|---|---|"
+            f"{size / 1e6:.0f} MB\n| | CPU s | x reading | s | x reading | peak, x file size |\n"
+            "|---|---|---|---|---|---|"
         )
-        for way, one in best.items():
-            cpu, wall = one["cpu"] / best["read"]["cpu"], one["seconds"] / best["read"]["seconds"]
-            told_as = (
-                "transformers (maps the file, reads it later)" if way == "transformers" else way
-            )
+        read = medians["read"]
+        for loader, row in medians.items():
+            cpu, wall = row["cpu"] / read["cpu"], row["seconds"] / read["seconds"]
+            name = "transformers (memory-mapped)" if loader == "transformers" else loader
             print(
-                f"| {told_as} | {one['cpu']:.2f} | {cpu:.2f} | {one['seconds']:.2f} | {wall:.2f} | {one['peak'] / size:.2f} |"
+                f"| {name} | {row['cpu']:.2f} | {cpu:.2f} | {row['seconds']:.2f} | {wall:.2f} | "
+                f"{row['peak'] / size:.2f} |"
             )
 
 
 def write(folder: Path) -> int:
-    """The model as theirs and as ours, and a tiny one of each, by which a process warms up; the size of the weights."""
+    """Write a large and a tiny model (for warm-up) in both formats; return the file size."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -76,21 +78,21 @@ def write(folder: Path) -> int:
         model = model.to_empty(device="cpu")
         for weight in model.parameters():
             torch.nn.init.uniform_(weight, -0.1, 0.1)
-        model.save_pretrained(folder / f"{name}theirs", max_shard_size="10GB")
+        model.save_pretrained(folder / f"{name}huggingface", max_shard_size="10GB")
         del model
-        import_folder(folder / f"{name}theirs", folder / f"{name}ours", 0)
-    return (folder / "theirs" / "model.safetensors").stat().st_size
+        import_folder(folder / f"{name}huggingface", folder / f"{name}qkv", 0)
+    return (folder / "huggingface" / "model.safetensors").stat().st_size
 
 
-def measured(way: str, folder: Path, tiny: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, way, str(folder), str(tiny)]
+def measured(loader: str, folder: Path, tiny: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, loader, str(folder), str(tiny)]
     return json.loads(
         subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     )
 
 
-def load(way: str, folder: Path) -> object:
-    match way:
+def load(loader: str, folder: Path) -> object:
+    match loader:
         case "read":
             path = folder / "model.safetensors"
             memory = bytearray(path.stat().st_size)
@@ -118,13 +120,13 @@ def kilobytes(field: str) -> int:
     )
 
 
-def work(way: str, folder: Path, tiny: Path) -> None:
-    load(way, tiny)  # torch itself loads more of its parts at the first use
+def work(loader: str, folder: Path, tiny: Path) -> None:
+    load(loader, tiny)  # warm-up: torch imports more modules at the first use
     before, cpu, wall = kilobytes("VmRSS"), time.process_time(), time.perf_counter()
-    kept = load(way, folder)
+    loaded = load(loader, folder)
     found = {"cpu": time.process_time() - cpu, "seconds": time.perf_counter() - wall}
     print(json.dumps(found | {"peak": 1_024 * (kilobytes("VmHWM") - before)}))
-    del kept
+    del loaded
 
 
 if __name__ == "__main__":

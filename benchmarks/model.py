@@ -1,16 +1,15 @@
-"""The model alone: one training pass (forward and backward) against others of the same size, in one run.
+"""One training pass (forward and backward) of qkv and of other implementations of the same size.
 
-python benchmarks/model.py      ours over theirs in passes per second; at least 1 everywhere; peak memory beside it.
+python benchmarks/model.py      seconds and peak memory; the ratio should be at least 1 everywhere.
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path[0] = str(
-    Path(__file__).resolve().parents[1]
-)  # not this folder: its tokenizers.py is not the library
-from benchmarks.race import race  # noqa: E402
+# Not this folder, whose tokenizers.py would hide the library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from benchmarks.harness import measure_alternating  # noqa: E402
 from benchmarks.train_translate import write_batches  # noqa: E402
 
 ROUNDS = 5
@@ -21,27 +20,29 @@ def main() -> None:
         file = str(Path(folder) / "batches.npz")
         write_batches(Path(file), 4)
         for size in ("tiny", "small"):
-            told = race(
+            results = measure_alternating(
                 {
-                    who: ["benchmarks.train_worker", who, size, file, "pass"]
-                    for who in ("qkv", "marian", "torch")
+                    system: ["benchmarks.train_worker", system, size, file, "pass"]
+                    for system in ("qkv", "marian", "torch")
                 },
                 ROUNDS,
             )
-            report(f"{size}, sentences", told)
+            report(f"{size}, sentences", results)
     for shape in ("gpt2", "llama"):
-        told = race(
-            {who: ["benchmarks.lm_worker", who, shape] for who in ("qkv", "transformers")}, ROUNDS
+        results = measure_alternating(
+            {system: ["benchmarks.lm_worker", system, shape] for system in ("qkv", "transformers")},
+            ROUNDS,
         )
-        report(f"decoder-only, {shape}-shaped, 6 x 384 x 256", told)
+        report(f"decoder-only, {shape}-shaped, 6 x 384 x 256", results)
 
 
-def report(title: str, told: dict[str, dict[str, float]]) -> None:
+def report(title: str, results: dict[str, dict[str, float]]) -> None:
     print(f"\n{title}")
-    for who, row in told.items():
-        ratio = row["seconds"] / told["qkv"]["seconds"]
+    for system, row in results.items():
+        ratio = row["seconds"] / results["qkv"]["seconds"]
         print(
-            f"  {who:13} {row['seconds']:7.2f} s a round   peak {row['peak_mb']:6,.0f} MB   ours is {ratio:.2f} times as fast",
+            f"  {system:13} {row['seconds']:7.2f} s per round   peak {row['peak_mb']:6,.0f} MB   "
+            f"qkv is {ratio:.2f} x as fast",
             flush=True,
         )
 

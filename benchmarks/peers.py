@@ -1,4 +1,4 @@
-"""The same sizes in other people's software, in the plain way their documentation shows."""
+"""Models of the same sizes in other libraries, used as in their documentation."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-SIZES = {  # layers in each stack, d_model, heads, d_ff, dropout: our presets of the same names
+SIZES = {  # layers per stack, d_model, heads, d_ff, dropout: as qkv's presets
     "tiny": (4, 128, 4, 256, 0.3),
     "small": (3, 512, 8, 2_048, 0.1),
 }
@@ -53,7 +53,7 @@ def marian_loss(
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with embeddings, sinusoids and a tied head around it."""
+    """torch.nn.Transformer with embeddings, sinusoidal positions and a tied head."""
 
     def __init__(self, size: str):
         super().__init__()
@@ -61,30 +61,30 @@ class TorchTransformer(nn.Module):
         self.embed = nn.Embedding(VOCAB, d_model)
         self.dropout = nn.Dropout(dropout)
         self.core = nn.Transformer(d_model, heads, layers, layers, d_ff, dropout, batch_first=True)
-        place = torch.arange(512)[:, None] * torch.exp(
+        angles = torch.arange(512)[:, None] * torch.exp(
             torch.arange(0, d_model, 2) * (-math.log(10_000.0) / d_model)
         )
         self.register_buffer(
-            "waves", torch.stack([place.sin(), place.cos()], -1).flatten(1), persistent=False
+            "sinusoids", torch.stack([angles.sin(), angles.cos()], -1).flatten(1), persistent=False
         )
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:
         return self.dropout(
-            self.embed(ids) * self.embed.embedding_dim**0.5 + self.waves[: ids.shape[1]]
+            self.embed(ids) * self.embed.embedding_dim**0.5 + self.sinusoids[: ids.shape[1]]
         )
 
     def forward(self, source: torch.Tensor, target_in: torch.Tensor) -> torch.Tensor:
-        future = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1])
-        hidden = source == PAD
-        stream = self.core(
+        causal_mask = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1])
+        padding_mask = source == PAD
+        states = self.core(
             self.embedded(source),
             self.embedded(target_in),
-            tgt_mask=future,
+            tgt_mask=causal_mask,
             tgt_is_causal=True,
-            src_key_padding_mask=hidden,
-            memory_key_padding_mask=hidden,
+            src_key_padding_mask=padding_mask,
+            memory_key_padding_mask=padding_mask,
         )
-        return F.linear(stream, self.embed.weight)
+        return F.linear(states, self.embed.weight)
 
 
 def torch_loss(

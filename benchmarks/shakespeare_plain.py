@@ -1,6 +1,6 @@
-"""The well-known CPU recipe for Tiny Shakespeare: a plain loop around transformers' GPT-2, in a process of its own.
+"""Tiny Shakespeare with a plain training loop around transformers' GPT-2.
 
-python -m benchmarks.shakespeare_plain TEXT ITERATIONS      prints its training seconds and its loss on the whole last tenth.
+python -m benchmarks.shakespeare_plain TEXT ITERATIONS      prints seconds and validation loss.
 """
 
 import json
@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-ROWS, LENGTH, WARMUP, PEAK, LEAST = 12, 64, 100, 1e-3, 1e-4
+ROWS, LENGTH, WARMUP_STEPS, MAX_LR, MIN_LR = 12, 64, 100, 1e-3, 1e-4
 
 
 def main(file: str, iterations: int) -> None:
     torch.set_num_threads(2)
     torch.manual_seed(1337)
     text = Path(file).read_bytes().decode()
-    numbers = {sign: i for i, sign in enumerate(sorted(set(text)))}
-    ids = torch.tensor([numbers[sign] for sign in text])
+    vocabulary = {character: i for i, character in enumerate(sorted(set(text)))}
+    ids = torch.tensor([vocabulary[character] for character in text])
     train, valid = ids[: int(len(ids) * 0.9)], ids[int(len(ids) * 0.9) :]
     model = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=len(numbers),
+            vocab_size=len(vocabulary),
             n_positions=LENGTH,
             n_embd=128,
             n_layer=4,
@@ -35,8 +35,10 @@ def main(file: str, iterations: int) -> None:
             attn_pdrop=0.0,
         )
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.99), weight_decay=0.1)
-    seconds = trained(model.train(), optimizer, train, iterations)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=MAX_LR, betas=(0.9, 0.99), weight_decay=0.1
+    )
+    seconds = train_model(model.train(), optimizer, train, iterations)
     print(
         json.dumps(
             {
@@ -49,12 +51,12 @@ def main(file: str, iterations: int) -> None:
     )
 
 
-def trained(model, optimizer, train: torch.Tensor, iterations: int) -> float:
+def train_model(model, optimizer, train: torch.Tensor, iterations: int) -> float:
     start = time.perf_counter()
     for number in range(iterations):
-        after = max(0.0, (number - WARMUP) / max(1, iterations - WARMUP))
-        fallen = LEAST + 0.5 * (1 + math.cos(math.pi * after)) * (PEAK - LEAST)
-        optimizer.param_groups[0]["lr"] = min(PEAK * (number + 1) / WARMUP, fallen)
+        progress = max(0.0, (number - WARMUP_STEPS) / max(1, iterations - WARMUP_STEPS))
+        decayed = MIN_LR + 0.5 * (1 + math.cos(math.pi * progress)) * (MAX_LR - MIN_LR)
+        optimizer.param_groups[0]["lr"] = min(MAX_LR * (number + 1) / WARMUP_STEPS, decayed)
         begins = torch.randint(len(train) - LENGTH, (ROWS,))
         ids = torch.stack([train[begin : begin + LENGTH + 1] for begin in begins])
         loss = F.cross_entropy(
@@ -69,7 +71,7 @@ def trained(model, optimizer, train: torch.Tensor, iterations: int) -> float:
 
 @torch.inference_mode()
 def loss_on(model, valid: torch.Tensor) -> float:
-    """Every character but the first once, each with half a context or more before it: as ours is measured."""
+    """Loss of every character but the first, with at least half a context, as qkv measures it."""
     nats, half = 0.0, LENGTH // 2
     for end in range(LENGTH, len(valid) + half, half):
         begin = max(0, min(end, len(valid) - 1) - LENGTH)

@@ -1,7 +1,7 @@
-"""What our tokenizers cost beside the library below them: learning 8,000 byte-level merges, encoding 10 MB.
+"""Tokenizer speed: training 8,000 byte-level merges and encoding 10 MB, qkv and other libraries.
 
-In: text files as arguments, else the corpora beside the checkout, else this repository's own text. Out: a table of medians
-and ratios; every round runs all contestants, one after the other, so that the machine's moods strike all alike.
+Text files are arguments; by default the corpora beside the checkout, else the repository's text.
+The systems alternate, in another order each round; the table has medians and ratios.
 """
 
 import os
@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path = [
-    path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent
-]  # not this file
+# Without this folder, whose tokenizers.py would hide the library.
+HERE = Path(__file__).resolve().parent
+sys.path = [path for path in sys.path if Path(path or ".").resolve() != HERE]
 
 import sentencepiece  # noqa: E402
 import tokenizers  # noqa: E402
 
-from qkv.text.learn import FileTexts, learn  # noqa: E402
 from qkv.text.lines import read_lines  # noqa: E402
+from qkv.text.train_tokenizer import FileTexts, train_tokenizer  # noqa: E402
 
 SIZE, MERGES, ROUNDS = 10_000_000, 8_000, 5
 VOCABULARY = 4 + 256 + MERGES
@@ -39,7 +39,7 @@ NAMES = (
 
 
 def corpus() -> bytes:
-    """10 MB of text, cut after a whole line."""
+    """10 MB of text, cut at the end of a line."""
     shared = ROOT.parent / "shared" / "data"
     files = [Path(name) for name in sys.argv[1:]] or sorted(
         file for name in NAMES for file in shared.rglob(name)
@@ -66,20 +66,20 @@ def plain_trainer() -> tokenizers.trainers.BpeTrainer:
 
 
 def measure(
-    contestants: dict[str, Callable[[], object]], rounds: int = ROUNDS
+    systems: dict[str, Callable[[], object]], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round; the first in a round changes from round to round."""
-    names, seconds = list(contestants), {name: list[float]() for name in contestants}
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    """Seconds of every system in every round; each round starts with another system."""
+    names, seconds = list(systems), {name: list[float]() for name in systems}
+    for round_ in range(rounds):
+        for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
             start = time.perf_counter()
-            contestants[name]()
+            systems[name]()
             seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
 def table(title: str, seconds: dict[str, list[float]]) -> None:
-    """Medians, and each against `tokenizers`: the median of the rounds' ratios."""
+    """Print medians, and the median ratio to `tokenizers`."""
     print(f"\n{title}\n{'':32}{'median s':>10}{'MB/s':>8}{'ratio':>8}   rounds")
     for name, times in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(times, seconds["tokenizers"], strict=False))
@@ -100,7 +100,7 @@ def main() -> None:
             f"tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}"
         )
 
-        def sentencepiece_learn() -> None:
+        def train_sentencepiece() -> None:
             sentencepiece.SentencePieceTrainer.train(
                 input=str(path),
                 model_prefix=f"{folder}/sp",
@@ -112,19 +112,19 @@ def main() -> None:
                 num_threads=os.cpu_count(),
             )
 
-        learning = measure(
+        training = measure(
             {
                 "tokenizers": lambda: plain_tokenizer().train([str(path)], plain_trainer()),
                 "tokenizers from an iterator": lambda: plain_tokenizer().train_from_iterator(
                     lines, plain_trainer()
                 ),
-                "qkv": lambda: learn("bytes", FileTexts([path]), VOCABULARY),
+                "qkv": lambda: train_tokenizer("byte_bpe", FileTexts([path]), VOCABULARY),
             }
         )
-        learning |= measure({"sentencepiece (bpe, one round)": sentencepiece_learn}, rounds=1)
-        table(f"learning {MERGES:,} byte-level merges", learning)
+        training |= measure({"sentencepiece (bpe, one round)": train_sentencepiece}, rounds=1)
+        table(f"training {MERGES:,} byte-level merges", training)
 
-        ours, theirs = learn("bytes", FileTexts([path]), VOCABULARY), plain_tokenizer()
+        ours, theirs = train_tokenizer("byte_bpe", FileTexts([path]), VOCABULARY), plain_tokenizer()
         theirs.train_from_iterator(lines, plain_trainer())
         assert ours.encode_batch(lines[:2000]) == [
             encoding.ids for encoding in theirs.encode_batch_fast(lines[:2000])

@@ -1,11 +1,14 @@
-"""One contestant of the language-model training race: python -m benchmarks.train_generate_worker WHO SHAPE SIZE."""
+"""A system of benchmarks/train_generate.py.
+
+python -m benchmarks.train_generate_worker SYSTEM SHAPE SIZE
+"""
 
 import sys
 
-from benchmarks.race import serve
+from benchmarks.harness import run_worker
 
-VOCAB = 65  # characters, as of Tiny Shakespeare
-SIZES = {  # layers, d_model, heads, tokens of a row, rows, steps of a round
+VOCAB = 65  # characters of Tiny Shakespeare
+SIZES = {  # layers, d_model, heads, tokens per row, rows, steps per round
     "4x128x64": (4, 128, 4, 64, 12, 20),
     "6x384x256": (6, 384, 6, 256, 12, 2),
     "smoke": (1, 16, 2, 8, 2, 1),
@@ -13,8 +16,8 @@ SIZES = {  # layers, d_model, heads, tokens of a row, rows, steps of a round
 
 
 def main() -> None:
-    who, shape, size = sys.argv[1:4]
-    if who != "transformers":
+    system, shape, size = sys.argv[1:4]
+    if system != "transformers":
         from qkv.allocator import keep_pages
 
         keep_pages()  # as the qkv command does, before torch is imported
@@ -25,23 +28,25 @@ def main() -> None:
     _, _, _, length, rows, steps = SIZES[size]
     batches = [torch.randint(0, VOCAB, (rows, length + 1)) for _ in range(steps)]
     step = (
-        theirs(shape, size) if who == "transformers" else ours(shape, size, who == "qkv-compiled")
+        load_transformers(shape, size)
+        if system == "transformers"
+        else load_qkv(shape, size, system == "qkv-compiled")
     )
 
     def round_() -> None:
         for ids in batches:
             step(ids[:, :-1], ids[:, 1:])
 
-    serve(round_)
+    run_worker(round_)
 
 
 def feed_forward(shape: str, d_model: int) -> int:
-    """GPT-2's is four times as wide as the stream; Llama's has a third matrix and is two thirds as wide."""
+    """d_ff: 4 d_model for GPT-2; 8/3 d_model for Llama, which has three matrices."""
     return 8 * d_model // 3 // 8 * 8 if shape == "llama" else 4 * d_model
 
 
-def ours(shape: str, size: str, compiled: bool = False):
-    """One step as our loop takes it: summed loss, clipping, the fused optimiser; `compiled` as with compile: true."""
+def load_qkv(shape: str, size: str, compiled: bool = False):
+    """A step of qkv's training loop; `compiled` is the recipe option `compile: true`."""
     import torch
 
     from qkv.model.presets import preset
@@ -50,7 +55,7 @@ def ours(shape: str, size: str, compiled: bool = False):
     from qkv.train.recipe import GenerateRecipe
 
     model = Transformer(
-        preset("causal-lm", vocab_size=VOCAB, max_len=SIZES[size][3], **our_shape(shape, size))
+        preset("causal-lm", vocab_size=VOCAB, max_len=SIZES[size][3], **qkv_shape(shape, size))
     ).train()
     if compiled:
         model.decoder.compile()
@@ -67,8 +72,8 @@ def ours(shape: str, size: str, compiled: bool = False):
     return step
 
 
-def our_shape(shape: str, size: str):
-    """GPT-2's and Llama's of the same sizes; `own` is what we would choose: rotary positions, squared ReLU, no biases."""
+def qkv_shape(shape: str, size: str):
+    """Arguments of the preset; "default" has rotary positions, squared ReLU and no biases."""
     layers, d_model, heads, _, _, _ = SIZES[size]
     sizes = {
         "layers": layers,
@@ -88,8 +93,8 @@ def our_shape(shape: str, size: str):
             return dict(**sizes, norm="layer", activation="relu2", bias=False)
 
 
-def theirs(shape: str, size: str):
-    """The plain loop that their documentation shows, with torch's AdamW as it comes."""
+def load_transformers(shape: str, size: str):
+    """A step of the plain loop of transformers' documentation, with torch's AdamW."""
     import torch
     import torch.nn.functional as F
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM

@@ -1,6 +1,6 @@
-"""Training a translator: non-padding tokens per second, ours over the best of plain loops with the same batches.
+"""Translation training: non-padding tokens/s of qkv and of plain loops on the same batches.
 
-python benchmarks/train_translate.py      Multi30k en-de, 10,000 joint pieces, batches of 4,096 tokens.
+python benchmarks/train_translate.py      Multi30k en-de, BPE of 10,000 tokens, 4,096 per batch.
 """
 
 import sys
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = str(
-    Path(__file__).resolve().parents[1]
-)  # not this folder: its tokenizers.py is not the library
-from benchmarks.race import race, shared_data  # noqa: E402
+# Not this folder, whose tokenizers.py would hide the library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from benchmarks.harness import measure_alternating, shared_data  # noqa: E402
 
 ROUNDS, BATCHES = 5, 6
 GOALS = {"tiny": 1.8, "small": 1.15}
@@ -24,31 +23,32 @@ def main() -> None:
         tokens = write_batches(file)
         for size, goal in GOALS.items():
             workers = {
-                who: ["benchmarks.train_worker", who, size, str(file), "step"]
-                for who in ("qkv", "marian", "torch")
+                system: ["benchmarks.train_worker", system, size, str(file), "step"]
+                for system in ("qkv", "marian", "torch")
             }
-            told = race(workers, ROUNDS)
-            best = min(told[who]["seconds"] for who in ("marian", "torch"))
-            print(f"\n{size}: {tokens:,} real tokens a round")
-            for who, row in told.items():
+            results = measure_alternating(workers, ROUNDS)
+            best = min(results[system]["seconds"] for system in ("marian", "torch"))
+            print(f"\n{size}: {tokens:,} non-padding tokens per round")
+            for system, row in results.items():
                 print(
-                    f"  {who:7} {tokens / row['seconds']:10,.0f} tokens/s   peak {row['peak_mb']:6,.0f} MB"
+                    f"  {system:7} {tokens / row['seconds']:10,.0f} tokens/s   "
+                    f"peak {row['peak_mb']:6,.0f} MB"
                 )
             print(
-                f"  ours over the best of theirs: {best / told['qkv']['seconds']:.2f} (goal {goal})",
+                f"  qkv / best baseline: {best / results['qkv']['seconds']:.2f} (goal {goal})",
                 flush=True,
             )
 
 
 def write_batches(file: Path, count: int = BATCHES) -> int:
-    """Some batches of an epoch, of all lengths, as the trainer would make them; gives their real tokens."""
+    """Write batches of an epoch as the trainer makes them; return their non-padding tokens."""
     from qkv.data.batches import BatchPlan, pair_batch
-    from qkv.text.learn import learn
     from qkv.text.lines import read_lines
+    from qkv.text.train_tokenizer import train_tokenizer
 
     data = shared_data() / "multi30k_tok"
     sides = [list(read_lines(data / f"train.{language}")) for language in ("en", "de")]
-    tokenizer = learn("bpe", sides[0] + sides[1], 10_000)
+    tokenizer = train_tokenizer("bpe", sides[0] + sides[1], 10_000)
     ids = [tokenizer.encode_batch(side) for side in sides]
     lengths = [np.array([len(row) + 1 for row in side]) for side in ids]
     plan = BatchPlan(*lengths, batch_tokens=4_096, seed=1)

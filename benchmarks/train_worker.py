@@ -1,15 +1,18 @@
-"""One contestant of the training race: python -m benchmarks.train_worker WHO SIZE BATCHES.npz [step|pass]."""
+"""A system of train_translate.py and model.py.
+
+python -m benchmarks.train_worker SYSTEM SIZE BATCHES.npz step|pass
+"""
 
 import sys
 
 import numpy as np
 
-from benchmarks.race import serve
+from benchmarks.harness import run_worker
 
 
 def main() -> None:
-    who, size, file, kind = sys.argv[1:5]
-    if who == "qkv":
+    system, size, file, kind = sys.argv[1:5]
+    if system == "qkv":
         from qkv.allocator import keep_pages
 
         keep_pages()  # as the qkv command does, before torch is imported
@@ -23,7 +26,7 @@ def main() -> None:
         tuple(torch.from_numpy(stored[f"{name}{i}"]) for name in ("source", "in", "out"))
         for i in range(count)
     ]
-    model, loss, optimizer = contestant(who, size)
+    model, loss, optimizer = load_system(system, size)
     model.train()
 
     def round_() -> None:
@@ -33,22 +36,22 @@ def main() -> None:
                 optimizer.step()
             optimizer.zero_grad()
 
-    serve(round_)
+    run_worker(round_)
 
 
-def contestant(who: str, size: str):
+def load_system(system: str, size: str):
     import torch
 
     from benchmarks import peers
 
-    if who == "qkv":
-        return ours(size)
-    model = peers.marian(size) if who == "marian" else peers.TorchTransformer(size)
-    loss = peers.marian_loss if who == "marian" else peers.torch_loss
+    if system == "qkv":
+        return load_qkv(size)
+    model = peers.marian(size) if system == "marian" else peers.TorchTransformer(size)
+    loss = peers.marian_loss if system == "marian" else peers.torch_loss
     return model, loss, torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
 
 
-def ours(size: str):
+def load_qkv(size: str):
     from qkv.model.presets import preset
     from qkv.model.transformer import Transformer
     from qkv.train.optim import make_optimizers
@@ -57,12 +60,12 @@ def ours(size: str):
     model = Transformer(preset(size))
 
     def loss(model, source, target_in, target_out):
-        real, wanted = source != 0, target_out != 0
-        memory = model.encode(source, None if bool(real.all()) else real)
-        stream = model.decode(target_in, memory)
+        attention_mask, target_mask = source != 0, target_out != 0
+        memory = model.encode(source, None if bool(attention_mask.all()) else attention_mask)
+        states = model.decode(target_in, memory)
         return (
-            model.loss(stream, target_out, None if bool(wanted.all()) else wanted, 0.1)
-            / wanted.sum()
+            model.loss(states, target_out, None if bool(target_mask.all()) else target_mask, 0.1)
+            / target_mask.sum()
         )
 
     return model, loss, make_optimizers(model, Recipe(optimizer="adam", lr=1e-4))[0]

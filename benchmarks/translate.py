@@ -1,17 +1,17 @@
-"""Translating: sentences per second, ours over transformers' generate and beside CTranslate2, with the same weights.
+"""Translation: sentences/s of qkv, transformers and CTranslate2 with the same weights.
 
-python benchmarks/translate.py [tiny|small] [--cpu]      16 tokens out, greedy and beam 4, batches of 1 and 32; each in its own process.
---cpu compares the time of the processor instead of the clock's: with OMP_NUM_THREADS=1, on a machine that others use.
+python benchmarks/translate.py [tiny|small] [--cpu]
+16 output tokens, greedy and beam 4, batches of 1 and 32. --cpu compares CPU time instead of wall
+time: use it with OMP_NUM_THREADS=1 on a busy machine.
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path[0] = str(
-    Path(__file__).resolve().parents[1]
-)  # not this folder: its tokenizers.py is not the library
-from benchmarks.race import race  # noqa: E402
+# Not this folder, whose tokenizers.py would hide the library.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from benchmarks.harness import measure_alternating  # noqa: E402
 from benchmarks.translate_worker import SENTENCES  # noqa: E402
 
 ROUNDS = 5
@@ -19,7 +19,7 @@ GOALS = {1: 5.0, 32: 2.0}
 
 
 def main() -> None:
-    for size in [one for one in ("tiny", "small") if one in sys.argv] or ("tiny", "small"):
+    for size in [size for size in ("tiny", "small") if size in sys.argv] or ("tiny", "small"):
         with tempfile.TemporaryDirectory() as folder:
             write_folders(size, Path(folder))
             for batch in (1, 32):
@@ -28,11 +28,11 @@ def main() -> None:
 
 
 def write_folders(size: str, folder: Path) -> None:
-    """The same random weights as a Hugging Face folder and as a CTranslate2 folder; <eos> is never said."""
+    """Write random weights in Hugging Face and CTranslate2 format; <eos> is suppressed."""
     import torch
 
     from benchmarks.peers import VOCAB, marian
-    from qkv.checkpoint.ctranslate2.spec import their_model
+    from qkv.checkpoint.ctranslate2.spec import ctranslate2_model
     from qkv.checkpoint.huggingface.reader import load_huggingface
 
     torch.manual_seed(0)
@@ -43,40 +43,41 @@ def write_folders(size: str, folder: Path) -> None:
     vocabulary = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, VOCAB))]
     (folder / "vocabulary.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     weights = {name: weight.float().numpy().copy() for name, weight in loaded.state_dict().items()}
-    theirs = their_model(loaded.spec, weights)
-    theirs.register_source_vocabulary(vocabulary)
-    theirs.register_target_vocabulary(vocabulary)
-    theirs.config.bos_token, theirs.config.eos_token, theirs.config.decoder_start_token = (
+    exported = ctranslate2_model(loaded.spec, weights)
+    exported.register_source_vocabulary(vocabulary)
+    exported.register_target_vocabulary(vocabulary)
+    exported.config.bos_token, exported.config.eos_token, exported.config.decoder_start_token = (
         "<s>",
         "</s>",
         "<s>",
     )
-    theirs.validate()
-    theirs.optimize()
+    exported.validate()
+    exported.optimize()
     (folder / "ctranslate2").mkdir()
-    theirs.save(str(folder / "ctranslate2"))
+    exported.save(str(folder / "ctranslate2"))
 
 
 def report(size: str, folder: str, beam: int, batch: int) -> None:
     workers = ("qkv", "qkv-int8", "transformers", "ctranslate2")
-    told = race(
+    results = measure_alternating(
         {
-            who: ["benchmarks.translate_worker", who, folder, str(beam), str(batch)]
-            for who in workers
+            system: ["benchmarks.translate_worker", system, folder, str(beam), str(batch)]
+            for system in workers
         },
         ROUNDS,
     )
     speed = {
-        who: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"]
-        for who, row in told.items()
+        system: SENTENCES[batch] / row["cpu" if "--cpu" in sys.argv else "seconds"]
+        for system, row in results.items()
     }
-    figures = "   ".join(f"{who} {rate:7.1f}" for who, rate in speed.items())
+    figures = "   ".join(f"{system} {rate:7.1f}" for system, rate in speed.items())
     ratios = "   ".join(
-        f"over {peer} {speed['qkv'] / speed[peer]:.2f}, int8 {speed['qkv-int8'] / speed[peer]:.2f}"
+        f"/ {peer} {speed['qkv'] / speed[peer]:.2f}, int8 {speed['qkv-int8'] / speed[peer]:.2f}"
         for peer in workers[2:]
     )
     print(
-        f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   {ratios} (goal {GOALS[batch]} over transformers)",
+        f"{size:5} beam {beam} batch {batch:2}   {figures}   sentences/s   qkv {ratios} "
+        f"(goal {GOALS[batch]} x transformers)",
         flush=True,
     )
 

@@ -1,4 +1,7 @@
-"""One contestant of the translation race: python -m benchmarks.translate_worker WHO FOLDER BEAM BATCH."""
+"""A system of benchmarks/translate.py.
+
+python -m benchmarks.translate_worker SYSTEM FOLDER BEAM BATCH
+"""
 
 import os
 import sys
@@ -6,34 +9,34 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.race import fastest, serve
+from benchmarks.harness import fastest, run_worker
 
-LENGTH, SENTENCES = 16, {1: 32, 32: 64}  # tokens out; sentences of a round, by batch size
+LENGTH, SENTENCES = 16, {1: 32, 32: 64}  # output tokens; sentences per round, by batch size
 THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))
 
 
 def main() -> None:
-    who, folder, beam, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    system, folder, beam, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     sources = np.random.default_rng(0).integers(4, 9_000, (SENTENCES[batch], 14))
     sources[:, -1] = 3  # <eos>
-    makers = {"qkv": ours, "transformers": theirs, "ctranslate2": champions}
-    translate = makers[who.split("-")[0]](folder, beam, batch, who.endswith("int8"))
+    makers = {"qkv": load_qkv, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
+    translate = makers[system.split("-")[0]](folder, beam, batch, system.endswith("int8"))
 
     def round_() -> None:
         for start in range(0, len(sources), batch):
             translate(sources[start : start + batch])
 
-    serve(round_)
+    run_worker(round_)
 
 
-def ours(folder: str, beam: int, batch: int, int8: bool):
+def load_qkv(folder: str, beam: int, batch: int, int8: bool):
     from qkv.allocator import keep_pages
 
     keep_pages()
     import torch
 
     from qkv.checkpoint.huggingface.reader import load_huggingface
-    from qkv.generate.beam import BeamRules, beam_search
+    from qkv.generate.beam import BeamSearchConfig, beam_search
     from qkv.generate.decode import greedy
 
     torch.set_num_threads(THREADS)
@@ -43,24 +46,24 @@ def ours(folder: str, beam: int, batch: int, int8: bool):
         ids = torch.from_numpy(rows)
         if beam == 1:
             found = greedy(
-                model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_len=LENGTH, int8=int8
+                model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_target_len=LENGTH, int8=int8
             )
         else:
             best = beam_search(
                 model,
                 ids,
                 None,
-                BeamRules(2, 3, 0, beam, 0.6),
+                BeamSearchConfig(2, 3, 0, beam, 0.6),
                 torch.full((len(ids),), LENGTH),
                 int8,
             )
-            found = [one[0].ids for one in best]
-        assert all(len(one) == LENGTH for one in found)
+            found = [hypotheses[0].ids for hypotheses in best]
+        assert all(len(row) == LENGTH for row in found)
 
     return translate
 
 
-def theirs(folder: str, beam: int, batch: int, _: bool):
+def load_transformers(folder: str, beam: int, batch: int, _: bool):
     import torch
     from transformers import MarianMTModel
 
@@ -77,12 +80,12 @@ def theirs(folder: str, beam: int, batch: int, _: bool):
                 num_beams=beam,
                 do_sample=False,
             )
-        assert found.shape[1] == LENGTH + 1  # the first one starts the sentence
+        assert found.shape[1] == LENGTH + 1  # with the start token
 
     return translate
 
 
-def champions(folder: str, beam: int, batch: int, _: bool):
+def load_ctranslate2(folder: str, beam: int, batch: int, _: bool):
     import ctranslate2
 
     vocabulary = Path(folder, "vocabulary.txt").read_text(encoding="utf-8").split("\n")
@@ -101,7 +104,7 @@ def champions(folder: str, beam: int, batch: int, _: bool):
                 min_decoding_length=LENGTH,
                 return_scores=False,
             )
-            assert all(len(one.hypotheses[0]) == LENGTH for one in found)
+            assert all(len(result.hypotheses[0]) == LENGTH for result in found)
 
         return translate
 

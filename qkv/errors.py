@@ -1,7 +1,6 @@
-"""What a person can mend, said in one line.
+"""Errors that the user can fix, reported in one line: where, what is wrong, what would be right.
 
-In: where it went wrong, what is wrong, what would be right. Out: an exception whose text is that line.
-Told in docs/design-notes.md, "Errors".
+See docs/design-notes.md, "Errors".
 """
 
 import difflib
@@ -13,7 +12,7 @@ from qkv.messages import _, listed
 
 
 class QkvError(Exception):
-    """A mistake a person can mend: the command line prints its one line and leaves with 2.
+    """An error the user can fix: the command line prints its line and exits with code 2.
 
     >>> str(QkvError("a.zh", "no such file", "check the path"))
     'a.zh: no such file; check the path'
@@ -26,7 +25,7 @@ class QkvError(Exception):
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:
-    """What the person probably meant, as a question; else all there is to choose from.
+    """The closest known name as a question, or the list of all known names.
 
     >>> near_miss("warmup_step", ["warmup_steps", "lr"])
     "did you mean 'warmup_steps'?"
@@ -39,7 +38,7 @@ def near_miss(name: str, known: Iterable[str]) -> str:
 
 
 def expected_value(error: Mapping[str, Any]) -> str:
-    """What pydantic would have accepted instead, in the language of the messages; pydantic's own are English only."""
+    """What pydantic would have accepted, in the user's language (pydantic has only English)."""
     kind = error["type"].partition("_")[0]
     if kind == "literal":
         return near_miss(str(error["input"]), re.findall(r"'([^']+)'", error["ctx"]["expected"]))

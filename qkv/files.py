@@ -1,6 +1,6 @@
-"""Write a file atomically: whoever reads it finds the old one or the whole new one. (Durable saves: checkpoint/durable.py.)
+"""Write a file atomically: to a temporary file beside it, which is renamed at the end.
 
-In: a path. Out: a temporary path beside it to write to, renamed at the end; or one line that says why not.
+A reader finds either the old file or the complete new one. Durable saves: checkpoint/durable.py.
 """
 
 import os
@@ -14,7 +14,7 @@ from qkv.messages import _
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Write to the path that is given; it becomes `path` when the block ends, and is deleted if an error ends it."""
+    """A temporary path to write to: renamed to `path` at the end, deleted after an error."""
     path = Path(path)
     refuse_folder(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
@@ -29,12 +29,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             _("check the folder and the free space"),
         ) from None
     finally:
-        with suppress(OSError):  # it is there only if something went wrong
+        with suppress(OSError):  # it exists only after an error
             unfinished.unlink()
 
 
 def sync(path: Path) -> None:
-    """What the file or folder holds reaches the disk before this returns."""
+    """Flush a file or folder to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,14 +43,14 @@ def sync(path: Path) -> None:
 
 
 def refuse_folder(path: Path) -> None:
-    """A file cannot be written where a folder is."""
+    """Raise an error if `path` is a folder."""
     if path.is_dir():
-        raise QkvError(path, _("a folder, not a file"), _("name a file"))
+        raise QkvError(path, _("a folder, not a file"), _("give the path of a file"))
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Before long work whose result goes there; missing parent folders are made when it is written."""
+    """Raise an error, before long work, if a file at `path` cannot be created later."""
     refuse_folder(path)
-    above = next(parent for parent in path.resolve().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise QkvError(path, _("cannot be written"), _("choose another place"))
+    existing = next(parent for parent in path.resolve().parents if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise QkvError(path, _("cannot be written"), _("choose another path"))

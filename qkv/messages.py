@@ -1,7 +1,7 @@
 """Messages in English and Chinese, by gettext.
 
-Messages are English in the code, inside `_()`; `qkv/locale/zh_CN/LC_MESSAGES/qkv.po` has the Chinese ones. `make messages`
-extracts and compiles them. docs/design-notes.md, "Messages".
+Messages are English in the code, inside `_()`; the Chinese ones are in
+`qkv/locale/zh_CN/LC_MESSAGES/qkv.po`. `make messages` extracts and compiles them.
 """
 
 import gettext
@@ -16,7 +16,7 @@ LOCALES = {"en": "en", "zh": "zh_CN"}
 
 
 class Both(NamedTuple):
-    """A message in both languages, for pages on which the reader chooses."""
+    """A message in both languages, for pages with a language switch."""
 
     en: str
     zh: str
@@ -35,7 +35,7 @@ _current = _from_environment()
 
 
 def set_language(language: str) -> None:
-    """Choose the language of all later messages: set_language("zh")."""
+    """Set the language of all later messages: set_language("zh")."""
     global _current
     assert language in LANGUAGES, language
     _current = language
@@ -45,8 +45,8 @@ def current_language() -> str:
     return _current
 
 
-def _(message: str, **values: Any) -> str:
-    """The message in the current language, with its placeholders filled in.
+def _(message: str, /, **values: Any) -> str:
+    """Translate a message into the current language and fill in its placeholders.
 
     >>> _("no field '{name}'", name="warmup")
     "no field 'warmup'"
@@ -55,26 +55,30 @@ def _(message: str, **values: Any) -> str:
 
 
 def N_(message: str) -> str:
-    """Mark a message for extraction without translating it; it is translated where it is shown."""
+    """Mark a message for extraction; it is translated later, by `_(message)`."""
     return message
 
 
-def both(message: str, **values: Any) -> Both:
-    """The message in both languages. A value that is a `Both` gives each language its own part."""
+def both(message: str, /, **values: Any) -> Both:
+    """The message in both languages; of a value that is a `Both`, each gets its own text."""
     texts = []
     for language in LANGUAGES:
-        own = {k: getattr(v, language) if isinstance(v, Both) else v for k, v in values.items()}
-        texts.append(translate(language, message, **own))
+        translated = {
+            name: getattr(value, language) if isinstance(value, Both) else value
+            for name, value in values.items()
+        }
+        texts.append(translate(language, message, **translated))
     return Both(*texts)
 
 
-def translate(language: str, message: str, **values: Any) -> str:
+def translate(language: str, message: str, /, **values: Any) -> str:
+    """The message in a language, with its placeholders filled in."""
     text = message if language == "en" else _catalog(language).gettext(message)
     return text.format(**values)
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names in one line, separated as in the current language: 'a, b' or 'a、b'."""
+    """Join names with the separator of the current language: 'a, b' or 'a、b'."""
     separator = ", " if _current == "en" else "、"
     return separator.join(map(str, names))
 

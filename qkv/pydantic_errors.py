@@ -1,7 +1,6 @@
-"""Validate values from outside with pydantic; its errors become one line in the user's language.
+"""Validate JSON or YAML values with pydantic; report all its errors as one QkvError.
 
-In: a dataclass and a tree of plain values (from JSON or YAML). Out: the dataclass, or a QkvError that names every
-wrong field, its value and what would be right.
+The error names every wrong field, its value and what would be right, in the user's language.
 """
 
 import re
@@ -16,8 +15,8 @@ from qkv.messages import _
 Kind = TypeVar("Kind")
 
 
-class Problem(NamedTuple):
-    """One wrong field: where it is in the file, what is wrong, what would be right."""
+class FieldProblem(NamedTuple):
+    """A wrong field: its path in the file, what is wrong, what would be right."""
 
     path: str
     wrong: str
@@ -25,14 +24,14 @@ class Problem(NamedTuple):
 
 
 def read_as(kind: type[Kind], tree: object, where: object) -> Kind:
-    """The dataclass `kind` with the values of `tree`; `where` names the file in messages."""
+    """Build the dataclass `kind` from `tree`; `where` names the file in messages."""
     from pydantic import ValidationError
 
     try:
         return cast(Kind, adapter(cast(Hashable, kind)).validate_python(tree))
     except ValidationError as error:
         known = [field.name for field in fields(cast(Any, kind))]
-        raise to_error(where, [explain(one, known) for one in error.errors()]) from None
+        raise to_error(where, [explain(details, known) for details in error.errors()]) from None
 
 
 @cache
@@ -43,27 +42,27 @@ def adapter(kind: Hashable) -> Any:
     return TypeAdapter(cast(type, kind))
 
 
-def explain(error: Any, known: Iterable[str], hidden: Container[object] = ()) -> Problem:
-    """One of pydantic's errors; `known` are the field names, `hidden` the parts of its path that no file shows."""
-    location = [str(part) for part in error["loc"] if part not in hidden]
+def explain(error: Any, known: Iterable[str], omit: Container[object] = ()) -> FieldProblem:
+    """Convert a pydantic error; `known` are the field names, `omit` path parts not in the file."""
+    location = [str(part) for part in error["loc"] if part not in omit]
     path, kind, value = ".".join(location), error["type"], error["input"]
     if kind == "unexpected_keyword_argument":
         name = location[-1]
-        return Problem(
+        return FieldProblem(
             ".".join(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known)
         )
     if kind in ("missing", "missing_argument"):
-        return Problem(path, _("is missing"), _("write it down"))
+        return FieldProblem(path, _("is missing"), _("add this field"))
     wrong = _("cannot be {value!r}", value=value)
     if kind == "literal_error":
-        return Problem(
+        return FieldProblem(
             path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
         )
-    return Problem(path, wrong, right_type(kind) or str(error["msg"]))
+    return FieldProblem(path, wrong, right_type(kind) or str(error["msg"]))
 
 
 def right_type(kind: str) -> str:
-    """What to write instead, by the first word of pydantic's error type; "" for the others (pydantic has only English)."""
+    """What to write instead, by the first word of pydantic's error type; "" for other types."""
     return {
         "int": _("use a whole number"),
         "float": _("use a number"),
@@ -74,9 +73,9 @@ def right_type(kind: str) -> str:
     }.get(kind.partition("_")[0], "")
 
 
-def to_error(where: object, problems: Sequence[Problem]) -> QkvError:
-    """One QkvError for all of them: the first in its place, the others after it."""
-    first, *rest = dict.fromkeys(problems)  # each once
+def to_error(where: object, problems: Sequence[FieldProblem]) -> QkvError:
+    """One QkvError for all problems: the first is `where`, the others follow it."""
+    first, *rest = dict.fromkeys(problems)  # without duplicates
     more = "".join(
         f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}"
         for path, wrong, right in rest

@@ -1,7 +1,7 @@
-"""The number of threads: `--threads N`, or what the load of other processes leaves free.
+"""Number of threads: `--threads N`, or what the load of other processes leaves free.
 
-OpenMP threads spin at barriers. With more threads than free cores, each barrier waits for a thread that is not scheduled,
-and a step takes 4 to 100 times as long. Explained in docs/performance.md, "Threads".
+OpenMP threads spin at barriers. With more threads than free cores, each barrier waits for a thread
+that is not scheduled, and a step takes 4 to 100 times as long. See docs/performance.md, "Threads".
 """
 
 import os
@@ -17,19 +17,24 @@ from qkv.messages import _
 
 MAX_THREADS = 1_024
 SAMPLE_SECONDS = 0.1  # /proc/stat counts in ticks of 10 ms
-STAT = Path("/proc/stat")
+STALE_SECONDS = 0.2  # an older sample includes idle time of ours and not the current load
+STAT, LOADAVG, TASKS = Path("/proc/stat"), Path("/proc/loadavg"), Path("/proc/self/task")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+N_READINGS = 3  # of the running threads: short tasks start and end
 
 _chosen: int | None = None  # by --threads
 
 
 def choose_threads(text: str) -> None:
-    """Take over the value of --threads for this process; call it before torch is imported, which reads OMP_NUM_THREADS."""
+    """Set the number of threads of this process to the value of --threads.
+
+    Call it before torch is imported, which reads OMP_NUM_THREADS.
+    """
     global _chosen
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_THREADS):
         raise QkvError(
             "--threads",
-            _("'{text}' is no number of threads", text=text),
+            _("'{text}' is not a number of threads", text=text),
             _("use 1 to {max_threads}", max_threads=MAX_THREADS),
         )
     _chosen = int(text)
@@ -44,7 +49,7 @@ def chosen_threads() -> int | None:
 
 
 class LoadMeter:
-    """CPU time that other processes use, in cores: the capacity of our CPUs minus idle time minus our own time."""
+    """Measures free cores: (idle time of our CPUs + CPU time of this process) / elapsed time."""
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -52,7 +57,7 @@ class LoadMeter:
         self.last = self.sample()
 
     def sample(self) -> tuple[float, float, float] | None:
-        """(clock, idle seconds of our CPUs, CPU seconds of this process); None where the system does not tell."""
+        """(clock, idle seconds of our CPUs, CPU seconds of this process); None: no /proc/stat."""
         try:
             lines = STAT.read_text(encoding="ascii").splitlines()
         except OSError:
@@ -69,20 +74,47 @@ class LoadMeter:
         return time.monotonic(), idle / TICKS_PER_SECOND, time.process_time()
 
     def free_cores(self) -> float | None:
-        """Cores that other processes leave to us, as of the last SAMPLE_SECONDS."""
+        """Cores that other processes leave free, measured over the last SAMPLE_SECONDS."""
         if self.last is None:
             return None
-        if time.monotonic() - self.last[0] >= SAMPLE_SECONDS and (now := self.sample()) is not None:
+        age = time.monotonic() - self.last[0]
+        if age >= SAMPLE_SECONDS and (now := self.sample()) is not None:
+            if age >= STALE_SECONDS:
+                self.last, self.free = now, self.free_now()
+                return self.free
             clock, idle, own = (new - old for new, old in zip(now, self.last, strict=True))
             self.last, self.free = now, (idle + own) / clock
         return self.free
 
+    def free_now(self) -> float:
+        """Cores without a running thread of another process, the maximum of N_READINGS."""
+        try:
+            others = min(running_threads() - own_running_threads() for _ in range(N_READINGS))
+        except (OSError, ValueError, IndexError):
+            return float(len(self.cpus))
+        return float(min(len(self.cpus), max(0, len(self.cpus) - others)))
+
+
+def running_threads() -> int:
+    """Runnable threads of all processes."""
+    return int(LOADAVG.read_text(encoding="ascii").split()[3].partition("/")[0])
+
+
+def own_running_threads() -> int:
+    """Running threads of this process: OpenMP threads spin for a while after their work."""
+    states = (
+        file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        for file in TASKS.glob("*/stat")
+    )
+    return sum(state == "R" for state in states)
+
 
 class _TorchThreads:
-    """torch's number of threads while no decode loop has lowered it; each loop counts once, also those of other threads."""
+    """torch's number of threads outside decode loops; `n_loops` counts loops of all threads."""
 
     def __init__(self) -> None:
-        self.lock, self.loops, self.number, self.mine = threading.Lock(), 0, 1, threading.local()
+        self.lock, self.n_loops, self.n_threads = threading.Lock(), 0, 1
+        self.local = threading.local()
 
 
 _torch = _TorchThreads()
@@ -90,42 +122,46 @@ _torch = _TorchThreads()
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Run torch's operations on one thread: those of a decode loop are too small for two, which would wait for each other.
+    """Run torch operations on one thread: those of a decode loop are too small for more.
 
-    Always one, whatever the load, because their digits depend on it. The native library still uses `thread_limit()`.
+    Always one, whatever the load, because results depend on it. The native library still uses
+    `thread_limit()`.
     """
     import torch
 
-    depth = getattr(_torch.mine, "depth", 0)
+    depth = getattr(_torch.local, "depth", 0)
     if depth == 0:
         with _torch.lock:
-            if _torch.loops == 0:
-                _torch.number = torch.get_num_threads()
-            _torch.loops += 1
+            if _torch.n_loops == 0:
+                _torch.n_threads = torch.get_num_threads()
+            _torch.n_loops += 1
         torch.set_num_threads(1)
-    _torch.mine.depth = depth + 1
+    _torch.local.depth = depth + 1
     try:
         yield
     finally:
-        _torch.mine.depth = depth
+        _torch.local.depth = depth
         if depth == 0:
             with _torch.lock:
-                _torch.loops -= 1
-            torch.set_num_threads(_torch.number)
+                _torch.n_loops -= 1
+            torch.set_num_threads(_torch.n_threads)
 
 
 def thread_limit() -> int:
-    """The largest number of threads that an operation may use: torch's."""
+    """The maximum number of threads of an operation: torch's."""
     import torch
 
-    return _torch.number if getattr(_torch.mine, "depth", 0) else torch.get_num_threads()
+    return _torch.n_threads if getattr(_torch.local, "depth", 0) else torch.get_num_threads()
 
 
 _meter: LoadMeter | None = None
 
 
 def available_threads(limit: int) -> int:
-    """At most `limit` threads, fewer while other processes are busy: only for work whose digits do not depend on it."""
+    """At most `limit` threads, fewer while other processes run.
+
+    Only for operations whose results do not depend on the number of threads.
+    """
     global _meter
     if limit == 1 or _chosen is not None:
         return limit

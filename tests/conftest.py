@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real data beside the checkout when it is there, one torch thread per worker, operation counts."""
+"""Fixtures for all tests: the shared data folder, one torch thread per worker, operation counts."""
 
 import os
 import sys
@@ -10,35 +10,35 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Two workers on two cores: one thread each, or they disturb each other.
+# Two workers on two cores: one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("QKV_LANG", "en")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("COLUMNS", "120")
-# The native library is made once for all tests, and not in the home of whoever runs them.
+# The native library is built once for all tests, not in the user's cache folder.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).parents[1] / ".pytest_cache" / "home"))
 
-# No test depends on the clock: a busy machine is slow, not wrong. Speed is measured by benchmarks/.
+# No test has a time limit; benchmarks/ measures speed.
 settings.register_profile("qkv", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("qkv")
-PRODUCT = str(Path(__file__).parents[1] / "qkv") + os.sep
+PACKAGE = str(Path(__file__).parents[1] / "qkv") + os.sep
 
 
 @pytest.fixture(scope="session")
 def lines_executed() -> Callable[[Callable[[], Any]], int]:
-    """A function that counts the lines of Python in qkv that a call executes: its work, the same on every machine."""
+    """Count the lines of Python in qkv that a call executes: a machine-independent cost."""
 
     def count(function: Callable[[], Any]) -> int:
         lines, before = 0, sys.gettrace()
 
-        def in_product(frame: FrameType, event: str, arg: object) -> Any:
+        def in_package(frame: FrameType, event: str, arg: object) -> Any:
             nonlocal lines
             lines += event == "line"
-            return in_product
+            return in_package
 
         sys.settrace(
             lambda frame, event, arg: (
-                in_product if frame.f_code.co_filename.startswith(PRODUCT) else None
+                in_package if frame.f_code.co_filename.startswith(PACKAGE) else None
             )
         )
         try:
@@ -52,8 +52,8 @@ def lines_executed() -> Callable[[Callable[[], Any]], int]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real corpora and weights; tests that need it are skipped where it is not."""
+    """The folder of corpora and weights; tests that need it are skipped if it is missing."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip(f"no corpora in {folder}; they are not part of the product")
+        pytest.skip(f"no corpora in {folder}; they are not part of the package")
     return folder

@@ -1,11 +1,13 @@
-"""Run the numeric tests as on other CPUs: with AVX2 only, with the baseline of x86-64, and without a compiler.
+"""Run the numeric tests as on other CPUs: AVX2 only, x86-64 baseline, and without a compiler.
 
-    python tests/cpu_configurations.py             all numeric tests, in each configuration (make test-cpus)
+    python tests/cpu_configurations.py             all numeric tests in each configuration
+                                                   (make test-cpus)
     python tests/cpu_configurations.py --short     a selection of them (part of make test)
     python tests/cpu_configurations.py avx2        one configuration
 
-The libraries below torch choose their instructions by themselves; environment variables hold each of them back. A configuration
-runs only after every library has said which instructions it uses: a variable that has no effect is an error, not a green test.
+Environment variables limit the instructions of each library below torch. A configuration runs only
+after every library has reported the instructions that it uses: a variable without effect is an
+error.
 """
 
 import argparse
@@ -20,11 +22,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 X86 = platform.machine() in ("x86_64", "AMD64")
-VERBOSE = {
+VERBOSE = {  # each library prints its instruction set once
     "ONEDNN_VERBOSE": "1",
     "MKL_VERBOSE": "1",
     "CT2_VERBOSE": "1",
-}  # each prints its instruction set once
+}
 PATTERNS = {
     "torch": r"^torch (\w+)$",
     "oneDNN": r"^onednn_verbose,.*cpu,isa:(.+)$",
@@ -37,12 +39,12 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """Environment variables, what the libraries then say of themselves, and the tests that apply."""
+    """Environment variables, the expected reports of the libraries, and the tests to run."""
 
     name: str
     environment: dict[str, str]
     expected: dict[str, str]  # of PATTERNS
-    marks: str = "not alone and not slow"
+    marks: str = "not serial and not slow"
 
 
 CONFIGURATIONS = [
@@ -65,7 +67,7 @@ CONFIGURATIONS = [
             "native": "16",
         },
     ),
-    Configuration(  # the lowest that each knows; fbgemm has nothing below AVX2
+    Configuration(  # the lowest level of each library; that of fbgemm is AVX2
         "baseline",
         {
             "ATEN_CPU_CAPABILITY": "default",
@@ -88,10 +90,11 @@ CONFIGURATIONS = [
         "no-compiler",
         {"CXX": "no-such-compiler"},
         {"native": "None"},
-        "not alone and not slow and not native",
+        "not serial and not slow and not native",
     ),
 ]
-LONG = [
+NAMES = [configuration.name for configuration in CONFIGURATIONS]
+ALL_TESTS = [
     "tests/model",
     "tests/kernels",
     "tests/engine",
@@ -99,15 +102,13 @@ LONG = [
     "tests/pipeline",
     "tests/checkpoint",
 ]
-ALONE = [
-    "tests/checkpoint/test_demo_exported.py"
-]  # on the demo's model, which is trained if it is not there
-SHORT = [
+SERIAL_TESTS = ["tests/checkpoint/test_demo_exported.py"]  # trains the demo model if necessary
+SHORT_TESTS = [
     "tests/model/test_model_against_torch.py",
     "tests/kernels/test_rms_norm.py",
     "tests/kernels/test_rotary.py",
     "tests/kernels/test_relu2.py",
-    "tests/model/test_model_truths.py",
+    "tests/model/test_model_invariants.py",
     "tests/engine/test_int8.py",
     "tests/engine/test_native_step.py",
     "tests/engine/test_stepper.py",
@@ -117,19 +118,19 @@ SHORT = [
     *(
         f"tests/checkpoint/test_ctranslate2.py::test_{name}"
         for name in (
-            "every_part_that_fits_gives_the_same_numbers_and_the_same_greedy_text",
-            "all_200_translations_and_their_scores_equal_ours",
-            "an_unsure_model_is_searched_as_far_as_ours",
-            "int8_is_smaller_and_nearly_as_good",
+            "every_supported_part_gives_the_same_scores_and_greedy_text",
+            "all_200_translations_and_scores_equal_torch",
+            "beam_search_of_a_random_model_equals_torch",
+            "int8_is_smaller_and_not_worse",
         )
     ),
     "tests/checkpoint/test_import_decoders.py",
 ]
 
 
-# ── What is in effect ────────────────────────────────────────────────────────────────────────────────────────────
-def observe() -> None:
-    """Let each library print which instructions it uses; run in a process of its own, with VERBOSE."""
+# ── Instructions in use ──────────────────────────────────────────────────────────────────────────
+def report() -> None:
+    """Let each library print the instructions that it uses; runs in a subprocess with VERBOSE."""
     import ctranslate2
     import torch
 
@@ -141,64 +142,60 @@ def observe() -> None:
         torch.ops.mkldnn._linear_pointwise(x, x, None, "none", [], "")  # by oneDNN
     x @ x  # by MKL
     ctranslate2.set_log_level(20)
-    with contextlib.suppress(
-        RuntimeError
-    ):  # its instruction set is printed before the files are opened
+    # Its instruction set is printed before the files are opened.
+    with contextlib.suppress(RuntimeError):
         ctranslate2.Translator("no-such-folder")
-    print("fbgemm", observed_fbgemm())
+    print("fbgemm", fbgemm_behavior())
     native = library(torch.float32)
     print("native", None if native is None else native.qkv_width(), flush=True)
 
 
-def observed_fbgemm() -> str:
-    """Whether fbgemm adds pairs of products in 16 bits, as it does without AVX-512: it has no other way to say what it uses."""
+def fbgemm_behavior() -> str:
+    """Whether fbgemm adds pairs of products in 16 bits, as without AVX-512; it reports nothing."""
     import torch
 
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return "absent"
     torch.backends.quantized.engine = "fbgemm"
     x = torch.full((4, 64), 127.0)
-    x[:, 0] = -128.0  # all 256 steps are in use, each one whole
+    x[:, 0] = -128.0  # the range of 256 integers, without rounding
     weight = torch.full((32, 64), 127.0)
     packed = torch.ops.quantized.linear_prepack(
         torch.quantize_per_tensor(weight, 1.0, 0, torch.qint8), None
     )
-    return (
-        "exact"
-        if torch.ops.quantized.linear_dynamic(x, packed).equal(x @ weight.T)
-        else "saturates"
-    )
+    exact = torch.ops.quantized.linear_dynamic(x, packed).equal(x @ weight.T)
+    return "exact" if exact else "saturates"
 
 
-def observed(environment: dict[str, str]) -> dict[str, str]:
-    """What each library says of itself in this environment."""
+def reported(environment: dict[str, str]) -> dict[str, str]:
+    """The report of each library in this environment."""
     done = subprocess.run(
-        [sys.executable, __file__, "--observe"],
+        [sys.executable, __file__, "--report"],
         env=environment | VERBOSE,
         capture_output=True,
         text=True,
         timeout=300,
     )
     if done.returncode:
-        sys.exit(f"tests/cpu_configurations.py --observe: {done.stderr.strip().splitlines()[-1]}")
-    said = done.stdout + done.stderr
+        sys.exit(f"tests/cpu_configurations.py --report: {done.stderr.strip().splitlines()[-1]}")
+    output = done.stdout + done.stderr
     return {
         name: found[1].strip()
         for name, pattern in PATTERNS.items()
-        if (found := re.search(pattern, said, re.M))
+        if (found := re.search(pattern, output, re.M))
     }
 
 
 def is_intel() -> bool:
-    about = Path("/proc/cpuinfo")
-    return about.exists() and "GenuineIntel" in about.read_text(encoding="utf-8")
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "GenuineIntel" in cpuinfo.read_text(encoding="utf-8")
 
 
-def prove(configuration: Configuration, environment: dict[str, str]) -> None:
-    """End here if a library does not use the instructions that the configuration names."""
-    found, expected = observed(environment), dict(configuration.expected)
+def verify(configuration: Configuration, environment: dict[str, str]) -> None:
+    """Exit if a library does not use the instructions of the configuration."""
+    found, expected = reported(environment), dict(configuration.expected)
     if not is_intel():
-        expected.pop("MKL", None)  # its variable is for Intel's CPUs only
+        expected.pop("MKL", None)  # its variable works on Intel CPUs only
     wrong = [
         f"{name} is {found.get(name, 'silent')}, not {right}"
         for name, right in expected.items()
@@ -212,23 +209,25 @@ def prove(configuration: Configuration, environment: dict[str, str]) -> None:
     )
 
 
-# ── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Running ──────────────────────────────────────────────────────────────────────────────────────
 def environment_of(configuration: Configuration) -> dict[str, str]:
-    """This process's environment with the configuration's; the native library is kept where tests/conftest.py keeps it."""
-    here = {
+    """This environment with that of the configuration, and the cache of tests/conftest.py."""
+    common = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "OMP_NUM_THREADS": "1",
         "XDG_CACHE_HOME": str(ROOT / ".pytest_cache" / "home"),
     }
-    return os.environ | here | configuration.environment
+    return os.environ | common | configuration.environment
 
 
 def run(configuration: Configuration, short: bool) -> bool:
-    """Prove the configuration, then run the tests in it: one process on each core, after them those marked `alone`."""
+    """Verify the configuration, run its tests on all cores, then those marked `serial`."""
     environment = environment_of(configuration)
-    prove(configuration, environment)
+    verify(configuration, environment)
     parallel = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", "-m", configuration.marks]
-    runs = [[*parallel, *SHORT]] if short else [[*parallel, *LONG], ["-m", "alone", *ALONE]]
+    runs = [[*parallel, *SHORT_TESTS]]
+    if not short:
+        runs = [[*parallel, *ALL_TESTS], ["-m", "serial", *SERIAL_TESTS]]
     codes = [
         subprocess.run(
             [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment
@@ -239,33 +238,29 @@ def run(configuration: Configuration, short: bool) -> bool:
 
 
 def applicable() -> list[Configuration]:
-    """All configurations on x86; elsewhere there is only one to choose: without a compiler."""
+    """All configurations on x86; elsewhere only the one without a compiler."""
     if X86:
         return CONFIGURATIONS
-    print(
-        f"{platform.machine()}: avx2 and baseline are configurations of x86-64; they are left out here"
-    )
+    print(f"{platform.machine()}: the x86-64 configurations avx2 and baseline are skipped")
     return CONFIGURATIONS[2:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "names",
-        nargs="*",
-        help=f"configurations: {', '.join(one.name for one in CONFIGURATIONS)}; all if none is named",
+        "names", nargs="*", help=f"configurations: {', '.join(NAMES)}; default: all"
     )
     parser.add_argument("--short", action="store_true", help="a selection of the tests")
-    parser.add_argument("--observe", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.observe:
-        observe()
+    if options.report:
+        report()
         return
-    unknown = set(options.names) - {one.name for one in CONFIGURATIONS}
+    unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"no configuration {', '.join(sorted(unknown))}")
-    chosen = [one for one in applicable() if not options.names or one.name in options.names]
-    failed = [one.name for one in chosen if not run(one, options.short)]
+    chosen = [each for each in applicable() if not options.names or each.name in options.names]
+    failed = [each.name for each in chosen if not run(each, options.short)]
     if failed:
         sys.exit(f"tests failed in: {', '.join(failed)}")
 

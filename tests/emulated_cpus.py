@@ -1,10 +1,13 @@
 """Run the self-checks on emulated CPUs by qemu-user: Haswell (AVX2, no AVX-512) and aarch64.
 
-    python tests/emulated_cpus.py             float32 and float64, and torch's int8 product on Haswell (make test-cpus)
-    python tests/emulated_cpus.py --short     float32 only; without qemu or a cross compiler it says so and ends well (part of make test)
+    python tests/emulated_cpus.py             float32, float64, and torch's int8 product on Haswell
+                                              (make test-cpus)
+    python tests/emulated_cpus.py --short     float32 only; skipped without qemu or a cross compiler
+                                              (part of make test)
 
-The native library is compiled for the CPU, for aarch64 by a cross compiler, and linked with its self-check into one static program.
-Environment variables cannot do this: a program sees the emulated CPU only, and fbgemm asks the CPU itself.
+The native library is compiled for the CPU (for aarch64 with a cross compiler) and linked with its
+self-check into a static program. Environment variables cannot replace this: fbgemm detects the CPU
+itself.
 """
 
 import argparse
@@ -18,20 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = "qemu-user g++-aarch64-linux-gnu"  # of Debian
+PACKAGES = "qemu-user g++-aarch64-linux-gnu"  # Debian packages
 FLAGS = ("-static", "-fopenmp")
 DTYPES: dict[str, tuple[str, ...]] = {"float32": (), "float64": ("-DIN_DOUBLE",)}
 
 
 @dataclass(frozen=True)
 class EmulatedCpu:
-    """A CPU of qemu, and how the library is compiled for it."""
+    """A CPU that qemu emulates, and how the library is compiled for it."""
 
     name: str
     machine: str  # as in platform.machine()
     march: str
     emulator: tuple[str, ...]
-    register_bytes: int  # of a vector register: the library must use it whole
+    register_bytes: int  # of a vector register
 
     def compiler(self) -> str:
         return "c++" if platform.machine() == self.machine else f"{self.machine}-linux-gnu-g++"
@@ -46,13 +49,13 @@ CPUS = [HASWELL, EmulatedCpu("aarch64", "aarch64", "armv8-a", ("qemu-aarch64",),
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """Programs that are not installed."""
     needed = {name for cpu in CPUS for name in (cpu.emulator[0], cpu.compiler())}
     return sorted(name for name in needed if shutil.which(name) is None)
 
 
 def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
-    """The library and its self-check as one program for the CPU, with the flags of the library."""
+    """Compile the library and its self-check into one program, with the flags of the library."""
     from qkv.kernels.build import FLAGS as LIBRARY_FLAGS
     from qkv.kernels.build import SOURCES
 
@@ -69,16 +72,15 @@ def compile_check(cpu: EmulatedCpu, dtype: str, folder: Path) -> Path:
         "-o",
         str(program),
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300
-    )  # the linker warns of dlopen in static programs: not called here
+    # The linker warns about dlopen in static programs, which is not called here.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(f"{cpu.name}: {cpu.compiler()} failed: {done.stderr}")
     return program
 
 
 def check_native(cpu: EmulatedCpu, dtype: str, folder: Path) -> bool:
-    """Run the self-check; the program must have used the CPU's registers and seen no AVX-512."""
+    """Run the self-check; the panel width must match the CPU, and AVX-512 must be absent."""
     program = compile_check(cpu, dtype, folder)
     done = subprocess.run(
         [*cpu.emulator, str(program)], capture_output=True, text=True, timeout=300
@@ -90,34 +92,30 @@ def check_native(cpu: EmulatedCpu, dtype: str, folder: Path) -> bool:
     return passed
 
 
-# ── torch and fbgemm on Haswell ──────────────────────────────────────────────────────────────────────────────────
+# ── torch and fbgemm on Haswell ──────────────────────────────────────────────────────────────────
 def check_int8_products() -> None:
-    """Both int8 products with matrices that saturate 16 bits; run by the emulator."""
+    """Check both int8 products with matrices that saturate 16 bits; runs in the emulator."""
     import torch
 
     from qkv.engine.int8 import int8_product
     from qkv.engine.native_step import native_int8_product
 
-    assert torch.backends.cpu.get_cpu_capability() == "AVX2", (
-        torch.backends.cpu.get_cpu_capability()
-    )
-    made = torch.Generator().manual_seed(0)
-    for signs in (torch.ones(30, 64), torch.randint(2, (30, 64), generator=made) * 2.0 - 1):
-        weight, x = (
-            127 * signs,
-            torch.where(torch.rand(5, 64, generator=made) < 0.5, 127.0, -127.0) / 64,
-        )
+    capability = torch.backends.cpu.get_cpu_capability()
+    assert capability == "AVX2", capability
+    generator = torch.Generator().manual_seed(0)
+    for signs in (torch.ones(30, 64), torch.randint(2, (30, 64), generator=generator) * 2.0 - 1):
+        weight = 127 * signs
+        x = torch.where(torch.rand(5, 64, generator=generator) < 0.5, 127.0, -127.0) / 64
         x[0] = 127 / 64  # the largest sums
         exact = x.double() @ weight.double().T
         for product in (int8_product, native_int8_product):
             error = float((product(weight, None)(x) - exact).abs().max() / exact.abs().max())
-            assert error < 1e-5, (
-                f"{product.__name__}: error {error:.3f} of the largest output"
-            )  # saturation: 0.3 and more
+            # Saturation gives 0.3 and more.
+            assert error < 1e-5, f"{product.__name__}: error {error:.3f} of the largest output"
 
 
 def check_torch() -> bool:
-    """The int8 products as Python calls them, on Haswell; the compiler runs outside and must be told the instruction set."""
+    """Check the int8 products from Python on Haswell, with the library compiled for it."""
     environment = os.environ | {
         "QKV_NATIVE_MARCH": HASWELL.march,
         "OMP_NUM_THREADS": "1",
@@ -130,11 +128,9 @@ def check_torch() -> bool:
         text=True,
         timeout=600,
     )
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    print(
-        f"Haswell, int8 products of torch and of the native library: {'passed' if done.returncode == 0 else f'FAILED: {last}'}",
-        flush=True,
-    )
+    last_line = (done.stderr.strip().splitlines() or [""])[-1]
+    result = "passed" if done.returncode == 0 else f"FAILED: {last_line}"
+    print(f"Haswell, int8 products of torch and of the native library: {result}", flush=True)
     return done.returncode == 0
 
 
@@ -148,9 +144,8 @@ def main() -> None:
         check_int8_products()
         return
     if missing():
-        print(
-            f"emulated CPUs: NOT CHECKED, no {', '.join(missing())}; on Debian: apt-get install {PACKAGES}"
-        )
+        names = ", ".join(missing())
+        print(f"emulated CPUs: NOT CHECKED, no {names}; on Debian: apt-get install {PACKAGES}")
         sys.exit(0 if options.short else 1)
     dtypes = ["float32"] if options.short else list(DTYPES)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,10 @@
-"""SHA-256 of what qkv computes, to prove that a refactoring changes nothing: python tests/fingerprint.py [--out F] [--compare F].
+"""SHA-256 of what qkv computes, to check that a refactoring changes no result.
 
-Weights after 20 steps of each task, greedy and beam translations with their scores, sampled texts by seed, embeddings and
-exported files; with the native library and without. The digits depend on the CPU: compare two runs of one machine. Everything
-goes through the command line and `qkv.load`, so the same script measures both sides.
+    python tests/fingerprint.py [--out F] [--compare F]
+
+Weights after 20 steps of each task, greedy and beam translations with their scores, sampled texts,
+embeddings and exported files; with and without the native library. The digits depend on the CPU:
+compare two runs of one machine. Everything goes through the command line and `qkv.load`.
 """
 
 import argparse
@@ -49,7 +51,7 @@ RUNS = {
             "model.norm": "rms",
             "model.convolution": 4,
             "model.bias": "false",
-            "ema": 0.9,
+            "ema_decay": 0.9,
         },
     ),
     "generate-llama": (
@@ -66,7 +68,7 @@ RUNS = {
         "generate",
         {"tokenizer": "char", "model.positions": "learned", "model.activation": "gelu_tanh"},
     ),
-    "embed-mean": ("embed", {"tokenizer": "bytes", "vocab_size": 600}),
+    "embed-mean": ("embed", {"tokenizer": "byte_bpe", "vocab_size": 600}),
     "embed-cls": ("embed", {"vocab_size": 1_400, "pooling": "cls", "model.activation": "gelu"}),
 }
 EXPORTS = {"translate-2017": ("ctranslate2",), "generate-llama": ("huggingface", "gguf")}
@@ -77,10 +79,16 @@ import qkv
 kind, folder, sentences = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3], encoding="utf-8"))
 model = qkv.load(folder)
 if kind == "translate":
-    found = [[[(t.text, float(t.score).hex()) for t in best] for best in model.translate(some, beam_size=beam, n_best=n)]
-             for some in (sentences, sentences[:1]) for beam, n in ((1, 1), (4, 3))]
+    found = [
+        [[(t.text, float(t.score).hex()) for t in best]
+         for best in model.translate(batch, beam_size=beam, n_best=n)]
+        for batch in (sentences, sentences[:1]) for beam, n in ((1, 1), (4, 3))
+    ]
 elif kind == "generate":
-    found = [model(sentences[:8], max_new_tokens=24, temperature=t, top_k=k, seed=7) for t, k in ((0, 1), (0.9, 20))]
+    found = [
+        model(sentences[:8], max_new_tokens=24, temperature=t, top_k=k, seed=7)
+        for t, k in ((0, 1), (0.9, 20))
+    ]
 else:
     found = [[float(x).hex() for x in vector] for vector in model(sentences)]
 print(json.dumps(found, ensure_ascii=False))
@@ -108,16 +116,16 @@ def main() -> int:
 
 
 def fingerprint() -> dict[str, str]:
-    """Name -> SHA-256, for the native library and, marked so, without a compiler."""
+    """Name -> SHA-256, with the native library and without a compiler."""
     found: dict[str, str] = {}
-    for mark, more in (("", {}), (" without compiler", {"CXX": "none"})):
+    for suffix, environment in (("", {}), (" without compiler", {"CXX": "none"})):
         with TemporaryDirectory() as folder:
-            for name, digest in digests(Path(folder), more).items():
-                found[name + mark] = digest
+            for name, digest in digests(Path(folder), environment).items():
+                found[name + suffix] = digest
     return found
 
 
-def digests(folder: Path, more: dict[str, str]) -> dict[str, str]:
+def digests(folder: Path, environment: dict[str, str]) -> dict[str, str]:
     write_corpus(folder)
     found = {}
     for name, (task, settings) in RUNS.items():
@@ -126,19 +134,19 @@ def digests(folder: Path, more: dict[str, str]) -> dict[str, str]:
             if task == "generate"
             else ["--source", "a.zh", "--target", "a.en"]
         )
-        chosen = [f"--set={key}={value}" for key, value in {**COMMON, **settings}.items()]
-        python(folder, more, "-m", "qkv", "train", task, *files, "--out", name, *chosen)
+        options = [f"--set={key}={value}" for key, value in {**COMMON, **settings}.items()]
+        python(folder, environment, "-m", "qkv", "train", task, *files, "--out", name, *options)
         found[f"{name}: weights"] = sha256((folder / name / "model.safetensors").read_bytes())
-        output = python(folder, more, "-c", USE, task, name, "held_out.json")
+        output = python(folder, environment, "-c", USE, task, name, "held_out.json")
         found[f"{name}: output"] = sha256(output)
-        if task == "translate":  # texts must stay where scores may change in their last digits
-            texts = [[[text for text, _ in best] for best in some] for some in json.loads(output)]
+        if task == "translate":  # the texts must be equal even if the last digits of scores change
+            texts = [[[text for text, _ in best] for best in batch] for batch in json.loads(output)]
             found[f"{name}: texts"] = sha256(json.dumps(texts).encode())
         for form in EXPORTS.get(name, ()):
             out = folder / (f"{name}.gguf" if form == "gguf" else f"{name}-{form}")
             python(
                 folder,
-                more,
+                environment,
                 "-m",
                 "qkv",
                 "export",
@@ -160,7 +168,7 @@ def digests(folder: Path, more: dict[str, str]) -> dict[str, str]:
 
 
 def write_corpus(folder: Path) -> None:
-    """Real sentences of the built-in corpus."""
+    """Write sentences of the built-in corpus."""
     sys.path.insert(0, str(ROOT))
     from qkv.data.builtin import builtin_pairs
 
@@ -177,18 +185,18 @@ def write_corpus(folder: Path) -> None:
     )
 
 
-def python(folder: Path, more: dict[str, str], *arguments: str) -> bytes:
-    environment = {
+def python(folder: Path, environment: dict[str, str], *arguments: str) -> bytes:
+    variables = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "QKV_LANG": "en",
-        **more,
+        **environment,
     }
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=environment,
+        env=variables,
         capture_output=True,
         check=False,
         timeout=600,

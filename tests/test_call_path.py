@@ -1,6 +1,6 @@
-"""CONTRIBUTING.md lists the files that run for `qkv translate`, in order: the lists are those of a real call.
+"""CONTRIBUTING.md lists the files that run for `qkv translate`, in order.
 
-`python tests/test_call_path.py` prints the lists as they are now.
+`python tests/test_call_path.py` prints the current lists.
 """
 
 import re
@@ -19,15 +19,11 @@ from qkv.model.presets import encoder_decoder
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 PACKAGE = str(Path(qkv.__file__).parent)
 CONTRIBUTING = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
-EVERYWHERE = {
-    "language.py",
-    "errors.py",
-    "threads.py",
-}  # messages and thread counts: called from all files
+EXCLUDED = {"messages.py", "errors.py", "threads.py"}  # called from all files
 
 
 def small_spec(vocab_size: int) -> Spec:
@@ -37,7 +33,7 @@ def small_spec(vocab_size: int) -> Spec:
 
 
 def windowed(spec: Spec) -> Spec:
-    """The engine has no windowed attention: such a model decodes by its own forward."""
+    """The engine does not support sliding windows: such a model decodes with its forward method."""
     layer = spec.decoder.layers[0]
     layers = (replace(layer, mixer=replace(layer.mixer, window=4)),)
     return replace(spec, decoder=replace(spec.decoder, layers=layers))
@@ -47,15 +43,15 @@ SPECS = {"engine": small_spec, "plain model": lambda vocab_size: windowed(small_
 
 
 def call_path(folder: Path, name: str) -> list[str]:
-    """Our files in the order in which `qkv translate` first runs a function of theirs."""
+    """The files of qkv in the order of their first function call in `qkv translate`."""
     torch.manual_seed(1)
-    tokenizer = learn("char", ["一二三四五"], 16)
+    tokenizer = train_tokenizer("char", ["一二三四五"], 16)
     Translator.from_model(
         Transformer(SPECS[name](tokenizer.vocab_size)), tokenizer, tokenizer
     ).save(folder)
     files: dict[str, None] = {}
 
-    def note(frame: FrameType, event: str, arg: object) -> None:
+    def record(frame: FrameType, event: str, arg: object) -> None:
         code = frame.f_code
         if (
             event == "call"
@@ -65,14 +61,14 @@ def call_path(folder: Path, name: str) -> list[str]:
         ):
             files.setdefault(code.co_filename[len(PACKAGE) + 1 :])
 
-    command = ["translate", str(folder), "一二三", "--max-length", "8"]
-    run(command)  # imports modules and compiles the library, which is no part of the path
-    sys.setprofile(note)
+    command = ["translate", str(folder), "一二三", "--max-target-len", "8"]
+    run(command)  # first run: imports modules and builds the native library
+    sys.setprofile(record)
     try:
         run(command)
     finally:
         sys.setprofile(None)
-    return [file for file in files if file not in EVERYWHERE]
+    return [file for file in files if file not in EXCLUDED]
 
 
 def listed(name: str) -> list[str]:
@@ -89,8 +85,8 @@ def test_contributing_lists_the_files_that_run(tmp_path, name):
 
 
 if __name__ == "__main__":
-    for shown in SPECS:
+    for name in SPECS:
         with TemporaryDirectory() as scratch:
             print(
-                f"<!-- call path: {shown} -->", *call_path(Path(scratch) / "model", shown), sep="\n"
+                f"<!-- call path: {name} -->", *call_path(Path(scratch) / "model", name), sep="\n"
             )

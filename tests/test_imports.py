@@ -11,7 +11,7 @@ import qkv
 
 ROOT = Path(qkv.__path__[0])
 TIERS = [
-    {"errors", "pydantic_errors", "files", "language", "threads", "allocator"},
+    {"dtypes", "errors", "pydantic_errors", "files", "messages", "threads", "allocator"},
     {"text", "kernels"},
     {"model"},
     {"data", "engine", "plan", "checkpoint"},
@@ -22,7 +22,7 @@ TIERS = [
     {"explore"},
     {"study", "serve", "cli", "__init__", "__main__"},
 ]
-INSIDE = TIERS[0] | {"cli", "__init__", "__main__"}  # these import within their tier too
+SAME_TIER = TIERS[0] | {"cli", "__init__", "__main__"}  # these import within their tier too
 MODULES = {
     ".".join(("qkv", *path.relative_to(ROOT).with_suffix("").parts)): path
     for path in sorted(ROOT.rglob("*.py"))
@@ -30,18 +30,18 @@ MODULES = {
 
 
 def package_of(module: str) -> str:
-    """qkv.model.view -> model; qkv itself is __init__."""
+    """qkv.model.attention_context -> model; qkv itself is __init__."""
     return [*module.split("."), "__init__"][1]
 
 
 def imported_by(path: Path) -> set[str]:
-    """Every module of ours that a file imports, wherever in the file it does so."""
+    """Every qkv module that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write imports of ours in full"
+            assert node.level == 0, f"{path}: use absolute imports"
             package = str(node.module)
             names = {f"{package}.{alias.name}" for alias in node.names}
             found |= {
@@ -52,12 +52,12 @@ def imported_by(path: Path) -> set[str]:
 
 
 def importable_by(package: str) -> set[str]:
-    """The package itself and all lower tiers; the textbook imports nothing of ours, and only explore imports it."""
+    """The package and all lower tiers; textbook is separate, and only explore imports it."""
     if package == "textbook":
         return {package}
     tier = next((index for index, packages in enumerate(TIERS) if package in packages), None)
     assert tier is not None, f"qkv/{package} is new: add it to TIERS"
-    lower = set().union(*TIERS[:tier], TIERS[tier] if package in INSIDE else set())
+    lower = set().union(*TIERS[:tier], TIERS[tier] if package in SAME_TIER else set())
     return {package} | lower | ({"textbook"} if package == "explore" else set())
 
 
@@ -68,21 +68,21 @@ def test_a_module_imports_lower_tiers_only(module):
     assert imported <= allowed, f"{module} imports {sorted(imported - allowed)}"
 
 
-def test_the_check_sees_the_imports_it_judges():
-    assert "qkv.model.view" in imported_by(MODULES["qkv.model.attention"])
+def test_imports_are_found_in_the_source():
+    assert "qkv.model.attention_context" in imported_by(MODULES["qkv.model.attention"])
     assert imported_by(MODULES["qkv.model.transformer"]) >= {"qkv.errors", "qkv.model.spec"}
 
 
 def packages_after(code: str) -> set[str]:
-    """The top-level packages that a fresh Python holds after running `code`."""
-    show = "; import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    """The top-level packages that are imported after running `code`."""
+    print_modules = "; import sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run(
-        [sys.executable, "-c", code + show], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code + print_modules], capture_output=True, text=True, check=True
     )
     return set(done.stdout.split())
 
 
-def test_importing_the_model_adds_nothing_but_torch():
+def test_the_model_imports_no_package_but_torch():
     added = packages_after(
         "import torch, qkv.model.transformer, qkv.model.presets"
     ) - packages_after("import torch")
@@ -90,5 +90,5 @@ def test_importing_the_model_adds_nothing_but_torch():
     assert "pydantic" not in added
 
 
-def test_a_spec_is_a_value_that_needs_no_torch():
-    assert "torch" not in packages_after("import qkv.model.presets, qkv.model.door")
+def test_specs_do_not_import_torch():
+    assert "torch" not in packages_after("import qkv.model.presets, qkv.model.spec_io")

@@ -1,4 +1,4 @@
-"""Messages: every one has a Chinese translation with the same placeholders, and the code has English only."""
+"""Every message has a Chinese translation with the same placeholders; the code has English only."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from qkv.messages import Both, both, listed, set_language, translate
 PACKAGE = Path(qkv.__file__).parent
 CATALOG = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "qkv.po"
 MARKERS = ("_", "N_", "both")
-KEYWORDS = {**dict.fromkeys(MARKERS), "Problem": (2,), "option": (2,)}
+KEYWORDS = {**dict.fromkeys(MARKERS), "ApiError": (2,), "option": (2,)}
 CJK = re.compile(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 # The built-in corpus, its example sentences, and punctuation that the text code handles.
 CHINESE_DATA = {
@@ -25,10 +25,10 @@ CHINESE_DATA = {
     "cli/demo_generate.py",
     "cli/demo_translate.py",
     "cli/tokenizer.py",
-    "explore/facts.py",
-    "explore/problem.py",
+    "explore/metadata.py",
+    "explore/api_error.py",
     "messages.py",
-    "text/pipeline.py",
+    "text/normalization.py",
     "text/sentences.py",
     "train/prepare.py",
 }
@@ -49,7 +49,7 @@ def placeholders(text: str) -> set[str]:
     return {name for _text, name, _spec, _conversion in Formatter().parse(text) if name is not None}
 
 
-def test_every_message_has_a_translation_and_every_translation_a_message():
+def test_messages_and_translations_correspond():
     translated = {entry.id: entry.string for entry in catalog() if entry.id}
     assert {message for message in messages() if not translated.get(message)} == set()
     assert set(translated) - messages() == set()
@@ -64,7 +64,7 @@ def test_a_translation_has_the_placeholders_of_its_message():
     ] == []
 
 
-def test_the_compiled_catalog_is_that_of_the_source():
+def test_the_compiled_catalog_is_up_to_date():
     compiled = BytesIO()
     write_mo(compiled, catalog())
     assert CATALOG.with_suffix(".mo").read_bytes() == compiled.getvalue(), "run: make messages"
@@ -93,12 +93,12 @@ def test_the_code_has_english_messages_that_babel_finds(path):
         if isinstance(node, ast.JoinedStr)
         for call in calls(node)
     ]
-    assert inside == [], "Babel does not look into f-strings"
+    assert inside == [], "Babel does not extract from f-strings"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_function_that_translates_binds_the_name_of_gettext(path):
-    """`path, _, query = ...` would make `_` a local variable, and `_("...")` an error in the same function."""
+    """`path, _, query = ...` makes `_` a local variable, and `_("...")` fails in that function."""
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(function, ast.FunctionDef) and calls(function):
             inner = {
@@ -129,7 +129,7 @@ def test_messages_follow_the_language(monkeypatch):
     monkeypatch.setattr("qkv.messages._current", "en")
     assert translate("zh", "no such folder") == "没有这个文件夹"
     assert both("line {line}", line=3) == Both("line 3", "第 3 行")
-    assert both("{norm}, {place}", norm="RMSNorm", place=Both("before", "之前")) == Both(
+    assert both("{norm}, {placement}", norm="RMSNorm", placement=Both("before", "之前")) == Both(
         "RMSNorm, before", "RMSNorm，之前"
     )
     assert listed(["a", "b"]) == "a, b"

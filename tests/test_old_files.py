@@ -1,4 +1,7 @@
-"""Files of commit 02a4b1a (tests/fixtures/v0, written by tests/fixtures/write_v0.py): today's code reads them and computes the same."""
+"""Files of commit 02a4b1a are read and give the same results.
+
+They are in tests/fixtures/v0 and were written by tests/fixtures/write_v0.py.
+"""
 
 import json
 import shutil
@@ -15,12 +18,13 @@ from qkv.checkpoint.folder import load_model
 from qkv.cli.app import run
 from qkv.generate.config import TranslationConfig
 from qkv.generate.decode import forced_log_probs
-from qkv.model.door import from_json
 from qkv.model.presets import RENAMED, preset
+from qkv.model.spec_io import from_json
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
-from qkv.train.recipe_reader import read_recipe
+from qkv.train.recipe_reader import OLD_OPTIONS, read_recipe, rename_old
+from qkv.train.state import load_state, save_state
 from qkv.train.task_specs import embedding_spec, generation_spec, translation_spec
 
 V0 = Path(__file__).parent / "fixtures" / "v0"
@@ -30,10 +34,10 @@ TASKS = list(RUNS)
 KINDS = {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}
 
 
-# ── Run folders ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Run folders ───────────────────────────────────────────────────────────────────────────────────
 def check_translations(found, expected):
-    """The same texts; their scores are compared below."""
-    assert [[one.text for one in best] for best in found] == [
+    """Compare the texts; the scores are compared below."""
+    assert [[translation.text for translation in best] for best in found] == [
         [text for text, _ in best] for best in expected
     ]
 
@@ -46,7 +50,7 @@ def test_an_old_translator_gives_the_same_translations(beam_size, n_best):
 
 @pytest.mark.parametrize("beam_size, n_best", [(1, 1), (4, 3)])
 def test_an_old_score_is_the_log_probability_before_tokens_are_suppressed(beam_size, n_best):
-    """Since then <bos> and <pad> are suppressed before the softmax; what the model gives each token has not changed."""
+    """<bos> and <pad> are now suppressed before the softmax; the model's logits are equal."""
     translator = qkv.load(V0 / "translate")
     for source, best in zip(SENTENCES, RUNS["translate"][f"beam {beam_size}"], strict=True):
         row = torch.tensor([translator.encode_source(source)])
@@ -64,7 +68,7 @@ def test_an_old_score_is_the_log_probability_before_tokens_are_suppressed(beam_s
     "folder, expected",
     [("generate", RUNS["generate"]), ("huggingface", OUTPUTS["exports"]["huggingface"])],
 )
-def test_an_old_generator_writes_the_same_texts(folder, expected):
+def test_an_old_generator_generates_the_same_texts(folder, expected):
     generator, prompts = qkv.load(V0 / folder), [text[:3] for text in SENTENCES]
     assert generator(prompts, max_new_tokens=16, temperature=0) == expected["greedy"]
     assert generator(prompts, max_new_tokens=16, top_k=20, seed=7) == expected["seeded"]
@@ -84,7 +88,7 @@ def test_an_old_ctranslate2_folder_gives_the_same_translations():
 def test_an_old_interrupted_run_is_resumed_and_ends_with_the_same_weights(
     task, tmp_path, monkeypatch
 ):
-    shutil.copytree(V0 / "corpus", tmp_path / "corpus")  # the recipe names its files from here
+    shutil.copytree(V0 / "corpus", tmp_path / "corpus")  # the recipe has relative paths
     shutil.copytree(V0 / f"{task}-interrupted", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert run(["train", task, "--out", "run", "--resume"]) == 0
@@ -95,7 +99,8 @@ def test_an_old_interrupted_run_is_resumed_and_ends_with_the_same_weights(
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         if name.endswith("cross.branch.k_proj.bias"):
-            continue  # adds the same to all scores of a query: its gradient is rounding alone, which Adam scales up
+            # Adds the same to all scores of a query: Adam scales up the rounding of its gradient.
+            continue
         torch.testing.assert_close(
             weight, theirs[name], rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
@@ -104,7 +109,7 @@ def test_an_old_interrupted_run_is_resumed_and_ends_with_the_same_weights(
     ).read_bytes()
 
 
-# ── Tokenizers, recipes, specs ───────────────────────────────────────────────────────────────────────────────────
+# ── Tokenizers, recipes, specs ────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("kind", OUTPUTS["tokenizers"])
 def test_an_old_tokenizer_gives_the_same_ids_and_texts(kind):
     tokenizer, expected = (
@@ -120,7 +125,7 @@ def spec_of(recipe):
         case "translate":
             return translation_spec(recipe.model, recipe.vocab_size, None)
         case "generate":
-            return generation_spec(recipe.model, recipe.vocab_size, recipe.context)
+            return generation_spec(recipe.model, recipe.vocab_size, recipe.context_length)
         case _:
             return embedding_spec(recipe.model, recipe.vocab_size, False)
 
@@ -130,8 +135,10 @@ def test_an_old_recipe_is_read_and_gives_the_same_model(name):
     expected = OUTPUTS["recipes"][name]
     recipe = read_recipe(KINDS[expected["recipe"]["task"]], V0 / "recipes" / f"{name}.yaml")
     options = json.loads(json.dumps(asdict(recipe)))
-    assert {option: options[option] for option in expected["recipe"] if option != "model"} == {
-        option: value for option, value in expected["recipe"].items() if option != "model"
+    renamed = rename_old(expected["recipe"])
+    assert OLD_OPTIONS.keys().isdisjoint(renamed)
+    assert {name: options[name] for name in renamed if name != "model"} == {
+        name: value for name, value in renamed.items() if name != "model"
     }
     assert spec_of(recipe) == from_json(json.dumps(expected["spec"]))
 
@@ -144,9 +151,10 @@ def test_an_old_resolved_recipe_is_read(task):
         read_recipe(KINDS[task], path),
     )
     options = json.loads(json.dumps(asdict(recipe)))
-    sizes = written.pop("model")  # they are arguments of the task's preset now
-    assert {option: options[option] for option in written} == written
-    assert sizes.items() <= options["model"].items()
+    renamed = rename_old(written)
+    arguments = renamed.pop("model")  # of the task's preset
+    assert {name: options[name] for name in renamed} == renamed
+    assert arguments.items() <= options["model"].items()
 
 
 @pytest.mark.parametrize("name", OUTPUTS["presets"])
@@ -171,3 +179,21 @@ def test_an_old_model_with_each_kind_of_part_gives_the_same_logits(name):
         hidden = model.decode(ids, memory) if model.spec.decoder else memory.states
         logits = model.logits(hidden)[:, -1]  # (batch, vocab)
     torch.testing.assert_close(logits, torch.tensor(OUTPUTS["models"][name]), rtol=0, atol=1e-5)
+
+
+# ── Weight names ──────────────────────────────────────────────────────────────────────────────────
+def test_a_model_file_with_an_old_weight_name_is_read():
+    folder, router = V0 / "models" / "feed-forward-experts", "decoder.layers.0.ffn.branch.router"
+    stored = load_file(folder / "model.safetensors")[f"{router}.balance_bias"]
+    weights = load_model(folder).model.state_dict()
+    assert torch.equal(weights[f"{router}.score_correction_bias"], stored)
+    assert f"{router}.balance_bias" not in weights
+
+
+def test_a_training_checkpoint_with_an_old_weight_name_is_read(tmp_path):
+    router = "decoder.layers.0.ffn.branch.router"
+    old = {f"{router}.balance_bias": torch.ones(4), f"{router}.weight": torch.zeros(4, 2)}
+    folder = save_state(tmp_path, 1, {"model": old, "optimizer-0": {"0.step": torch.ones(1)}}, {})
+    tensors = load_state(folder).tensors
+    assert tensors["model"].keys() == {f"{router}.score_correction_bias", f"{router}.weight"}
+    assert tensors["optimizer-0"].keys() == {"0.step"}

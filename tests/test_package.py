@@ -1,7 +1,7 @@
-"""The wheel and the sdist: all files are in them, and the installed package works outside the repository.
+"""The sdist and the wheel have all files, and the installed package works outside the repository.
 
-The wheel is installed into a new environment. Its dependencies (torch, ...) are not downloaded again: a .pth file names the folder
-where this Python has them, after the environment's own, so that `qkv` itself can only come from the wheel.
+The wheel is installed into a new environment. Its dependencies are not downloaded: a .pth file adds
+the site-packages of this Python after those of the environment, so `qkv` comes from the wheel.
 """
 
 import json
@@ -24,7 +24,7 @@ FILES = {
     if path.is_file() and "__pycache__" not in path.parts
 }
 DEMO = ["demo", "--minutes", "0.1", "--out", "model"]
-WHERE = """
+PRINT_PATHS = """
 import json, qkv, torch
 from qkv.kernels.build import library
 native = library(torch.float32)
@@ -34,7 +34,7 @@ print(json.dumps([qkv.__file__, native._name, native.qkv_check()]))
 
 def run(*command: object, cwd: Path, **environment: str) -> str:
     """The output of a command that must succeed; the repository is not on its path."""
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "VIRTUAL_ENV")
@@ -42,7 +42,7 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=kept | environment,
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -53,7 +53,7 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """The folder with both archives; they are built from a copy, the wheel from the sdist, nothing is downloaded."""
+    """The folder of sdist and wheel, built from a copy without downloads."""
     folder = tmp_path_factory.mktemp("built")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -64,7 +64,7 @@ def built(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
-    """qkv(...): runs the installed command in an empty folder; qkv.python is the interpreter of its environment."""
+    """qkv(...): runs the installed command in an empty folder."""
     folder = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "env", cwd=folder)
     python = folder / "env" / "bin" / "python"
@@ -107,12 +107,12 @@ def installed(built, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(installed) -> Path:
-    """The model that the installed demo has trained, in a few seconds."""
+    """A model that the installed demo trained for a few seconds."""
     installed(*DEMO)
     return installed.folder / "work" / "model"
 
 
-def test_both_archives_hold_every_file_of_the_package_and_the_wheel_nothing_else(built):
+def test_archives_have_every_file_of_the_package_and_the_wheel_nothing_else(built):
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     names = {
         name
@@ -125,7 +125,7 @@ def test_both_archives_hold_every_file_of_the_package_and_the_wheel_nothing_else
     assert packed >= FILES | {"pyproject.toml", "README.md", "LICENSE"}
 
 
-def test_the_metadata_declares_the_python_that_is_tested(built):
+def test_the_metadata_declares_the_tested_python_version(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
@@ -143,17 +143,17 @@ def test_the_metadata_declares_the_python_that_is_tested(built):
 
 @pytest.mark.native
 def test_the_native_library_is_compiled_from_the_installed_package(installed):
-    package, native, check = json.loads(installed("-c", WHERE, program="python"))
+    package, native, check = json.loads(installed("-c", PRINT_PATHS, program="python"))
     assert Path(package).is_relative_to(installed.folder / "env")
     assert Path(native).parent == installed.folder / "cache" / "qkv" and check == 0
 
 
-def test_the_installed_demo_trains_a_model_and_check_finds_it_sound(installed, model):
+def test_the_installed_demo_trains_a_model_that_passes_all_checks(installed, model):
     assert (model / "model.safetensors").exists()
-    assert json.loads(installed("check", "model", "--json"))["holds"] is True
+    assert json.loads(installed("check", "model", "--json"))["passed"] is True
 
 
-def test_the_installed_explorer_writes_a_page_with_all_its_parts(installed, model):
+def test_the_installed_explorer_writes_a_complete_page(installed, model):
     installed("explore", "model", "--text", "我爱机器学习", "--out", "page.html")
     page = (model.parent / "page.html").read_text(encoding="utf-8")
     source = (ROOT / "qkv" / "explore" / "page" / "style.css").read_text(encoding="utf-8")

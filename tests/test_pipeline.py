@@ -1,4 +1,4 @@
-"""Text in, text out, whatever the text."""
+"""Translator: batches, lines, long texts, alignment, settings, errors."""
 
 import runpy
 import subprocess
@@ -18,7 +18,7 @@ from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.spec import Learned, LmHead
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 TOY = runpy.run_path(str(Path(__file__).with_name("toy_translator.py")))
 
@@ -29,28 +29,30 @@ def digits(tmp_path_factory) -> Translator:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_translation_that_fills_all_learned_places_is_aligned(beam_size):
-    tokenizer = learn("char", ["一二三四"], 12)
+def test_a_translation_of_maximum_length_is_aligned(beam_size):
+    tokenizer = train_tokenizer("char", ["一二三四"], 12)
     spec = encoder_decoder(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16)
     torch.manual_seed(0)
     model = Transformer(replace(spec, max_len=7, positions=Learned(), head=LmHead(bias=True)))
     with torch.no_grad():
-        model.lm_head.bias[tokenizer.encode("一二三四")] = 50.0  # <eos> is never said
+        model.lm_head.bias[tokenizer.encode("一二三四")] = 50.0  # <eos> is never generated
     (best,) = Translator.from_model(model, tokenizer, tokenizer).translate(
         ["一二"], alignment=True, beam_size=beam_size
     )[0]
     assert len(best.tokens) == 7 and [link.target for link in best.alignment] == list(best.text)
     ids = tokenizer.encode(best.text)
-    weights = cross_weights(
-        model, [*tokenizer.encode("一二"), tokenizer.eos_id], [tokenizer.bos_id, *ids[:-1]]
-    )  # row i says token i
+    source_ids = [*tokenizer.encode("一二"), tokenizer.eos_id]
+    weights = cross_weights(model, source_ids, [tokenizer.bos_id, *ids[:-1]])  # row i: token i
     assert [link.weight for link in best.alignment] == [
         round(float(row[:2].max()), 4) for row in weights
     ]
 
 
 def test_importing_qkv_does_not_import_torch():
-    code = "import sys, qkv; qkv.load, qkv.Translator; assert 'torch' not in sys.modules; qkv.Embedder; assert 'torch' in sys.modules"
+    code = (
+        "import sys, qkv; qkv.load, qkv.Translator; assert 'torch' not in sys.modules; "
+        "qkv.Embedder; assert 'torch' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -61,7 +63,7 @@ def test_a_trained_translator_translates(digits):
 
 
 @pytest.mark.parametrize("head", [None, AlignmentHead(0, 1)])
-def test_the_spans_of_an_alignment_are_those_of_its_words(digits, head):
+def test_span_links_equal_the_word_links(digits, head):
     aligner = Translator.from_model(digits.model, digits.source, digits.target, alignment=head)
     source, target = "三一三。", "three one three."
     ids = digits.target.encode(target)
@@ -72,21 +74,21 @@ def test_the_spans_of_an_alignment_are_those_of_its_words(digits, head):
     assert len(links) == 4 if head is None else len(links) <= 4
 
 
-def test_one_text_gives_one_text_and_an_empty_one_stays_empty(digits):
+def test_a_text_gives_a_text_and_an_empty_text_stays_empty(digits):
     assert digits("三一。") == "three one."
     assert digits(["三一。", "", "  ", "四。"]) == ["three one.", "", "", "four."]
     assert digits([]) == [] and digits("") == ""
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_order_and_answers_do_not_depend_on_the_batches(digits, beam_size):
+def test_translations_are_batch_invariant(digits, beam_size):
     texts = [source for source, _ in TOY["pairs"](40, seed=78)]
     alone = [digits(text, beam_size=beam_size) for text in texts]
     for batch_size in (1, 7, 64):
         assert digits(texts, beam_size=beam_size, batch_size=batch_size) == alone
 
 
-def test_lines_stay_lines(digits):
+def test_line_breaks_are_kept(digits):
     assert digits("三一。\n\n四。") == "three one.\n\nfour."
     best, second = digits.translate(["三一。\n\n四。"], n_best=2)[0]
     assert (
@@ -96,23 +98,28 @@ def test_lines_stay_lines(digits):
     )
 
 
-def test_n_best_come_best_first_with_their_scores(digits):
+def test_n_best_translations_are_sorted_by_score(digits):
     best = digits.translate(["三一二。"], beam_size=5, n_best=3)[0]
     assert best[0].text == "three one two." and best[0].tokens == ["three", "one", "two", "."]
-    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    assert len({one.text for one in best}) == 3
-
-
-def test_the_score_of_a_greedy_translation_is_that_of_a_beam_of_one(digits):
-    texts = [source for source, _ in TOY["pairs"](10, seed=79)]
-    heard = []
-    found = digits.translate(
-        texts, beam_size=1, batch_size=4, progress=lambda done, of: heard.append((done, of))
+    assert [translation.score for translation in best] == sorted(
+        (translation.score for translation in best), reverse=True
     )
-    assert heard == [(4, 10), (8, 10), (10, 10)]
+    assert len({translation.text for translation in best}) == 3
+
+
+def test_greedy_scores_equal_those_of_the_same_hypotheses_in_a_beam(digits):
+    texts = [source for source, _ in TOY["pairs"](10, seed=79)]
+    reported = []
+    found = digits.translate(
+        texts,
+        beam_size=1,
+        batch_size=4,
+        progress=lambda done, total: reported.append((done, total)),
+    )
+    assert reported == [(4, 10), (8, 10), (10, 10)]
     wide = digits.translate(texts, beam_size=6, n_best=6)
     for (greedy,), others in zip(found, wide, strict=True):
-        same = [one.score for one in others if one.tokens == greedy.tokens]
+        same = [other.score for other in others if other.tokens == greedy.tokens]
         assert same and same[0] == pytest.approx(greedy.score, abs=1e-5)
 
 
@@ -121,25 +128,24 @@ def test_a_long_text_is_translated_sentence_by_sentence(digits, caplog):
     assert not caplog.records
 
 
-def test_a_sentence_beyond_the_models_limit_is_parted_with_a_warning_and_no_part_is_lost(
-    digits, caplog
-):
+def test_a_too_long_sentence_is_split_into_parts_with_a_warning(digits, caplog):
     (parts,) = digits.segment(["三一二四，" * 30 + "五。"])
     assert "".join(part.text for part in parts) == "三一二四，" * 30 + "五。" and len(parts) == 5
     assert all(
         part.ids == digits.source.encode(part.text) and len(part.ids) <= 39 for part in parts
     )
     assert [record.getMessage() for record in caplog.records] == [
-        "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': 152 tokens, the model reads 39; translated in 5 parts"
+        "'三一二四，三一二四，三一二四，三一二四，三一二四，三一二四，…': "
+        "152 tokens, the maximum is 39; translated in 5 parts"
     ]
 
 
-def test_a_limit_on_the_length_holds(digits):
-    assert digits("三一二四五。", max_length=2) == "three one"
-    assert digits("三一二四五。", max_length=10_000) == "three one two four five."
+def test_max_target_len_limits_the_translation(digits):
+    assert digits("三一二四五。", max_target_len=2) == "three one"
+    assert digits("三一二四五。", max_target_len=10_000) == "three one two four five."
 
 
-def test_words_are_linked_to_the_words_they_come_from(digits):
+def test_alignment_links_target_words_to_source_words(digits):
     links = digits.translate(["三一四。"], alignment=True)[0][0].alignment
     assert [(link.source, link.target) for link in links] == [
         ("三", "three"),
@@ -147,21 +153,19 @@ def test_words_are_linked_to_the_words_they_come_from(digits):
         ("四", "four"),
         ("。", "."),
     ]
-    assert all(
-        1 / 5 < link.weight <= 1 for link in links
-    )  # of five source tokens, more than an even share
+    assert all(1 / 5 < link.weight <= 1 for link in links)  # above uniform over 5 source tokens
     assert digits.translate(["三一四。", ""], alignment=False)[0][0].alignment is None
     assert digits.translate([""], alignment=True)[0][0].alignment == []
 
 
-def test_a_saved_translator_says_the_same(digits, tmp_path):
+def test_a_saved_translator_gives_the_same_translations(digits, tmp_path):
     digits.save(tmp_path / "copy")
     copy, texts = qkv.load(tmp_path / "copy"), ["三一二。", "九八七六。"]
     assert copy.translate(texts, n_best=4) == digits.translate(texts, n_best=4)
 
 
-def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
-    tokenizer = learn("bytes", ["我爱 you"], 300)
+def test_a_shared_vocabulary_is_saved_once(tmp_path):
+    tokenizer = train_tokenizer("byte_bpe", ["我爱 you"], 300)
     model = Transformer(encoder_decoder(tokenizer.vocab_size, 16, layers=2, n_heads=2, d_ff=16))
     Translator.from_model(model, tokenizer, tokenizer).save(tmp_path)
     assert {path.name for path in tmp_path.glob("*.json")} >= {"model.json", "tokenizer.json"}
@@ -170,7 +174,7 @@ def test_one_vocabulary_for_both_sides_is_enough(tmp_path):
 
 
 def test_learned_positions_are_never_exceeded():
-    tokenizer = learn("char", ["abcdefg"], 20)
+    tokenizer = train_tokenizer("char", ["abcdefg"], 20)
     spec = replace(
         encoder_decoder(tokenizer.vocab_size, 16, layers=1, n_heads=2, d_ff=16),
         max_len=9,
@@ -185,56 +189,56 @@ def test_learned_positions_are_never_exceeded():
     "settings, line",
     [
         ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
-        ({"n_best": 5}, "n_best: 5 of a beam of 4; raise beam_size or lower n_best"),
+        ({"n_best": 5}, "n_best: 5 is larger than beam_size 4; raise beam_size or lower n_best"),
         (
             {"length_penalty": -0.1},
-            "length_penalty: -0.1 is no penalty; use 0 to 20; the paper has 0.6",
+            "length_penalty: -0.1 is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
         (
             {"length_penalty": 400.0},
-            "length_penalty: 400.0 is no penalty; use 0 to 20; the paper has 0.6",
+            "length_penalty: 400.0 is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
         (
             {"length_penalty": float("nan")},
-            "length_penalty: nan is no penalty; use 0 to 20; the paper has 0.6",
+            "length_penalty: nan is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
-        ({"max_length": 0}, "max_length: 0 is too small; use 1 or more"),
+        ({"max_target_len": 0}, "max_target_len: 0 is too small; use 1 or more"),
     ],
 )
-def test_impossible_settings_are_refused_in_one_line(digits, settings, line):
+def test_invalid_settings_are_rejected(digits, settings, line):
     with pytest.raises(QkvError) as error:
         digits("三", **settings)
     assert str(error.value) == line
 
 
-def test_a_folder_of_another_kind_of_model_is_refused(tmp_path):
+def test_a_folder_of_another_model_is_rejected(tmp_path):
     save_model(
         tmp_path,
         Transformer(encoder_only(20, 16, 1, 2, 16)),
-        {"tokenizer": learn("char", ["abc"], 20)},
+        {"tokenizer": train_tokenizer("char", ["abc"], 20)},
     )
     assert isinstance(qkv.load(tmp_path), qkv.Embedder)
     with pytest.raises(QkvError) as error:
         Translator.load(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}: not a translator; a translator has an encoder and a decoder that sees the past"
+        f"{tmp_path}: not a translation model; use an encoder-decoder model with a causal decoder"
     )
 
 
-def test_a_device_that_is_not_there_is_refused(tmp_path):
+def test_an_unavailable_device_is_rejected(tmp_path):
     with pytest.raises(QkvError) as error:
         qkv.load(tmp_path, device="abacus")
-    assert str(error.value) == "device: no 'abacus' here; use cpu"
+    assert str(error.value) == "device: 'abacus' is not available; use cpu"
 
 
-def test_a_model_without_a_tokenizer_is_refused(tmp_path):
+def test_a_model_without_a_tokenizer_is_rejected(tmp_path):
     save_model(tmp_path, Transformer(encoder_decoder(20, 16, 1, 2, 16)), {})
     with pytest.raises(QkvError) as error:
         qkv.load(tmp_path)
     assert str(error.value) == f"{tmp_path}: no tokenizer.json; is the copy complete?"
 
 
-def test_a_model_in_double_precision_translates_too(digits):
+def test_a_float64_model_translates(digits):
     try:
         digits.model.double()
         assert digits("三一。") == "three one."

@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the README runs, and prints what the README says."""
+"""Every command and Python block of the README runs and prints the output it shows."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-pytestmark = pytest.mark.alone  # it trains for minutes and wants both cores
+pytestmark = pytest.mark.serial  # trains for minutes on both cores
 
 
 def blocks(kind: str, file: str = "README.md") -> list[str]:
@@ -41,11 +41,11 @@ def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory) -> Path:
-    """A folder as a reader has it after `make demo`, with two files of their own."""
+def workspace(tmp_path_factory) -> Path:
+    """A folder as a user has it after `make demo`, with two data files."""
     demo = run(["make", "--no-print-directory", "demo"], ROOT)
     assert demo.returncode == 0, demo.stderr[-2_000:]
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path_factory.mktemp("workspace")
     (folder / "demo.out").write_text(demo.stdout, encoding="utf-8")
     (folder / "runs").mkdir()
     (folder / "runs" / "demo").symlink_to(ROOT / "runs" / "demo")
@@ -56,31 +56,31 @@ def desk(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_demo_translates_unseen_sentences_and_those_of_the_notes(desk):
-    told = (desk / "demo.out").read_text(encoding="utf-8")
-    assert float(re.search(r"exact match ([\d.]+)%", told)[1]) >= 90
-    assert float(re.search(r"BLEU\S* = ([\d.]+)", told)[1]) >= 95
-    for pair in NOTES_SENTENCES:
-        assert f"{pair.source} -> {pair.target}\n" in told
-    for picture in ("attention.png", "curves.png"):
-        assert (desk / "runs" / "demo" / picture).stat().st_size > 10_000
+def test_the_demo_translates_held_out_and_example_sentences(workspace):
+    output = (workspace / "demo.out").read_text(encoding="utf-8")
+    assert float(re.search(r"exact match ([\d.]+)%", output)[1]) >= 90
+    assert float(re.search(r"BLEU\S* = ([\d.]+)", output)[1]) >= 95
+    for pair in DEMO_SENTENCES:
+        assert f"{pair.source} -> {pair.target}\n" in output
+    for figure in ("attention.png", "curves.png"):
+        assert (workspace / "runs" / "demo" / figure).stat().st_size > 10_000
 
 
-def test_every_command_runs_and_prints_what_stands_there(desk):
+def test_every_command_runs_and_prints_the_output_of_the_readme(workspace):
     for command, output in commands():
         if command != "make demo":
-            done = run(shlex.split(command), desk)
+            done = run(shlex.split(command), workspace)
             assert done.returncode == 0, (command, done.stderr[-2_000:])
             assert output in done.stdout, (command, done.stdout)
 
 
-def test_the_python_runs_and_prints_what_its_comment_says(desk):
+def test_the_python_block_prints_the_output_in_its_comment(workspace):
     (python,) = blocks("python")
-    done = run([sys.executable, "-c", python], desk)
+    done = run([sys.executable, "-c", python], workspace)
     assert done.returncode == 0, done.stderr[-2_000:]
     assert done.stdout.splitlines()[0] == re.search(r"# (.*)", python)[1]
 
 
-def test_both_languages_show_the_same_code():
+def test_both_languages_have_the_same_code():
     for kind in ("console", "python"):
         assert blocks(kind) == blocks(kind, "README.zh-CN.md")

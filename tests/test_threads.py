@@ -1,4 +1,4 @@
-"""The load of other processes is measured right, and decides how many threads inference uses."""
+"""Number of threads: load measurement, --threads, and one torch thread in decode loops."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ import torch
 from qkv import threads
 from qkv.threads import LoadMeter, available_threads, one_torch_thread, thread_limit
 
-SHOW_FREE = """
+PRINT_FREE_CORES = """
 import sys, time
 from qkv.threads import LoadMeter
 meter, end = LoadMeter(), time.monotonic() + 1.0
@@ -23,17 +23,29 @@ print(meter.free_cores())
 
 
 class ScriptedMeter(LoadMeter):
-    """Samples of a machine with `cores` CPUs: (clock, idle seconds of all CPUs, our own seconds), from now on 1 s apart."""
+    """A meter with given samples of `cores` CPUs, `age` seconds apart, the first `age` seconds old.
 
-    def __init__(self, cores, *samples):
-        now = time.monotonic() - 10
-        self.samples = iter([(now + n, idle, own) for n, (idle, own) in enumerate(samples)])
-        self.free, self.last = float(cores), next(self.samples)
+    A sample is (idle, own) CPU time, in seconds per second of the clock.
+    """
+
+    def __init__(self, cores, *samples, age=0.5):
+        start = time.monotonic() - age
+        self.samples = iter(
+            [(start + n * age, idle * age, own * age) for n, (idle, own) in enumerate(samples)]
+        )
+        self.cpus, self.free, self.last = range(cores), float(cores), next(self.samples)
 
     def sample(self):
         return next(self.samples)
 
 
+@pytest.fixture
+def fresh_samples(monkeypatch):
+    """Samples of ScriptedMeter are not stale, also on a slow machine."""
+    monkeypatch.setattr(threads, "STALE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("fresh_samples")
 @pytest.mark.parametrize(
     "idle, own, free",
     [
@@ -45,58 +57,66 @@ class ScriptedMeter(LoadMeter):
         (0.5, 1.0, 1.5),
     ],
 )
-def test_what_is_neither_idle_nor_ours_belongs_to_others(idle, own, free):
+def test_free_cores_are_idle_time_plus_own_time(idle, own, free):
     assert ScriptedMeter(2, (7.0, 3.0), (7.0 + idle, 3.0 + own)).free_cores() == pytest.approx(free)
 
 
+@pytest.mark.usefixtures("fresh_samples")
 @pytest.mark.parametrize(
     "limit, free, expected",
     [(2, 2.0, 2), (2, 1.6, 2), (2, 1.3, 1), (2, 0.0, 1), (8, 7.4, 7), (8, 64.0, 8), (1, 0.0, 1)],
 )
-def test_threads_follow_the_free_cores_within_the_limit(monkeypatch, limit, free, expected):
+def test_threads_are_the_free_cores_up_to_the_limit(monkeypatch, limit, free, expected):
     monkeypatch.setattr(threads, "_meter", ScriptedMeter(64, (0.0, 0.0), (free, 0.0)))
     assert available_threads(limit) == expected
 
 
-def test_a_number_chosen_by_the_user_is_kept_on_a_busy_machine(monkeypatch):
+@pytest.mark.parametrize(
+    "running, free", [("1/80", 2.0), ("2/80", 1.0), ("3/80", 0.0), ("9/80", 0.0), ("0/80", 2.0)]
+)
+def test_a_stale_sample_is_replaced_by_the_number_of_running_threads(
+    monkeypatch, tmp_path, running, free
+):
+    (tmp_path / "loadavg").write_text(f"1.60 1.90 1.50 {running} 7432\n")
+    monkeypatch.setattr(threads, "LOADAVG", tmp_path / "loadavg")
+    assert ScriptedMeter(2, (0.0, 0.0), (0.0, 0.0), age=30).free_cores() == free
+
+
+def test_the_threads_option_overrides_the_load(monkeypatch):
     monkeypatch.setattr(threads, "_meter", ScriptedMeter(2, (0.0, 0.0), (0.0, 0.0)))
     monkeypatch.setattr(threads, "_chosen", 2)
     assert available_threads(2) == 2
 
 
-def test_where_the_system_does_not_tell_its_load_the_limit_holds(monkeypatch, tmp_path):
-    monkeypatch.setattr(threads, "STAT", tmp_path / "none")
+def test_without_proc_stat_the_limit_is_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(threads, "STAT", tmp_path / "missing")
     monkeypatch.setattr(threads, "_meter", None)
     assert available_threads(4) == 4
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"),
-    reason="only Linux pins processes to CPUs and has /proc/stat",
+    not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity and /proc/stat (Linux)"
 )
-def test_a_busy_process_on_our_only_cpu_is_seen():
+def test_a_busy_process_on_the_same_cpu_is_measured():
     cpu = min(os.sched_getaffinity(0))
     pin = f"import os; os.sched_setaffinity(0, {{{cpu}}})\n"
-    other = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            pin + "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass",
-        ]
-    )
+    spin = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+    other = subprocess.Popen([sys.executable, "-c", pin + spin])
     try:
         done = subprocess.run(
-            [sys.executable, "-c", pin + SHOW_FREE], capture_output=True, text=True, check=True
+            [sys.executable, "-c", pin + PRINT_FREE_CORES],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     finally:
         other.kill()
         other.wait()
-    assert (
-        float(done.stdout) < 0.8
-    )  # of one core, of which the scheduler gives each half; more load only lowers it
+    # The scheduler gives each process half of the core; more load only lowers it.
+    assert float(done.stdout) < 0.8
 
 
-def test_torch_has_one_thread_in_a_decode_loop_and_its_own_number_after_it():
+def test_a_decode_loop_uses_one_torch_thread_and_restores_the_number():
     torch.set_num_threads(3)
     try:
         with one_torch_thread():
@@ -111,23 +131,21 @@ def test_torch_has_one_thread_in_a_decode_loop_and_its_own_number_after_it():
         torch.set_num_threads(1)
 
 
-def test_decode_loops_of_several_python_threads_leave_torch_its_number():
+def test_concurrent_decode_loops_restore_the_number_of_torch_threads():
     torch.set_num_threads(3)
 
-    def loop(meeting):
+    def loop(barrier):
         with one_torch_thread():
-            meeting.wait(60)
-            seen = torch.get_num_threads(), thread_limit()
-            meeting.wait(60)
-        return seen
+            barrier.wait(60)
+            numbers = torch.get_num_threads(), thread_limit()
+            barrier.wait(60)
+        return numbers
 
     try:
-        meeting = threading.Barrier(2)
+        barrier = threading.Barrier(2)
         with ThreadPoolExecutor(2) as pool:
-            assert [one.result(60) for one in [pool.submit(loop, meeting) for _ in range(2)]] == [
-                (1, 3),
-                (1, 3),
-            ]
+            futures = [pool.submit(loop, barrier) for _ in range(2)]
+            assert [future.result(60) for future in futures] == [(1, 3), (1, 3)]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Tiny translators: random ones, and one that has half learned to turn a row round."""
+"""Tiny encoder-decoder models: random ones, and one partly trained to reverse its input."""
 
 import pytest
 import torch
@@ -12,16 +12,16 @@ PAD, BOS, EOS = 0, 1, 2
 def rows(
     n: int, vocab: int = 24, longest: int = 10, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of ids that end in <eos>, padded on the right, and which of them are real."""
-    drawn = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, longest + 1, (n,), generator=drawn)
-    ids = torch.randint(3, vocab, (n, longest + 1), generator=drawn)
-    place = torch.arange(longest + 1)
-    ids[place == lengths[:, None]] = EOS
-    real = place <= lengths[:, None]
-    ids[~real] = PAD
+    """Rows of ids that end in <eos>, padded on the right, and their attention mask."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (n,), generator=generator)
+    ids = torch.randint(3, vocab, (n, longest + 1), generator=generator)
+    position = torch.arange(longest + 1)
+    ids[position == lengths[:, None]] = EOS
+    attention_mask = position <= lengths[:, None]
+    ids[~attention_mask] = PAD
     width = int(lengths.max()) + 1
-    return ids[:, :width], real[:, :width]
+    return ids[:, :width], attention_mask[:, :width]
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def make_sources():
 
 @pytest.fixture(scope="session")
 def random_model():
-    """Weights drawn at random, in float64."""
+    """Random weights, in float64."""
 
     def make(seed: int, vocab: int = 6) -> Transformer:
         torch.manual_seed(seed)
@@ -46,29 +46,29 @@ def random_model():
 
 @pytest.fixture(scope="session")
 def half_trained() -> Transformer:
-    """A short training on "say it backwards": sure of some tokens, unsure of others, sentences of all lengths."""
+    """Trained briefly to reverse its input: some predictions are certain, others are not."""
     torch.manual_seed(1)
     model = Transformer(encoder_decoder(24, 32, layers=2, n_heads=2, d_ff=64, dropout=0.0))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(120):
-        source, real = rows(64, seed=step + 100)
-        lengths = real.sum(dim=1) - 1
-        place = torch.arange(source.shape[1])
-        target = source.gather(1, (lengths[:, None] - 1 - place) % source.shape[1]).where(
-            place < lengths[:, None], EOS
+        source, attention_mask = rows(64, seed=step + 100)
+        lengths = attention_mask.sum(dim=1) - 1
+        position = torch.arange(source.shape[1])
+        target = source.gather(1, (lengths[:, None] - 1 - position) % source.shape[1]).where(
+            position < lengths[:, None], EOS
         )
-        begun = torch.cat([torch.full((64, 1), BOS), target[:, :-1]], dim=1)
-        stream = model.decode(begun, model.encode(source, real))
-        loss = model.loss(stream, target, real) / real.sum()
-        optimiser.zero_grad()
+        decoder_ids = torch.cat([torch.full((64, 1), BOS), target[:, :-1]], dim=1)
+        stream = model.decode(decoder_ids, model.encode(source, attention_mask))
+        loss = model.loss(stream, target, attention_mask) / attention_mask.sum()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return model.double().eval()
 
 
 @pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
-def steps_by(request, monkeypatch):
-    """Fast steps are made of torch's operations, or by the native library; it must be here, or the test fails."""
+def step_backend(request, monkeypatch):
+    """Packed steps run in torch operations, or in the native library, which must exist."""
     monkeypatch.setattr(
         "qkv.engine.packed_model.can_be_native", lambda weight: request.param == "native"
     )

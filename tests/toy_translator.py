@@ -21,22 +21,22 @@ DIGITS = {
 
 
 def pairs(n: int, seed: int, longest: int = 8) -> list[tuple[str, str]]:
-    drawn = random.Random(seed)
-    rows = [drawn.choices(list(DIGITS), k=drawn.randint(1, longest)) for _ in range(n)]
+    rng = random.Random(seed)
+    rows = [rng.choices(list(DIGITS), k=rng.randint(1, longest)) for _ in range(n)]
     return [("".join(row) + "。", " ".join(DIGITS[digit] for digit in row) + ".") for row in rows]
 
 
 def make(folder: Path, steps: int = 150) -> Path:
-    """A model folder; the same bits each time."""
+    """Train and save a model folder; bit-identical each time."""
     from qkv.data.batches import pair_batch
     from qkv.model.presets import encoder_decoder
     from qkv.model.transformer import Transformer
     from qkv.pipeline import Translator
-    from qkv.text.learn import learn
+    from qkv.text.train_tokenizer import train_tokenizer
 
-    known = pairs(400, seed=1)
-    source = learn("char", [pair[0] for pair in known] + ["，"], 30)
-    target = learn("word", [pair[1] for pair in known], 30)
+    corpus = pairs(400, seed=1)
+    source = train_tokenizer("char", [pair[0] for pair in corpus] + ["，"], 30)
+    target = train_tokenizer("word", [pair[1] for pair in corpus], 30)
     torch.manual_seed(1)
     spec = replace(
         encoder_decoder(target.vocab_size, 32, layers=1, n_heads=2, d_ff=64, dropout=0.0),
@@ -44,19 +44,23 @@ def make(folder: Path, steps: int = 150) -> Path:
         max_len=40,
     )
     model = Transformer(spec)
-    optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     for step in range(steps):
-        some = pairs(48, seed=step + 10)
+        batch_pairs = pairs(48, seed=step + 10)
         batch = pair_batch(
-            [source.encode(a) for a, _ in some], [target.encode(b) for _, b in some], 0, 2, 3
+            [source.encode(zh) for zh, _ in batch_pairs],
+            [target.encode(en) for _, en in batch_pairs],
+            0,
+            2,
+            3,
         )
         stream = model.decode(batch.target_in, model.encode(batch.source, batch.source != 0))
         loss = (
             model.loss(stream, batch.target_out, batch.target_out != 0)
             / (batch.target_out != 0).sum()
         )
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     Translator.from_model(model, source, target).save(folder)
     return folder

@@ -1,8 +1,4 @@
-"""A model on the examination table: a copy that cannot be harmed, random sentences for it, and how to compare passes.
-
-In: a model. Out: its copy in float64 (float32 where it is large), sentences of different lengths, differences.
-Told in docs/check.md, "How it is proved".
-"""
+"""The model under check: a float64 copy, random batches, and comparisons. See docs/check.md."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -15,28 +11,30 @@ from torch import Tensor
 from qkv.model.transformer import Memory, Transformer
 from qkv.text.tokenizer import Tokenizer
 
-SMALL = 50_000_000  # parameters up to which a copy in float64 is cheap
+MAX_FLOAT64_PARAMETERS = 50_000_000  # larger models are copied in float32
 Reload = Callable[
     [Transformer, Mapping[str, Tokenizer]], tuple[Transformer, Mapping[str, Tokenizer]]
 ]
 
 
 @dataclass
-class Sentences:
-    """A batch of texts: ids and which of them are real (None: all), for each side a model has."""
+class TokenBatch:
+    """Ids and attention masks (None: no padding) of a batch, and of its encoder input."""
 
     ids: Tensor  # (batch, length)
-    real: Tensor | None = None
-    source: Tensor | None = None  # (batch, source), only where an encoder serves a decoder
-    source_real: Tensor | None = None
+    attention_mask: Tensor | None = None  # (batch, length), True = token
+    source: Tensor | None = None  # (batch, source), encoder-decoder models only
+    source_attention_mask: Tensor | None = None
 
-    def keep(self, rows: Tensor) -> "Sentences":
-        return Sentences(*(None if one is None else one[rows] for one in vars(self).values()))  # type: ignore[arg-type]
+    def reorder(self, rows: Tensor) -> "TokenBatch":
+        """Select rows of the batch; a row may be repeated."""
+        tensors = vars(self).values()
+        return TokenBatch(*(None if tensor is None else tensor[rows] for tensor in tensors))  # type: ignore[arg-type]
 
 
 @dataclass
-class Subject:
-    """What the checks ask: the model as it is, its copy to run, and what came with it."""
+class CheckedModel:
+    """A model, its tokenizers, and the copy that the checks run."""
 
     original: Transformer
     tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
@@ -44,102 +42,106 @@ class Subject:
 
     @cached_property
     def model(self) -> Transformer:
-        """The copy that is run: in float64, or float32 where that would be too much; a large float32 one shares memory."""
-        is_small = sum(weight.numel() for weight in self.original.parameters()) < SMALL
-        dtype = torch.float64 if is_small else torch.float32
+        """A copy in eval mode: float64, or float32 above MAX_FLOAT64_PARAMETERS.
+
+        A large float32 model shares its weights with the copy.
+        """
+        n_parameters = sum(weight.numel() for weight in self.original.parameters())
+        dtype = torch.float64 if n_parameters < MAX_FLOAT64_PARAMETERS else torch.float32
         shares = dtype == self.original.embed.weight.dtype
-        tensors = (*self.original.parameters(), *self.original.buffers()) if shares else ()
-        # What a training pass left on a module (the balance of experts) has a history, which cannot be copied.
+        shared = (*self.original.parameters(), *self.original.buffers()) if shares else ()
+        # A tensor that a training pass left on a module (the router's auxiliary loss) is not a leaf
+        # of the autograd graph, and deepcopy refuses such tensors.
         left = [
-            one
-            for part in self.original.modules()
-            for one in vars(part).values()
-            if isinstance(one, Tensor)
+            value
+            for module in self.original.modules()
+            for value in vars(module).values()
+            if isinstance(value, Tensor)
         ]
-        memo = {id(one): one for one in tensors} | {id(one): one.detach() for one in left}
-        twin = copy.deepcopy(self.original, memo)
-        return (twin if shares else twin.to(dtype)).eval()
+        memo = {id(tensor): tensor for tensor in shared}
+        memo |= {id(tensor): tensor.detach() for tensor in left}
+        model = copy.deepcopy(self.original, memo)
+        return (model if shares else model.to(dtype)).eval()
 
     @property
     def dtype(self) -> torch.dtype:
         return self.model.embed.weight.dtype
 
     @property
-    def tolerance(self) -> float:
-        """The greatest difference, as a share of the greatest number, that rounding explains."""
-        return 1e-10 if self.dtype == torch.float64 else 5e-4
-
-    @cached_property
-    def limit(self) -> int:
-        """How long a text may be; 70 tokens are enough to make a cache grow twice."""
-        stacks = (self.model.encoder, self.model.decoder)
-        return min(
-            [
-                70,
-                *(stack.limit for stack in stacks if stack is not None and stack.limit is not None),
-            ]
-        )
-
-    @property
-    def room(self) -> int:
-        """How many tokens of padding the longest row gets."""
-        return min(2, self.limit - 1)
-
-    def sentences(self, batch: int, length: int) -> Sentences:
-        """Random texts without padding, room for it left; the same ones each time."""
-        chance, spec = torch.Generator().manual_seed(batch * 1_000 + length), self.model.spec
-        ids = torch.randint(0, spec.vocab_size, (batch, length), generator=chance)
-        last, longest = spec.source_vocab_size or spec.vocab_size, min(9, self.limit - self.room)
-        source = torch.randint(0, last, (batch, longest), generator=chance)
-        two_sides = spec.encoder is not None and spec.decoder is not None
-        return Sentences(ids.to(self.device), None, source.to(self.device) if two_sides else None)
-
-    def padded(self, texts: Sentences, side: str, filler: int) -> Sentences:
-        """Row i is cut down by i tokens, then all are padded on one side to more than the longest; in both stacks."""
-        ids, real = pad_rows(texts.ids, side, self.room, filler)
-        if texts.source is None:
-            return Sentences(ids, real)
-        return Sentences(ids, real, *pad_rows(texts.source, side, self.room, filler))
-
-    @property
     def device(self) -> torch.device:
         return self.model.embed.weight.device
 
+    @property
+    def tolerance(self) -> float:
+        """The largest relative difference that rounding explains."""
+        return 1e-10 if self.dtype == torch.float64 else 5e-4
 
-def memory_of(model: Transformer, texts: Sentences) -> Memory | None:
-    return None if texts.source is None else model.encode(texts.source, texts.source_real)
+    @cached_property
+    def max_length(self) -> int:
+        """Length of the longest test sequence; 70 tokens make a growing cache reallocate twice."""
+        stacks = (self.model.encoder, self.model.decoder)
+        limits = [stack.limit for stack in stacks if stack is not None and stack.limit is not None]
+        return min([70, *limits])
+
+    @property
+    def extra_padding(self) -> int:
+        """Padding tokens of the longest row of a padded batch."""
+        return min(2, self.max_length - 1)
+
+    def random_batch(self, batch: int, length: int) -> TokenBatch:
+        """Random ids without padding; equal arguments give equal ids."""
+        generator, spec = torch.Generator().manual_seed(batch * 1_000 + length), self.model.spec
+        ids = torch.randint(0, spec.vocab_size, (batch, length), generator=generator)
+        source_vocab_size = spec.source_vocab_size or spec.vocab_size
+        source_length = min(9, self.max_length - self.extra_padding)
+        source = torch.randint(0, source_vocab_size, (batch, source_length), generator=generator)
+        has_source = spec.encoder is not None and spec.decoder is not None
+        return TokenBatch(ids.to(self.device), None, source.to(self.device) if has_source else None)
+
+    def padded(self, batch: TokenBatch, side: str, pad_id: int) -> TokenBatch:
+        """Shorten row i by i tokens and pad all rows on one side; the source likewise."""
+        ids, attention_mask = pad_rows(batch.ids, side, self.extra_padding, pad_id)
+        if batch.source is None:
+            return TokenBatch(ids, attention_mask)
+        source = pad_rows(batch.source, side, self.extra_padding, pad_id)
+        return TokenBatch(ids, attention_mask, *source)
 
 
-def stream(model: Transformer, texts: Sentences) -> Tensor:
-    """The last vectors of whatever stack a model ends in, (batch, length, d_model)."""
+def encode_source(model: Transformer, batch: TokenBatch) -> Memory | None:
+    return None if batch.source is None else model.encode(batch.source, batch.source_attention_mask)
+
+
+def final_states(model: Transformer, batch: TokenBatch) -> Tensor:
+    """Hidden states after the last stack, (batch, length, d_model)."""
     if model.decoder is None:
-        return model.encode(texts.ids, texts.real).states
-    return model.decode(texts.ids, memory_of(model, texts), real=texts.real)
+        return model.encode(batch.ids, batch.attention_mask).states
+    memory = encode_source(model, batch)
+    return model.decode(batch.ids, memory, attention_mask=batch.attention_mask)
 
 
-def pad_rows(ids: Tensor, side: str, extra: int, filler: int) -> tuple[Tensor, Tensor]:
+def pad_rows(ids: Tensor, side: str, extra: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """The shortened rows, padded to `extra` tokens more than the longest, and the mask."""
     batch, length = ids.shape
     lengths = (length - torch.arange(batch, device=ids.device)).clamp(min=1)[:, None]  # (batch, 1)
-    place = torch.arange(length + extra, device=ids.device)[None]  # (1, length + extra)
+    index = torch.arange(length + extra, device=ids.device)[None]  # (1, length + extra)
     start = torch.zeros_like(lengths) if side == "right" else length + extra - lengths
-    real = (place >= start) & (place < start + lengths)  # (batch, length + extra)
-    own = ids.gather(1, (place - start).clamp(0, length - 1).expand(batch, -1))
-    return own.where(real, torch.full_like(own, filler)), real
+    attention_mask = (index >= start) & (index < start + lengths)  # (batch, length + extra)
+    tokens = ids.gather(1, (index - start).clamp(0, length - 1).expand(batch, -1))
+    return tokens.where(attention_mask, torch.full_like(tokens, pad_id)), attention_mask
 
 
-def row_alone(texts: Sentences, row: int) -> Sentences:
-    """One text of a padded batch, its padding taken away."""
+def unpadded_row(batch: TokenBatch, row: int) -> TokenBatch:
+    """One row of a padded batch, without its padding."""
 
-    def bare(ids: Tensor | None, real: Tensor | None) -> Tensor | None:
-        return (
-            None if ids is None else ids[row][None] if real is None else ids[row][real[row]][None]
-        )
+    def tokens_of(ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        return ids[row][None] if attention_mask is None else ids[row][attention_mask[row]][None]
 
-    ids = bare(texts.ids, texts.real)
-    assert ids is not None
-    return Sentences(ids, None, bare(texts.source, texts.source_real))
+    source = batch.source
+    if source is not None:
+        source = tokens_of(source, batch.source_attention_mask)
+    return TokenBatch(tokens_of(batch.ids, batch.attention_mask), None, source)
 
 
-def gap(ours: Tensor, theirs: Tensor) -> float:
-    """The greatest difference as a share of the greatest number; NaN if there is one."""
-    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
+def relative_difference(a: Tensor, b: Tensor) -> float:
+    """max |a - b| / max |b|; NaN if either has a NaN."""
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))

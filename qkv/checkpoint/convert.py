@@ -1,7 +1,6 @@
-"""Import and export whole folders, each with its report.
+"""Import and export Hugging Face folders, each with a parity report.
 
-In: a folder of theirs or of ours. Out: a folder of the other kind, and the proof that both compute the same.
-Told in docs/convert.md.
+See docs/convert.md.
 """
 
 from contextlib import ExitStack
@@ -15,13 +14,26 @@ from qkv.checkpoint.huggingface.export import refuse_occupied, save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import WeightsMetadata, stored_files
-from qkv.checkpoint.parity import Report, compare, hashes, our_answer, peer, writes_text
+from qkv.checkpoint.parity import (
+    ParityReport,
+    compare,
+    file_hashes,
+    generates_text,
+    load_reference,
+    native_forward,
+)
 
 
 def import_folder(
     folder: str | Path, out: str | Path, n_inputs: int = 8
-) -> tuple[WeightsMetadata, Report | None]:
-    """Their folder as one of ours, weights as they are stored; 0 inputs: no comparison."""
+) -> tuple[WeightsMetadata, ParityReport | None]:
+    """Convert a Hugging Face folder to a qkv folder; weights keep their type.
+
+    Args:
+        folder: The Hugging Face folder.
+        out: The new model folder.
+        n_inputs: Random inputs on which both models are compared; 0: no comparison.
+    """
     folder, out = Path(folder), Path(out)
     refuse_occupied(out)
     loaded = load_huggingface(folder, dtype=None)
@@ -35,8 +47,14 @@ def import_folder(
 
 def export_folder(
     folder: str | Path, out: str | Path, n_inputs: int = 8
-) -> tuple[WeightsMetadata, Report | None]:
-    """A model folder as one of Hugging Face's, of the family that can express all of it."""
+) -> tuple[WeightsMetadata, ParityReport | None]:
+    """Convert a model folder to a Hugging Face folder, of the first family that supports its spec.
+
+    Args:
+        folder: The model folder.
+        out: The new Hugging Face folder.
+        n_inputs: Random inputs on which both models are compared; 0: no comparison.
+    """
     folder, out = Path(folder), Path(out)
     loaded = load_folder(folder, as_stored=True)
     metadata = replace(loaded.metadata, family=save_huggingface(out, loaded))
@@ -44,14 +62,22 @@ def export_folder(
     return metadata, check_parity(folder, out, n_inputs, out)
 
 
-def check_parity(ours: Path, theirs: Path, n_inputs: int, written: Path) -> Report | None:
-    """Both folders read from the disk and asked the same."""
+def check_parity(native: Path, foreign: Path, n_inputs: int, output: Path) -> ParityReport | None:
+    """Load both folders and compare their outputs on the same inputs."""
     if n_inputs == 0:
         return None
-    model = load_folder(ours, dtype=torch.float32).model
-    with ExitStack() as stay:
-        name, answer = peer(theirs, model.spec, stay)
-        largest, tolerance, n_same = compare(model.spec, our_answer(model), answer, n_inputs)
-    return Report(
-        name, largest, tolerance, n_same, n_inputs, writes_text(model.spec), hashes(written)
+    model = load_folder(native, dtype=torch.float32).model
+    with ExitStack() as resources:
+        name, forward = load_reference(foreign, model.spec, resources)
+        max_difference, tolerance, n_same = compare(
+            model.spec, native_forward(model), forward, n_inputs
+        )
+    return ParityReport(
+        name,
+        max_difference,
+        tolerance,
+        n_same,
+        n_inputs,
+        generates_text(model.spec),
+        file_hashes(output),
     )

@@ -1,7 +1,7 @@
-"""The changes to the disk that saving is made of, and the temporary folder it works in.
+"""Primitive file operations of a save, and its temporary folder.
 
-In: paths and contents. Out: folders and files changed one small step at a time, each step a function that a test can
-make fail; told in docs/training.md, "Nothing is lost".
+Every change to the disk is one small function, which a test can make fail.
+See docs/training.md, "Checkpoints".
 """
 
 import errno
@@ -17,13 +17,9 @@ from qkv.errors import QkvError
 from qkv.files import sync
 from qkv.messages import _
 
-Content = (
-    bytes | Callable[[Path], None]
-)  # what a file holds, or who writes it to the path it is given
+Content = bytes | Callable[[Path], None]  # the bytes of a file, or a function that writes them
 
-SCRATCH = re.compile(
-    r"\..+\.qkv-[0-9a-f]{8}\.tmp"
-)  # only folders of this very form are ever swept away
+SCRATCH = re.compile(r"\..+\.qkv-[0-9a-f]{8}\.tmp")  # only such folders are deleted as leftovers
 
 
 def make_folder(path: Path) -> None:
@@ -31,7 +27,7 @@ def make_folder(path: Path) -> None:
 
 
 def fill(path: Path, content: Content) -> None:
-    """A new file with this content."""
+    """Create a file with this content."""
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
@@ -52,14 +48,14 @@ def delete_folder(path: Path) -> None:
 
 @contextmanager
 def scratch(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, gone afterwards."""
-    with plain_errors(path), ExitStack() as at_the_end:
-        path = path.resolve()  # "." has neither a name nor anything beside it
+    """An empty temporary folder beside `path`, deleted at the end."""
+    with disk_errors(path), ExitStack() as cleanup:
+        path = path.resolve()  # "." has neither a name nor siblings
         make_parents(path.parent)
-        sweep(path.parent)
-        folder, lock = claim(path)
-        at_the_end.callback(os.close, lock)
-        at_the_end.callback(try_to_delete, folder)
+        delete_leftovers(path.parent)
+        folder, lock = create_locked(path)
+        cleanup.callback(os.close, lock)
+        cleanup.callback(try_to_delete, folder)
         yield folder
 
 
@@ -70,26 +66,33 @@ def make_parents(folder: Path) -> None:
         sync(folder.parent)
 
 
-def claim(path: Path) -> tuple[Path, int]:
-    """A new folder and the descriptor that locks it: the lock dies with its process, so leftovers are known as such."""
+def create_locked(path: Path) -> tuple[Path, int]:
+    """A new temporary folder and the descriptor that locks it.
+
+    The system releases the lock when the process ends, so an unlocked folder is a leftover.
+    """
     while True:
-        folder = scratch_name(path)
+        folder = scratch_path(path)
         make_folder(folder)
         with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks: then nobody can sweep either
+            with suppress(OSError):  # without file locks, delete_leftovers deletes nothing either
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if folder.exists():  # another process may have swept it between its birth and its lock
+            if folder.exists():  # another process may have deleted it before it was locked
                 return folder, lock
             os.close(lock)
 
 
-def scratch_name(path: Path) -> Path:
+def scratch_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.qkv-{secrets.token_hex(4)}.tmp")
 
 
-def put(folder: Path, path: Path) -> None:
-    """`folder` becomes `path`, which is empty or not there; the one we stand in stays, or its shell would stand in a deleted one."""
+def move_folder(folder: Path, path: Path) -> None:
+    """Rename `folder` to `path`, which is empty or missing.
+
+    The current directory is filled instead of replaced: the user's shell would otherwise be in a
+    deleted folder.
+    """
     if path.exists() and path.samefile("."):
         move_all(folder, path)
     else:
@@ -97,7 +100,7 @@ def put(folder: Path, path: Path) -> None:
 
 
 def move_all(folder: Path, path: Path) -> None:
-    """All that `folder` holds moves to the empty `path`, or goes back."""
+    """Move the contents of `folder` to the empty `path`, or move all of them back."""
     try:
         for child in sorted(folder.iterdir()):
             rename(child, path / child.name)
@@ -108,8 +111,8 @@ def move_all(folder: Path, path: Path) -> None:
         raise
 
 
-def sweep(parent: Path) -> None:
-    """Temporary folders whose process is dead (nobody holds their lock) are deleted."""
+def delete_leftovers(parent: Path) -> None:
+    """Delete temporary folders of processes that have ended (their lock is free)."""
     for leftover in parent.iterdir():
         if not SCRATCH.fullmatch(leftover.name):
             continue
@@ -123,7 +126,7 @@ def sweep(parent: Path) -> None:
 
 
 def try_to_delete(folder: Path) -> None:
-    """Where a failure may wait: what stays is swept at the next save."""
+    """Delete a folder; what cannot be deleted now is deleted by the next save."""
     with suppress(OSError):
         delete(folder)
 
@@ -139,8 +142,8 @@ def delete(folder: Path) -> None:
 
 
 @contextmanager
-def plain_errors(path: Path) -> Iterator[None]:
-    """A disk that refuses becomes the one line a person reads."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a QkvError."""
     try:
         yield
     except OSError as error:
@@ -150,10 +153,8 @@ def plain_errors(path: Path) -> Iterator[None]:
 def not_saved(path: Path, error: OSError) -> QkvError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         wrong = _("not saved, the disk is full")
-        right = _("free some space and try again")
+        right = _("free some space and try again (the previous version is intact)")
     else:
-        reason = error.strerror or str(error)
-        wrong = _("not saved ({reason})", reason=reason)
-        right = _("check the folder and its permissions")
-    earlier = _("what was saved before is whole")
-    return QkvError(path, wrong, _("{right}, {earlier}", right=right, earlier=earlier))
+        wrong = _("not saved ({reason})", reason=error.strerror or str(error))
+        right = _("check the folder and its permissions (the previous version is intact)")
+    return QkvError(path, wrong, right)

@@ -1,7 +1,6 @@
-"""Saving that survives: a crash, a full disk or a power cut leaves the old version whole, or the new one.
+"""Durable saves: after a crash or on a full disk, the old or the new version is complete.
 
-In: bytes and tensors with file names. Out: files and folders that are there entirely or not at all.
-Told in docs/training.md, "Nothing is lost".
+See docs/training.md, "Checkpoints".
 """
 
 import hashlib
@@ -16,22 +15,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.disk import Content, delete, plain_errors, scratch, scratch_name, try_to_delete
+from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_path, try_to_delete
 from qkv.errors import QkvError
 from qkv.messages import _
 
 MANIFEST = "manifest.json"
 
 
-# ---- folders -------------------------------------------------------------------------------------------------------
+# ---- folders -------------------------------------------------------------------------------------
 
 
 def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
-    """The folder `path` holds exactly `files` and their manifest: all of them, or what it held before."""
-    path = followed(path)
+    """Replace the folder `path` by `files` and their manifest, atomically."""
+    path = resolve_link(path)
     with scratch(path) as folder:
-        settle(path)
-        refuse_strangers(path, files)
+        finish_replacement(path)
+        refuse_unknown_files(path, files)
         for name, content in files.items():
             disk.fill(folder / name, content)
         disk.fill(
@@ -40,106 +39,104 @@ def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
         for name in (*files, MANIFEST):
             disk.sync(folder / name)
         disk.sync(folder)
-        put_in_place(folder, path)
+        replace_folder(folder, path)
 
 
 def write_new_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """The folder `path`, which is empty or not there, holds what `fill` writes into the folder it is given, or nothing."""
+    """Create the folder `path` (empty or missing) with what `fill` writes, atomically."""
     with scratch(path) as folder:
         fill(folder)
         for child in (*sorted(folder.rglob("*")), folder):
             disk.sync(child)
-        disk.put(folder, path)
+        disk.move_folder(folder, path)
         disk.sync(path.parent)
 
 
-def put_in_place(folder: Path, path: Path) -> None:
-    """`folder` becomes `path`; the version before steps aside under a name that `standing` knows."""
+def replace_folder(folder: Path, path: Path) -> None:
+    """Rename `folder` to `path`; the previous version is at `old_path(path)` in between."""
     if path.exists():
-        disk.rename(path, aside(path))
+        disk.rename(path, old_path(path))
     try:
         disk.rename(folder, path)
         disk.sync(path.parent)
     except OSError:
         if path.exists():
             disk.rename(path, folder)
-        if aside(path).exists():
-            disk.rename(aside(path), path)
+        if old_path(path).exists():
+            disk.rename(old_path(path), path)
         raise
-    try_to_delete(aside(path))
+    try_to_delete(old_path(path))
 
 
 def remove_folder(path: str | Path) -> None:
-    """The folder goes as a whole: it leaves its name before its files, so nobody ever finds half of it."""
+    """Delete a folder atomically: it is renamed before its files are deleted."""
     path = Path(path)
-    with plain_errors(path):
-        settle(path)
-        trash = scratch_name(path)
+    with disk_errors(path):
+        finish_replacement(path)
+        trash = scratch_path(path)
         disk.rename(path, trash)
         disk.sync(path.parent)
-        delete(trash)  # if this is cut short, the next save sweeps the rest
+        delete(trash)  # after an interruption, the next save deletes the rest
 
 
-def standing(path: str | Path) -> Path:
-    """Where the whole version of `path` is: there, or aside if a crash came between the two renames of a save."""
+def current_folder(path: str | Path) -> Path:
+    """Where the complete version of `path` is: `old_path` after a crash between the two renames."""
     path = Path(path)
-    return aside(path) if not path.exists() and aside(path).exists() else path
+    return old_path(path) if not path.exists() and old_path(path).exists() else path
 
 
-def aside(path: Path) -> Path:
+def old_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
-def settle(path: Path) -> None:
-    """What an interrupted replacement left is brought to its end: back if `path` is missing, away if it is there."""
-    if not aside(path).exists():
+def finish_replacement(path: Path) -> None:
+    """After an interruption: restore the old version if `path` is missing, else delete it."""
+    if not old_path(path).exists():
         return
     if path.exists():
-        delete(aside(path))
+        delete(old_path(path))
     else:
-        disk.rename(aside(path), path)
+        disk.rename(old_path(path), path)
 
 
-def refuse_strangers(path: Path, files: Mapping[str, Content]) -> None:
-    """Replacing a folder deletes what it held, so it may hold only what we wrote."""
+def refuse_unknown_files(path: Path, files: Mapping[str, Content]) -> None:
+    """Raise an error if replacing the folder would delete files that this library did not write."""
     if not path.exists():
         return
     if not path.is_dir():
         raise QkvError(
-            path,
-            _("a file stands where a folder is to be saved"),
-            _("move it away or save elsewhere"),
+            path, _("a file with this name exists"), _("move it or save to another folder")
         )
-    ours = {MANIFEST, *files, *(read_manifest(path) or {})}
-    strangers = sorted(child.name for child in path.iterdir() if child.name not in ours)
-    if strangers:
-        names = ", ".join(strangers)
+    known = {MANIFEST, *files, *(read_manifest(path) or {})}
+    unknown = sorted(child.name for child in path.iterdir() if child.name not in known)
+    if unknown:
+        names = ", ".join(unknown)
         raise QkvError(
             path,
-            _("holds what saving would delete ({names})", names=names),
-            _("move it away or save elsewhere"),
+            _("contains files that saving would delete ({names})", names=names),
+            _("move it or save to another folder"),
         )
 
 
-# ---- the manifest --------------------------------------------------------------------------------------------------
+# ---- the manifest --------------------------------------------------------------------------------
 
 
 def verify_folder(path: str | Path) -> Path:
-    """The folder to read, after every file in it was compared with the manifest."""
+    """Compare every file with the manifest; return the folder to read."""
     path = Path(path)
-    folder = standing(path)
+    folder = current_folder(path)
     if not folder.is_dir():
         raise QkvError(path, _("no such folder"), _("check the path"))
     faults = list(find_faults(folder))
     if faults:
         (name, wrong), *others = faults
-        wrong = ", ".join([wrong, *(f"{path.name}/{other} {what}" for other, what in others)])
-        raise QkvError(f"{path.name}/{name}", wrong, _("put back a good copy"))
+        wrong = ", ".join([wrong, *(f"{path.name}/{other} {fault}" for other, fault in others)])
+        raise QkvError(f"{path.name}/{name}", wrong, _("restore it from a backup"))
     return folder
 
 
 def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each file that is not as the manifest says, with what is wrong."""
+    """Each file that differs from the manifest, with what is wrong."""
     expected = read_manifest(folder)
     if expected is None:
         yield MANIFEST, _("missing or damaged")
@@ -159,8 +156,8 @@ def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
         if name not in expected:
             yield name, _("not in the manifest")
         elif found["bytes"] != expected[name].get("bytes"):
-            size, wanted = found["bytes"], expected[name].get("bytes")
-            yield name, _("{size} bytes instead of {wanted}", size=size, wanted=wanted)
+            size, saved = found["bytes"], expected[name].get("bytes")
+            yield name, _("{size} bytes instead of {expected}", size=size, expected=saved)
         elif found != expected[name]:
             yield name, _("its content changed (SHA-256 differs)")
 
@@ -180,22 +177,22 @@ def manifest_text(files: Mapping[str, object]) -> bytes:
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
-    """Names with sizes and SHA-256; None unless every byte is as we would write it."""
+    """File names with sizes and SHA-256; None if a byte of the manifest was changed."""
     try:
         written = (folder / MANIFEST).read_bytes()
         files = json.loads(written)["files"]
-        entries_are_tables = all(isinstance(entry, dict) for entry in files.values())
+        are_objects = all(isinstance(entry, dict) for entry in files.values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return files if entries_are_tables and manifest_text(files) == written else None
+    return files if are_objects and manifest_text(files) == written else None
 
 
-# ---- single files --------------------------------------------------------------------------------------------------
+# ---- single files --------------------------------------------------------------------------------
 
 
 def write_file(path: str | Path, content: Content) -> None:
-    """The file `path` holds `content`, or what it held before."""
-    path = followed(path)
+    """Replace the file `path` by `content`, atomically."""
+    path = resolve_link(path)
     with scratch(path) as folder:
         part = folder / path.name
         disk.fill(part, content)
@@ -205,44 +202,43 @@ def write_file(path: str | Path, content: Content) -> None:
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """One safetensors file, whole or not at all."""
+    """Write a safetensors file, atomically."""
     write_file(path, packed(tensors))
 
 
 def packed(
     tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
 ) -> Callable[[Path], None]:
-    """The tensors as the content of a file: write_folder(path, {"model.safetensors": packed(weights)})."""
+    """Tensors as file content: write_folder(path, {"model.safetensors": packed(weights)})."""
 
     def fill(path: Path) -> None:
         try:
-            save_file(separate(tensors), path, metadata)
+            save_file(contiguous_tensors(tensors), path, metadata)
         except SafetensorError as error:
             code = re.search(r"os error (\d+)", str(error))
             if code is None:
                 raise
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
-        path.chmod(
-            path.parent.stat().st_mode & 0o666
-        )  # the library writes 0600: a server may be another user
+        # safetensors writes with mode 0600, but a server may run as another user.
+        path.chmod(path.parent.stat().st_mode & 0o666)
 
     return fill
 
 
-def separate(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, each dense in memory of its own: the format knows neither views nor sharing."""
+def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors made contiguous, without shared storage: the format has no views."""
     owned, seen = {}, set()
     for name, tensor in tensors.items():
         dense = tensor.detach().contiguous()
-        memory = dense.untyped_storage()
-        alone = memory.nbytes() == dense.nbytes and memory.data_ptr() not in seen
-        owned[name] = dense if alone else dense.clone()
-        seen.add(memory.data_ptr())
+        storage = dense.untyped_storage()
+        is_owned = storage.nbytes() == dense.nbytes and storage.data_ptr() not in seen
+        owned[name] = dense if is_owned else dense.clone()
+        seen.add(storage.data_ptr())
     return owned
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
-    """All tensors of a safetensors file, once its header has proved true to its length."""
+    """All tensors of a safetensors file, after its header was checked."""
     if not Path(path).is_file():
         raise QkvError(path, _("no such file"), _("check the path"))
     try:
@@ -252,14 +248,12 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
         raise QkvError(
             path, _("cannot be read ({reason})", reason=reason), _("check its permissions")
         ) from error
-    except (
-        Exception
-    ) as error:  # the library raises ValueError, KeyError and its own kind, by the sort of damage
+    except Exception as error:  # safetensors raises ValueError, KeyError and its own type
         reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        wrong = _("not a whole safetensors file ({reason})", reason=reason)
+        wrong = _("not a valid safetensors file ({reason})", reason=reason)
         raise QkvError(path, wrong, _("copy or download it again")) from error
 
 
-def followed(path: str | Path) -> Path:
-    """The path itself, or what it points to: saving through a link leaves the link."""
+def resolve_link(path: str | Path) -> Path:
+    """The path itself, or the target of a symbolic link: saving keeps the link."""
     return Path(path).resolve() if Path(path).is_symlink() else Path(path)

@@ -1,7 +1,7 @@
-"""A model folder: model.json, model.safetensors and its tokenizer, saved whole and loaded only if whole.
+"""Save and load a model folder: model.json, model.safetensors and the tokenizers.
 
-In: a model and its tokenizers. Out: a folder, and from it the same model, bit by bit; what else lies in the folder
-(metrics, checkpoints) stays. Told in docs/files.md, "A model folder".
+A save is atomic and keeps other files (metrics, checkpoints); a loaded model is bit-identical to
+the saved one. See docs/files.md, "Model folder".
 """
 
 from collections.abc import Mapping
@@ -25,39 +25,40 @@ from qkv.checkpoint.loaded_model import (
     read_pooling,
 )
 from qkv.checkpoint.weights import (
-    PICKLES,
-    NoFirstWeights,
+    PICKLE_SUFFIXES,
+    SkipInit,
     fill,
     refuse_not_finite,
     refuse_pickles,
-    reset_balance,
+    reset_aux_loss,
 )
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.model.door import from_json, to_json
 from qkv.model.spec import Spec
+from qkv.model.spec_io import from_json, to_json
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 
 MODEL, WEIGHTS = "model.json", "model.safetensors"
 TOKENIZERS = {"tokenizer": "tokenizer.json", "source": "source.json", "target": "target.json"}
 
-# A save first puts the whole new version into NEXT; one rename makes it stand there, and from then on it is the version
-# that counts: each file of it is read from NEXT or, once moved, from its place. The manifest, which holds the SHA-256
-# of every file, moves last. So a crash leaves the old version or the new one, and a mixture is never taken for either.
+# A save first writes the complete new version to NEXT, with one rename at the end. From then on
+# the new version is the current one: each of its files is read from NEXT or, once moved, from the
+# folder. The manifest, with the SHA-256 of every file, is moved last. So a crash leaves the old or
+# the new version, never a mixture.
 NEXT = ".next"
-TRIES = 5  # a save may come by while we read
+MAX_ATTEMPTS = 5  # of loading: another process may save at the same time
 
 
 @dataclass(frozen=True)
 class Version:
-    """Which files belong together, where each is, and what the manifest says of them (None: there is no manifest)."""
+    """The files of one version, their paths, and their manifest (None if there is none)."""
 
     files: dict[str, Path]
     manifest: dict[str, dict[str, object]] | None
 
 
-# ---- saving --------------------------------------------------------------------------------------------------------
+# ---- saving --------------------------------------------------------------------------------------
 
 
 def save_model(
@@ -66,47 +67,54 @@ def save_model(
     tokenizers: Mapping[str, Tokenizer],
     extra_files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """The folder holds this model: {"tokenizer": t} for one vocabulary, {"source": s, "target": t} for two."""
-    folder, plain = (
-        Path(folder),
-        getattr(model, "_orig_mod", model),
-    )  # the model inside a torch.compile wrapper
+    """Save a model to a folder, atomically.
+
+    Args:
+        folder: The model folder; other files in it are kept.
+        model: A Transformer, or one wrapped by torch.compile.
+        tokenizers: {"tokenizer": t} for one vocabulary, {"source": s, "target": t} for two.
+        extra_files: Other files to save with the model, by name.
+    """
+    folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # without torch.compile
     assert isinstance(plain, Transformer), plain
     files: dict[str, disk.Content] = {
-        TOKENIZERS[name]: one.save for name, one in tokenizers.items()
+        TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()
     }
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
     assert not files.keys() & (extra_files or {}).keys(), extra_files
-    move_into_place(folder)  # what an earlier save left unfinished
+    move_into_place(folder)  # finish an interrupted save
     write_folder(folder / NEXT, {**files, **(extra_files or {})})
     move_into_place(folder)
 
 
 def move_into_place(folder: Path) -> None:
-    """The version in NEXT, if one stands there, moves up; cut short anywhere, it goes on at the next save."""
-    following = folder / NEXT
-    files = read_manifest(following)
+    """Move the version in NEXT, if there is one, to the folder; an interrupted move is resumed."""
+    pending = folder / NEXT
+    files = read_manifest(pending)
     if files is None:
         return
     try:
         for name in files:
-            if (following / name).exists():
-                disk.rename(following / name, folder / name)
+            if (pending / name).exists():
+                disk.rename(pending / name, folder / name)
         for stale in set(TOKENIZERS.values()) & (read_manifest(folder) or {}).keys() - files.keys():
             if (folder / stale).exists():
                 disk.delete_file(folder / stale)
         disk.sync(folder)
-        disk.rename(following / MANIFEST, folder / MANIFEST)
+        disk.rename(pending / MANIFEST, folder / MANIFEST)
         disk.sync(folder)
-        disk.delete_folder(following)
+        disk.delete_folder(pending)
     except OSError as error:
         wrong = _(
-            "saved in {next}, but not moved up ({strerror})", next=NEXT, strerror=error.strerror
+            "saved in {folder}, but not moved into place ({strerror})",
+            folder=NEXT,
+            strerror=error.strerror,
         )
-        raise QkvError(folder, wrong, _("it loads from there; the next save moves it")) from error
+        right = _("the model loads from there, and the next save moves it")
+        raise QkvError(folder, wrong, right) from error
 
 
-# ---- loading -------------------------------------------------------------------------------------------------------
+# ---- loading -------------------------------------------------------------------------------------
 
 
 def load_model(
@@ -115,36 +123,36 @@ def load_model(
     dtype: torch.dtype | None = None,
     only_finite: bool = True,
 ) -> LoadedModel:
-    """The model of a folder, in the type it was stored in or in `dtype`."""
+    """Load the model of a folder, in the stored data type or in `dtype`."""
     folder = Path(folder)
     refuse_no_folder(folder)
-    for _attempt in range(TRIES):
-        version = standing_version(folder)
+    for _attempt in range(MAX_ATTEMPTS):
+        version = current_version(folder)
         try:
             loaded = load_version(folder, version, device, dtype)
         except (QkvError, OSError) as error:
-            if standing_version(folder) == version:
+            if current_version(folder) == version:
                 raise unreadable(folder, error) from error
         else:
-            if standing_version(folder) == version:
+            if current_version(folder) == version:
                 if only_finite:
                     refuse_not_finite(folder / WEIGHTS, loaded.model)
                 return loaded
-    raise QkvError(folder, _("changes while it is read"), _("try again later"))
+    raise QkvError(folder, _("keeps changing while it is read"), _("try again later"))
 
 
-def standing_version(folder: Path) -> Version:
-    """The version that counts: the one in NEXT, the one of the manifest, or, without either, the files by their names."""
-    coming, present = read_manifest(folder / NEXT), read_manifest(folder)
-    if coming is not None:
-        places = {name: folder / NEXT / name for name in coming}
+def current_version(folder: Path) -> Version:
+    """The version in NEXT, else that of the manifest, else the files by their names."""
+    pending, current = read_manifest(folder / NEXT), read_manifest(folder)
+    if pending is not None:
+        paths = {name: folder / NEXT / name for name in pending}
         return Version(
-            {name: new if new.exists() else folder / name for name, new in places.items()}, coming
+            {name: new if new.exists() else folder / name for name, new in paths.items()}, pending
         )
-    if present is not None:
-        return Version({name: folder / name for name in present}, present)
+    if current is not None:
+        return Version({name: folder / name for name in current}, current)
     if (folder / MANIFEST).exists():
-        raise QkvError(folder / MANIFEST, _("damaged"), _("put back a good copy"))
+        raise QkvError(folder / MANIFEST, _("damaged"), _("restore it from a backup"))
     names = (MODEL, WEIGHTS, *TOKENIZERS.values())
     return Version({name: folder / name for name in names if (folder / name).exists()}, None)
 
@@ -152,24 +160,27 @@ def standing_version(folder: Path) -> Version:
 def load_version(
     folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
 ) -> LoadedModel:
-    """The files are proved true while they are read, on another core; a file that changed is what the person hears of."""
+    """Read the files while another thread compares them with the manifest.
+
+    A changed file is reported before any other error.
+    """
     refuse_incomplete(folder, version)
-    with ThreadPoolExecutor(1) as beside:
-        proof = beside.submit(refuse_changed, folder, version)
+    with ThreadPoolExecutor(1) as executor:
+        verification = executor.submit(refuse_changed, folder, version)
         try:
             return read_version(folder, version, device, dtype)
         finally:
-            proof.result()
+            verification.result()
 
 
 def read_version(
     folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
 ) -> LoadedModel:
     spec = read_model_json(folder, version)
-    with torch.device("meta"), NoFirstWeights():  # only shapes: the memory comes with the weights
+    with torch.device("meta"), SkipInit():  # no memory is allocated before the weights are read
         model = Transformer(spec)
     fill(model, version.files[WEIGHTS], device, dtype)
-    reset_balance(model, device)
+    reset_aux_loss(model, device)
     named = {
         name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files
     }
@@ -192,18 +203,18 @@ def read_model_json(folder: Path, version: Version) -> Spec:
 
 
 def read_folder_spec(folder: Path) -> Spec:
-    """The spec of a folder of ours; its weights need not be there."""
+    """The spec of a qkv model folder; its weights may be missing."""
     refuse_no_folder(folder)
-    version = standing_version(folder)
+    version = current_version(folder)
     refuse_without(folder, version, MODEL, _("is this a model folder?"))
     return read_model_json(folder, version)
 
 
 def refuse_no_folder(folder: Path) -> None:
-    if folder.is_file() and folder.suffix in PICKLES:
+    if folder.is_file() and folder.suffix in PICKLE_SUFFIXES:
         refuse_pickles(folder.parent)
     if folder.is_file():
-        raise QkvError(folder, _("is a file"), _("name the folder that holds it"))
+        raise QkvError(folder, _("is a file"), _("give the folder that contains it"))
     if not folder.is_dir():
         raise QkvError(folder, _("no such folder"), _("check the path"))
 
@@ -220,7 +231,7 @@ def refuse_without(folder: Path, version: Version, name: str, right: str) -> Non
 
 
 def refuse_changed(folder: Path, version: Version) -> None:
-    """Every file of the model is the one its manifest tells; other files (a model card) may be edited at will."""
+    """Raise an error if a model file differs from the manifest; other files may be edited."""
     if version.manifest is None:
         return
     faults = []
@@ -234,7 +245,7 @@ def refuse_changed(folder: Path, version: Version) -> None:
             folder,
             _(", ").join(sorted(faults)),
             _(
-                "put back a good copy, or delete {manifest} if the change was meant",
+                "restore it from a backup, or delete {manifest} if the change was intended",
                 manifest=MANIFEST,
             ),
         )

@@ -1,7 +1,6 @@
-"""Load a model folder, ours or Hugging Face's: the one entry point of every command.
+"""Load a model folder in the qkv or the Hugging Face format: the entry point of every command.
 
-In: a folder, a device, a data type. Out: the model with its tokenizers and typed config, or its spec alone.
-Explained in docs/files.md, "A model folder".
+See docs/files.md, "Model folder".
 """
 
 from pathlib import Path
@@ -16,7 +15,7 @@ from qkv.messages import _
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def load_folder(
@@ -27,15 +26,15 @@ def load_folder(
     as_stored: bool = False,
     only_finite: bool = True,
 ) -> LoadedModel:
-    """The model of a folder, on `device`.
+    """Load the model of a folder.
 
     Args:
-        folder: A model folder of ours (model.json) or of Hugging Face's (config.json).
+        folder: A model folder in the qkv format (model.json) or Hugging Face's (config.json).
         device: A torch device.
-        dtype: The data type of the weights. None: float32 for a Hugging Face folder; for ours the stored type, but
-            float32 instead of half precision on a CPU.
+        dtype: The data type of the weights. None: float32 for a Hugging Face folder; for a qkv
+            folder the stored type, but float32 instead of half precision on a CPU.
         as_stored: Keep the stored data type in every case.
-        only_finite: Refuse weights that hold NaN or infinity.
+        only_finite: Raise an error for weights with NaN or infinity.
     """
     check_device(device)
     if is_huggingface(folder):
@@ -44,7 +43,7 @@ def load_folder(
         )
     loaded = load_model(folder, device, dtype, only_finite)
     if dtype is None and not as_stored:
-        widen_halves(loaded.model)
+        half_to_float32(loaded.model)
     return loaded
 
 
@@ -53,18 +52,18 @@ def load_spec(folder: str | Path) -> Spec:
     return read_spec(Path(folder)) if is_huggingface(folder) else read_folder_spec(Path(folder))
 
 
-def widen_halves(model: Transformer) -> Transformer:
-    """Half precision on a CPU becomes float32: there it is slow and imprecise, and on some CPUs it ends the process."""
-    halved = any(
-        weight.dtype in HALVES and weight.device.type == "cpu" for weight in model.parameters()
+def half_to_float32(model: Transformer) -> Transformer:
+    """Convert half precision on a CPU to float32: it is slow there, and crashes on some CPUs."""
+    has_half = any(
+        weight.dtype in HALF_DTYPES and weight.device.type == "cpu" for weight in model.parameters()
     )
-    return model.float() if halved else model
+    return model.float() if has_half else model
 
 
 def check_device(name: str) -> str:
-    """The name, if this machine has such a device."""
+    """Raise an error if this machine has no such device; return its name."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise QkvError("device", _("no '{name}' here", name=name), _("use cpu")) from None
+        raise QkvError("device", _("'{name}' is not available", name=name), _("use cpu")) from None
     return name

@@ -1,7 +1,7 @@
-"""What a model folder holds beside the weights, typed: special token ids, pooling, alignment head, weights metadata.
+"""A loaded model with its tokenizers, special token ids, pooling, alignment head and metadata.
 
-In: generation.json, pooling.json and alignment.json of one of our folders. Out: the fields of a LoadedModel, and the
-same files written. Explained in docs/files.md, "A model folder".
+Reads and writes generation.json, pooling.json and alignment.json.
+See docs/files.md, "Model folder".
 """
 
 import json
@@ -17,36 +17,34 @@ from qkv.pydantic_errors import read_as
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 
-Mode = Literal["cls", "mean", "max"]  # of pooling
+PoolingMode = Literal["cls", "mean", "max"]
 GENERATION, POOLING = "generation.json", "pooling.json"
 ALIGNMENT = "alignment.json"  # the cross-attention head trained by guided alignment
 
 
 @dataclass(frozen=True)
 class WeightsMetadata:
-    """The weights of a folder: number of parameters, data type, bytes on disk, SHA-256 (None without a manifest)."""
+    """The weights of a folder: number of parameters, data type, bytes on disk, SHA-256."""
 
     parameters: int
     dtype: str
     bytes: int
-    sha256: str | None = None
+    sha256: str | None = None  # None without a manifest
     family: str | None = None  # of a Hugging Face folder or an export: llama, gguf qwen2, ...
 
 
 @dataclass(frozen=True)
 class PoolingConfig:
-    """How token vectors become a sentence vector, as in sentence-transformers' modules.json."""
+    """Pooling of token vectors to a sentence vector, as in sentence-transformers' modules.json."""
 
-    pooling: Mode = "mean"
+    pooling: PoolingMode = "mean"
     normalize: bool = False
-    max_len: int | None = (
-        None  # tokens of a sentence, special tokens included; None: as many as the model reads
-    )
+    max_len: int | None = None  # tokens with special tokens; None: the model's max_len
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in eval mode, its tokenizers by name, and what its folder says about them."""
+    """A model in eval mode with its tokenizers by name and the configuration of its folder."""
 
     model: Transformer
     tokenizers: dict[str, Tokenizer]
@@ -56,7 +54,7 @@ class LoadedModel:
     alignment: AlignmentHead | None = None
 
     def tokenizer(self, side: str) -> Tokenizer | None:
-        """The tokenizer of the source or target side; one tokenizer may serve both."""
+        """The tokenizer of the source or target side; both sides may share one."""
         return self.tokenizers.get("tokenizer") or self.tokenizers.get(side)
 
 
@@ -75,7 +73,7 @@ def stored_files(
     pooling: PoolingConfig | None = None,
     alignment: AlignmentHead | None = None,
 ) -> dict[str, bytes]:
-    """The JSON files of what is stored beside a model; what is not stored has none."""
+    """The JSON files stored with a model; a default value needs no file."""
     ids = {"start_id": generation.start_id, "pad_id": generation.pad_id}
     files: dict[str, Any] = {}
     if generation != NOT_STORED:
@@ -85,7 +83,7 @@ def stored_files(
     if pooling is not None:
         files[POOLING] = {
             "pooling": pooling.pooling,
-            "normalised": pooling.normalize,
+            "normalised": pooling.normalize,  # the field name in files
             "max_len": pooling.max_len,
         }
     if alignment is not None:
@@ -96,17 +94,17 @@ def stored_files(
 
 
 def read_generation(path: Path) -> SpecialTokenIds:
-    """generation.json, if it is there."""
+    """Read generation.json, if it exists."""
     return read_as(SpecialTokenIds, read_table(path.parent, path.name, {}), path)
 
 
 def read_pooling(path: Path) -> PoolingConfig | None:
-    """pooling.json, if it is there."""
+    """Read pooling.json, if it exists."""
     stored = read_table(path.parent, path.name, {})
     stored |= {"normalize": stored.pop("normalised")} if "normalised" in stored else {}
     return read_as(PoolingConfig, stored, path) if stored else None
 
 
 def read_alignment(path: Path, spec: Spec) -> AlignmentHead | None:
-    """alignment.json, if it is there: a cross-attention head that the model has."""
+    """Read alignment.json, if it exists: a cross-attention head of this model."""
     return alignment_head(read_json(path.parent, path.name, {}) or None, spec, path)

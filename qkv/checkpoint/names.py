@@ -1,7 +1,8 @@
-"""Their names and ours: one table per family, read forwards to import and backwards to export.
+"""Tensor name mapping: one table per model family, used forwards to import and backwards to export.
 
-In: weights under their names. Out: the same numbers under ours, or the other way round; joined, turned or stacked
-weights are small rules in the table. Told in docs/convert.md, "Names".
+Tensors that are transposed, concatenated or stacked in one of the formats are subclasses of `Row`.
+"foreign" is the other format (Hugging Face, GGUF), "native" is qkv's.
+See docs/convert.md, "Weight names".
 """
 
 import re
@@ -14,144 +15,146 @@ from torch import Tensor
 
 from qkv.model.spec import Spec
 
-# In a pattern, {i} is the number of a layer, {e} that of an expert, {p} "weight" or "bias".
+# In a pattern, {i} is the index of a layer, {e} that of an expert, {p} "weight" or "bias".
 LAYER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 PART = re.compile(r"(?<=\.)(weight|bias)$")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: the same numbers under both names."""
+    """One entry of a name mapping: the same tensor under both names."""
 
-    theirs: str
-    ours: str | tuple[str, ...]
+    foreign: str
+    native: str | tuple[str, ...]
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return theirs
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return tensors
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return ours
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return tensors
 
     @property
-    def our_names(self) -> tuple[str, ...]:
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+    def native_names(self) -> tuple[str, ...]:
+        return (self.native,) if isinstance(self.native, str) else self.native
 
 
-class Turned(Row):
-    """Their matrix is (in, out), ours (out, in): GPT-2's Conv1D."""
+class Transposed(Row):
+    """The foreign matrix is (in, out), the native one (out, in): GPT-2's Conv1D."""
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [turned(one) for one in theirs]
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [transposed(tensor) for tensor in tensors]
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return [turned(one) for one in ours]
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [transposed(tensor) for tensor in tensors]
 
 
-class Joined(Row):
-    """Their one matrix holds several of ours side by side, turned: c_attn is q, k and v."""
+class TransposedConcat(Row):
+    """One foreign matrix is several native ones, transposed and concatenated: c_attn is q, k, v."""
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [turned(one) for one in theirs[0].chunk(len(self.ours), dim=-1)]
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [transposed(part) for part in tensors[0].chunk(len(self.native), dim=-1)]
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return [torch.cat([turned(one) for one in ours], dim=-1)]
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [torch.cat([transposed(tensor) for tensor in tensors], dim=-1)]
 
 
 class Stacked(Row):
-    """Their many matrices, one for each expert {e}, are one of ours."""
+    """Foreign matrices, one for each expert {e}, are stacked in one native tensor."""
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [torch.stack(theirs)]
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [torch.stack(tensors)]
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return list(ours[0])
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return list(tensors[0])
 
 
 class RowVector(Row):
-    """Theirs is (1, n), ours (n,): Marian's bias on the logits."""
+    """The foreign tensor is (1, n), the native one (n,): Marian's bias on the logits."""
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [theirs[0][0]]
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [tensors[0][0]]
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return [ours[0][None]]
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [tensors[0][None]]
 
 
 @dataclass(frozen=True)
 class Family:
-    """What we know about one family of checkpoints."""
+    """A model family: its name mapping, and the conversion between its config.json and a spec."""
 
-    model_type: str  # config.json's word for it
-    rows: Callable[[Spec], list[Row]]  # the table
+    model_type: str  # as in config.json
+    rows: Callable[[Spec], list[Row]]  # the name mapping
     read: Callable[[Any], Spec]  # config.json -> spec
-    write: Callable[
-        [Spec], dict[str, Any] | None
-    ]  # spec -> config.json; None: another shape altogether
-    prefix: str = ""  # what a file of the bare model leaves out
-    spare: Callable[[Spec], tuple[str, ...]] = (
-        lambda spec: ()
-    )  # weights that say nothing (patterns): masks, ...
-    copies: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # weights that repeat the first of these
-    aliases: Mapping[str, str] = field(default_factory=dict)  # old endings of names -> today's
+    write: Callable[[Spec], dict[str, Any] | None]  # spec -> config.json; None: cannot be expressed
+    prefix: str = ""  # names in a checkpoint of the base model lack this prefix
+    # Patterns of stored tensors that are not weights: attention masks, rotary frequencies.
+    ignored: Callable[[Spec], tuple[str, ...]] = lambda spec: ()
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tied to the first of these
+    aliases: Mapping[str, str] = field(default_factory=dict)  # old suffixes of names -> current
 
 
 @dataclass(frozen=True)
-class Link:
-    """One row with its numbers filled in: these tensors of theirs are these of ours."""
+class ResolvedRow:
+    """A row with its patterns filled in: these foreign tensors are these native ones."""
 
     row: Row
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
+    foreign: tuple[str, ...]
+    native: tuple[str, ...]
 
 
-def links(rows: list[Row], slots: Mapping[str, Tensor]) -> tuple[list[Link], list[str]]:
-    """The table written out for a model with these slots, and the slots for which it has no name."""
-    table = {ours: row for row in rows for ours in row.our_names}
-    found: dict[tuple[str, ...], Link] = {}
-    nameless = []
-    for slot, tensor in slots.items():
-        pattern, numbers = as_pattern(slot)
+def resolve_rows(
+    rows: list[Row], state_dict: Mapping[str, Tensor]
+) -> tuple[list[ResolvedRow], list[str]]:
+    """The rows resolved for the names of a state dict, and the names that no row maps."""
+    table = {native: row for row in rows for native in row.native_names}
+    found: dict[tuple[str, ...], ResolvedRow] = {}
+    unmapped = []
+    for name, tensor in state_dict.items():
+        pattern, values = as_pattern(name)
         row = table.get(pattern)
         if row is None:
-            nameless.append(slot)
+            unmapped.append(name)
             continue
         experts = range(len(tensor)) if isinstance(row, Stacked) else range(1)
-        theirs = tuple(row.theirs.format(**numbers, e=e) for e in experts)
-        found[theirs] = Link(row, theirs, tuple(name.format(**numbers) for name in row.our_names))
-    return list(found.values()), nameless
+        foreign = tuple(row.foreign.format(**values, e=e) for e in experts)
+        native = tuple(native_name.format(**values) for native_name in row.native_names)
+        found[foreign] = ResolvedRow(row, foreign, native)
+    return list(found.values()), unmapped
 
 
-def as_pattern(slot: str) -> tuple[str, dict[str, str]]:
-    """as_pattern("decoder.layers.3.ffn.norm.weight") is "decoder.layers.{i}.ffn.norm.{p}" with i = 3, p = weight."""
-    layer, part = LAYER.search(slot), PART.search(slot)
-    pattern = PART.sub("{p}", LAYER.sub("{i}", slot))
+def as_pattern(name: str) -> tuple[str, dict[str, str]]:
+    """Split a name into its pattern and values.
+
+    as_pattern("decoder.layers.3.ffn.norm.weight") is "decoder.layers.{i}.ffn.norm.{p}" with
+    i = 3, p = weight.
+    """
+    layer, part = LAYER.search(name), PART.search(name)
+    pattern = PART.sub("{p}", LAYER.sub("{i}", name))
     return pattern, {"i": layer[0] if layer else "", "p": part[0] if part else ""}
 
 
-def to_theirs(table: list[Link], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under their names; given tensors without memory, the shapes that we expect of a file."""
+def to_foreign(table: list[ResolvedRow], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under their foreign names; for meta tensors, the shapes expected of a file."""
     return {
         name: tensor
-        for link in table
+        for entry in table
         for name, tensor in zip(
-            link.theirs, link.row.to_theirs([weights[n] for n in link.ours]), strict=True
+            entry.foreign, entry.row.to_foreign([weights[n] for n in entry.native]), strict=True
         )
     }
 
 
-def to_ours(table: list[Link], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """The weights under our names, each read when its turn comes."""
+def to_native(table: list[ResolvedRow], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """The weights under their native names, read one entry at a time."""
     return {
         name: tensor
-        for link in table
+        for entry in table
         for name, tensor in zip(
-            link.ours, link.row.to_ours([read(n) for n in link.theirs]), strict=True
+            entry.native, entry.row.to_native([read(n) for n in entry.foreign]), strict=True
         )
     }
 
 
-def turned(matrix: Tensor) -> Tensor:
-    """Rows and columns exchanged; a vector stays."""
+def transposed(matrix: Tensor) -> Tensor:
+    """A matrix transposed; a vector is unchanged."""
     return matrix.t().contiguous()

@@ -1,8 +1,7 @@
-"""Proof that a conversion changed nothing: the same inputs through both, the answers side by side.
+"""Parity report of a conversion: the outputs of two models on the same random inputs.
 
-In: a model of ours and someone who should agree: transformers where it is installed, else the files read once more.
-Out: a report: the largest difference, how many greedy texts are the same, the files with their hashes.
-Told in docs/convert.md, "The report".
+The reference is transformers if it is installed, else the converted files read again.
+See docs/convert.md, "Parity report".
 """
 
 import importlib.util
@@ -23,118 +22,127 @@ from qkv.checkpoint.shards import Shards
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer
 
-LENGTH, STEPS = 12, 20  # tokens of an input, and of the greedy text after it
-ROUNDING = 1e-4  # of the largest answer: what float32 may differ by when sums run in another order
+INPUT_TOKENS, GREEDY_STEPS = 12, 20  # tokens of an input, and of the greedy text after it
+RELATIVE_TOLERANCE = 1e-4  # of the largest output: float32 rounding when sums run in another order
 
-Answer = Callable[
-    [Tensor, Tensor], Tensor
-]  # (source ids, target ids) -> logits, or vectors where there is no head
+# (source ids, target ids) -> logits, or hidden states of a model without a head
+Forward = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was compared with whom, and how it went."""
+class ParityReport:
+    """How far the outputs of a converted model differ from those of the reference."""
 
-    against: str
-    largest: float
+    reference: str
+    max_difference: float
     tolerance: float
     n_same: int
     n_inputs: int
-    greedy: bool  # whether texts were compared, or only vectors and logits
+    greedy: bool  # whether greedy texts were compared, or only hidden states and logits
     files: dict[str, dict[str, Any]]
 
     @property
     def same(self) -> bool:
-        return self.largest <= self.tolerance and self.n_same == self.n_inputs
+        return self.max_difference <= self.tolerance and self.n_same == self.n_inputs
 
 
-def compare(spec: Spec, ours: Answer, theirs: Answer, n_inputs: int) -> tuple[float, float, int]:
-    """The largest difference, how much of it may be rounding, on how many inputs they agree (in greedy text, if any)."""
-    chance = torch.Generator().manual_seed(0)
-    length = min(LENGTH, spec.max_len)
+def compare(
+    spec: Spec, native: Forward, reference: Forward, n_inputs: int
+) -> tuple[float, float, int]:
+    """Compare two models on random inputs.
+
+    Returns the maximum absolute difference, its tolerance, and on how many inputs the models agree
+    (in greedy text, if they generate text).
+    """
+    generator = torch.Generator().manual_seed(0)
+    length = min(INPUT_TOKENS, spec.max_len)
     source = torch.randint(
-        0, spec.source_vocab_size or spec.vocab_size, (n_inputs, length), generator=chance
+        0, spec.source_vocab_size or spec.vocab_size, (n_inputs, length), generator=generator
     )
-    target = torch.randint(0, spec.vocab_size, (n_inputs, length), generator=chance)
-    mine, their = ours(source, target), theirs(source, target)
-    gaps = (mine - their).abs().flatten(1).amax(dim=1).nan_to_num(nan=torch.inf)  # (inputs,)
-    tolerance = ROUNDING * max(1.0, float(their.abs().max()))
-    if not writes_text(spec):
-        return float(gaps.max()), tolerance, int((gaps <= tolerance).sum())
+    target = torch.randint(0, spec.vocab_size, (n_inputs, length), generator=generator)
+    outputs, expected = native(source, target), reference(source, target)
+    differences = (outputs - expected).abs().flatten(1).amax(dim=1)  # (inputs,)
+    differences = differences.nan_to_num(nan=torch.inf)
+    tolerance = RELATIVE_TOLERANCE * max(1.0, float(expected.abs().max()))
+    if not generates_text(spec):
+        return float(differences.max()), tolerance, int((differences <= tolerance).sum())
     texts = [
-        greedy(answer, source, target[:, :1], min(STEPS, spec.max_len - 1))
-        for answer in (ours, theirs)
+        greedy(forward, source, target[:, :1], min(GREEDY_STEPS, spec.max_len - 1))
+        for forward in (native, reference)
     ]
-    return float(gaps.max()), tolerance, int((texts[0] == texts[1]).all(dim=1).sum())
+    return float(differences.max()), tolerance, int((texts[0] == texts[1]).all(dim=1).sum())
 
 
-def writes_text(spec: Spec) -> bool:
+def generates_text(spec: Spec) -> bool:
     return spec.decoder is not None and isinstance(spec.head, LmHead)
 
 
-def greedy(answer: Answer, source: Tensor, ids: Tensor, steps: int) -> Tensor:
-    """The likeliest tokens one after the other, (inputs, 1 + steps); no cache, for nothing may be shared but weights."""
+def greedy(forward: Forward, source: Tensor, ids: Tensor, steps: int) -> Tensor:
+    """Greedy decoding without a cache, (inputs, 1 + steps): the models share only the weights."""
     for _ in range(steps):
-        ids = torch.cat([ids, answer(source, ids)[:, -1:].argmax(dim=-1)], dim=1)
+        ids = torch.cat([ids, forward(source, ids)[:, -1:].argmax(dim=-1)], dim=1)
     return ids
 
 
-def our_answer(model: Transformer) -> Answer:
+def native_forward(model: Transformer) -> Forward:
     @torch.no_grad()
-    def answer(source: Tensor, target: Tensor) -> Tensor:
+    def forward(source: Tensor, target: Tensor) -> Tensor:
         if model.decoder is None:
             states = model.encode(source).states
             return model.logits(states) if isinstance(model.spec.head, MaskedHead) else states
         states = model.decode(target, model.encode(source) if model.encoder else None)
         return model.logits(states) if model.spec.head else states
 
-    return answer
+    return forward
 
 
-def hashes(folder: Path) -> dict[str, dict[str, Any]]:
+def file_hashes(folder: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): fingerprint(path) for path in files}
 
 
-# ── Who should agree ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── The reference ───────────────────────────────────────────────────────────────────────────────
 def has_transformers() -> bool:
     return importlib.util.find_spec("transformers") is not None
 
 
-def peer(folder: Path, spec: Spec, stay: ExitStack) -> tuple[str, Answer]:
-    """Who reads their folder independently of us, by name; without transformers only we ourselves, once more."""
+def load_reference(folder: Path, spec: Spec, resources: ExitStack) -> tuple[str, Forward]:
+    """The model of a Hugging Face folder in transformers, and its name in the report.
+
+    Without transformers, this library reads the folder again.
+    """
     if not has_transformers():
-        return "the same files, read again (transformers is not installed)", our_answer(
-            load_huggingface(folder).model
-        )
+        model = load_huggingface(folder).model
+        name = "the same files, read again (transformers is not installed)"
+        return name, native_forward(model)
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    kind = _auto_class(spec)
-    clean = stay.enter_context(TemporaryDirectory())
-    _lay_out(folder, Path(clean))
-    model = getattr(transformers, kind).from_pretrained(
+    auto_class = _auto_class(spec)
+    clean = resources.enter_context(TemporaryDirectory())
+    _copy_data(folder, Path(clean))
+    model = getattr(transformers, auto_class).from_pretrained(
         clean,
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
         dtype=torch.float32,
     )
-    return f"transformers {transformers.__version__}", their_answer(model.eval(), spec)
+    return f"transformers {transformers.__version__}", huggingface_forward(model.eval(), spec)
 
 
-def their_answer(model: Any, spec: Spec) -> Answer:
+def huggingface_forward(model: Any, spec: Spec) -> Forward:
     @torch.no_grad()
-    def answer(source: Tensor, target: Tensor) -> Tensor:
+    def forward(source: Tensor, target: Tensor) -> Tensor:
         if spec.encoder is not None and spec.decoder is not None:
             out = model(input_ids=source, decoder_input_ids=target, use_cache=False)
         else:
             out = model(input_ids=source if spec.decoder is None else target)
         return out.logits if "logits" in out else out.last_hidden_state
 
-    return answer
+    return forward
 
 
 def _auto_class(spec: Spec) -> str:
@@ -145,8 +153,8 @@ def _auto_class(spec: Spec) -> str:
     return "AutoModelForSeq2SeqLM" if spec.encoder else "AutoModelForCausalLM"
 
 
-def _lay_out(folder: Path, clean: Path) -> None:
-    """Only what we have read ourselves is shown to the peer: the weights, and the config without its hints to code."""
+def _copy_data(folder: Path, clean: Path) -> None:
+    """Give transformers only the weights and the config without its references to code."""
     config = {
         name: value
         for name, value in read_config(folder).items()

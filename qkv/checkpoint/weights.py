@@ -1,7 +1,7 @@
-"""Weights from a safetensors file into a model, using no more memory than the model itself.
+"""Load the weights of a safetensors file into a model on the meta device, without extra memory.
 
-In: a file and a model without memory (on the meta device). Out: the model, filled; or one line that names every weight
-that is missing, unknown, of another shape or not finite. Told in docs/files.md, "Weights".
+One error names every weight that is missing, unknown, of another shape or not finite.
+See docs/files.md, "Weights".
 """
 
 import json
@@ -16,16 +16,19 @@ from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.durable import read_tensors
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OLD_NAMES = {"router.balance_bias": "router.score_correction_bias"}  # suffixes of weight names
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
-class NoFirstWeights(TorchFunctionMode):
-    """Modules built inside stay unfilled: their numbers come from a file, and on the meta device torch would load its
-    compiler (2 s) to make random ones that nobody reads."""
+class SkipInit(TorchFunctionMode):
+    """Skip weight initialization: the weights come from a file.
+
+    On the meta device torch would import its compiler (2 s) to compute random numbers.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -40,21 +43,30 @@ class NoFirstWeights(TorchFunctionMode):
 def fill(
     model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None
 ) -> None:
-    """The model's weights are those of the file, as they are stored or in `dtype`."""
-    stored = read_tensors(
-        path
-    )  # still on the disk: a tensor's numbers are fetched only when they are asked for
-    refuse_others(path, stored, model.state_dict())
-    dtype = dtype or reduce(torch.promote_types, (one.dtype for one in stored.values()))
-    weights = {name: weight.to(device, dtype) for name, weight in fetched(path, stored)}
+    """Load the weights of the file into the model, in the stored type or in `dtype`."""
+    stored = read_tensors(path)  # memory-mapped: data is read from the disk on access
+    named = {current_name(name): tensor for name, tensor in stored.items()}
+    check_weights(path, named, model.state_dict())
+    dtype = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in stored.values()))
+    weights = {
+        current_name(name): weight.to(device, dtype) for name, weight in read_each(path, stored)
+    }
     model.load_state_dict(weights, assign=True)
 
 
-def fetched(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor in memory of its own, one after the other: a mapped file that changes later would change the model."""
+def current_name(name: str) -> str:
+    """The current name of a weight; files of earlier versions may have an old one."""
+    for old, new in OLD_NAMES.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
+def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Copy each tensor into memory: a memory-mapped file that changes would change the model."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))  # read_tensors has proved it
+        header = json.loads(file.read(size))  # checked by read_tensors
         for name, like in stored.items():
             weight = torch.empty(like.shape, dtype=like.dtype)
             file.seek(8 + size + header[name]["data_offsets"][0])
@@ -64,64 +76,66 @@ def fetched(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Ten
             yield name, weight
 
 
-def refuse_others(path: Path, stored: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """One message with all that the file lacks, has too many, or has in another form."""
-    missing = [name for name in wanted if name not in stored]
-    unknown = [name for name in stored if name not in wanted]
+def check_weights(path: Path, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Compare names, shapes and dtypes of a file with those of the model."""
+    missing = [name for name in expected if name not in stored]
+    unknown = [name for name in stored if name not in expected]
     shapes = [
         _(
-            "{name}: {shape}, not {wanted}",
+            "{name}: {shape}, not {expected}",
             name=name,
             shape=tuple(stored[name].shape),
-            wanted=tuple(wanted[name].shape),
+            expected=tuple(expected[name].shape),
         )
-        for name in wanted
-        if name in stored and stored[name].shape != wanted[name].shape
+        for name in expected
+        if name in stored and stored[name].shape != expected[name].shape
     ]
-    kinds = [
+    dtypes = [
         f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
-        for name in wanted
-        if name in stored and stored[name].dtype not in FLOATS
+        for name in expected
+        if name in stored and stored[name].dtype not in FLOAT_DTYPES
     ]
-    refuse_mismatch(
-        path, missing, unknown, shapes, kinds, _("is it the model that model.json describes?")
-    )
+    right = _("does it belong to this model.json?")
+    refuse_mismatches(path, missing, unknown, shapes, dtypes, right)
 
 
-def refuse_mismatch(
+def refuse_mismatches(
     where: Path,
     missing: list[str],
     unknown: list[str],
     shapes: list[str],
-    kinds: list[str],
+    dtypes: list[str],
     right: str,
 ) -> None:
-    """One message with all weights that are missing, unknown, of another shape or not numbers."""
+    """Raise one error for all weights that are missing, unknown, of another shape or not floats."""
     found = [
-        (missing, _("weight missing") if len(missing) == 1 else _("weights missing")),
-        (unknown, _("unknown")),
-        (shapes, _("of another shape")),
-        (kinds, _("not of a float type")),
+        (missing[:1] if len(missing) == 1 else [], N_("{count} weight missing ({names})")),
+        (missing if len(missing) > 1 else [], N_("{count} weights missing ({names})")),
+        (unknown, N_("{count} unknown ({names})")),
+        (shapes, N_("{count} of another shape ({names})")),
+        (dtypes, N_("{count} not of a float type ({names})")),
     ]
-    told = [f"{len(names)} {what} ({', '.join(names)})" for names, what in found if names]
-    if told:
-        raise QkvError(where, _(", ").join(told), right)
+    mismatches = [
+        _(message, count=len(names), names=", ".join(names)) for names, message in found if names
+    ]
+    if mismatches:
+        raise QkvError(where, _(", ").join(mismatches), right)
 
 
-def reset_balance(model: nn.Module, device: str | torch.device) -> None:
-    """Experts' load-balancing loss is no weight: no file brings it off the meta device."""
+def reset_aux_loss(model: nn.Module, device: str | torch.device) -> None:
+    """Move the load-balancing loss of experts off the meta device: no file contains it."""
     for module in model.modules():
         if isinstance(module, ExpertFeedForward):
-            module.balance = torch.zeros((), device=device)
+            module.router_aux_loss = torch.zeros((), device=device)
 
 
 def not_finite(model: nn.Module) -> dict[str, int]:
-    """Weights that hold NaN or infinity, with how many."""
-    # One NaN or infinity spoils the sum, so only a spoilt sum needs a look at each number.
-    suspects = {
+    """Weights with NaN or infinity, and how many of each."""
+    # A NaN or infinity makes the sum non-finite, so only such weights are counted one by one.
+    candidates = {
         name: weight for name, weight in model.state_dict().items() if not weight.sum().isfinite()
     }
-    counts = {name: int((~weight.isfinite()).sum()) for name, weight in suspects.items()}
+    counts = {name: int((~weight.isfinite()).sum()) for name, weight in candidates.items()}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -131,16 +145,18 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
         names = ", ".join(f"{name}: {count}" for name, count in broken.items())
         raise QkvError(
             path,
-            _("weights that are not finite ({names})", names=names),
-            _("the training went astray: take an earlier checkpoint"),
+            _("non-finite weights ({names})", names=names),
+            _("training diverged: use an earlier checkpoint"),
         )
 
 
 def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:
-    """Weights in a pickle are not opened: reading a pickle can run any program. `remedy` says what to do with these files."""
-    found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLES)
+    """Raise an error if the folder has pickle files: loading one can run arbitrary code.
+
+    `remedy` makes the advice from their names.
+    """
+    found = sorted(child.name for child in folder.iterdir() if child.suffix in PICKLE_SUFFIXES)
     if found:
-        right = remedy(found) if remedy else _("take the safetensors file of this model")
-        raise QkvError(
-            folder / found[0], _("a pickle, which can run any program when it is opened"), right
-        )
+        right = remedy(found) if remedy else _("use the safetensors file of this model")
+        wrong = _("a pickle file, which can run arbitrary code when loaded")
+        raise QkvError(folder / found[0], wrong, right)

@@ -1,7 +1,7 @@
 """The command line: `qkv COMMAND`.
 
-In: the arguments a person typed. Out: results on stdout, progress on stderr, exit code 0, 1 (a check failed) or
-2 (a mistake the person can mend, in one line). Told in docs/design-notes.md, "Commands".
+Results go to stdout, progress to stderr. Exit codes: 0, 1 (a check failed), 2 (an error that the
+user can fix, in one line). See docs/design-notes.md.
 """
 
 import sys
@@ -12,12 +12,10 @@ from qkv.threads import choose_threads
 
 
 def main() -> None:
-    """Run one command; every mistake of the person ends as one line and exit code 2."""
+    """Run one command; a QkvError is printed in one line, with exit code 2."""
     try:
         arguments = _take_common_options(sys.argv[1:])
-        from qkv.cli.app import (
-            run,
-        )  # after the language is known: the help texts are made at import
+        from qkv.cli.app import run  # help texts are translated at import
 
         code = run(arguments)
     except QkvError as error:
@@ -25,25 +23,25 @@ def main() -> None:
         code = 2
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader (head, less) has left
+    except BrokenPipeError:  # head or less has exited
         sys.stderr.close()
         code = 141
     sys.exit(code)
 
 
 def _take_common_options(arguments: list[str]) -> list[str]:
-    """`--lang zh` and `--threads 2` may be given anywhere; they are taken out here, so that no command needs to know them."""
+    """Apply `--lang` and `--threads`, which may be anywhere, and return the other arguments."""
     rest: list[str] = []
     common = {"--lang": _use_language, "--threads": choose_threads}
-    given = iter(arguments)
-    for argument in given:
+    remaining = iter(arguments)
+    for argument in remaining:
         name, sign, value = argument.partition("=")
-        if argument == "--":  # what follows is text
-            rest += [argument, *given]
+        if argument == "--":  # all that follows is text
+            rest += [argument, *remaining]
         elif name not in common:
             rest.append(argument)
         else:
-            common[name](value if sign else next(given, ""))
+            common[name](value if sign else next(remaining, ""))
     return rest
 
 

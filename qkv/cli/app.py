@@ -1,6 +1,6 @@
-"""All commands, by group; one file beside this one holds each group.
+"""The typer application: all commands, each in its own module.
 
-In: arguments without `--lang` and `--threads`. Out: the exit code. Nothing heavy is imported here: a command imports what it needs.
+Commands import torch and other heavy packages when they run, so that `qkv --help` is fast.
 """
 
 from typing import Any
@@ -27,6 +27,19 @@ from qkv.cli import (
 from qkv.errors import QkvError
 from qkv.messages import _
 
+# Old names of options and subcommands: the error names the new one.
+RENAMED_OPTIONS = {
+    "qkv demo": {"--again": "--retrain"},
+    "qkv embed": {"--long": "--truncation"},
+    "qkv evaluate": {"--against": "--baseline", "--output": "--out"},
+    "qkv generate": {"--typical": "--typical-p"},
+    "qkv plan": {"--length": "--seq-len", "--source-length": "--source-len"},
+    "qkv search": {"--long": "--truncation"},
+    "qkv tokenizer train": {"--min-count": "--min-frequency"},
+    "qkv translate": {"--max-length": "--max-target-len"},
+}
+RENAMED_COMMANDS = {"qkv tokenizer": {"learn": "train"}}
+
 app = typer.Typer(
     name="qkv",
     no_args_is_help=True,
@@ -34,41 +47,63 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=_(
-        "The Transformer, from raw text to output text. Every command takes --lang en|zh (language of the messages) and --threads N (CPU threads; default: as many as other processes leave free)."
+        "Transformer models: tokenize, train, generate, translate, embed, evaluate, inspect. "
+        "Every command takes --lang en|zh (language of the messages) and --threads N "
+        "(CPU threads; default: the CPUs that other processes leave idle)."
     ),
 )
 app.command(
     "demo",
     help=_(
-        "Train a small translator, language model or embedder on the built-in corpus in three minutes and use it."
+        "Train a small translation, language or embedding model on the built-in corpus in "
+        "three minutes, and use it."
     ),
 )(demo.demo)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
 app.add_typer(model.app, name="model")
-app.command("plan")(plan.plan)
-app.command("check", help=_("Prove on this very model what must hold of every one."))(check.check)
-app.command("translate", help=_("Translate a text, a file or standard input."))(translate.translate)
-app.command("generate", help=_("Write on from a prompt, a file's lines or standard input."))(
-    generate.generate
+app.command(
+    "plan",
+    help=_("Estimate the cost of a model from its spec: parameters, FLOPs, memory, training time."),
+)(plan.plan)
+app.command(
+    "check",
+    help=_("Check a model: causality, KV cache, padding and batch invariance, tied weights."),
+)(check.check)
+app.command(
+    "translate",
+    help=_("Translate a text, the lines of a file, or standard input with beam search."),
+)(translate.translate)
+app.command(
+    "generate",
+    help=_("Generate text from a prompt, from each line of a file, or from standard input."),
+)(generate.generate)
+app.command("embed", help=_("Embed every line of a file as a vector."))(embed.embed)
+app.command(
+    "search",
+    help=_("Semantic search: the lines of a file nearest to a query by cosine similarity."),
+)(search.search)
+app.command(
+    "evaluate", help=_("Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity.")
+)(evaluate.evaluate)
+app.command("explore", help=_("Open a web page that shows every step of the model on your text."))(
+    explore.explore
 )
-app.command("embed", help=_("The vector of every line of a file."))(embed.embed)
-app.command("search", help=_("The sentences of a file nearest in meaning."))(search.search)
-app.command("evaluate", help=_("How good a model is, in its field's numbers."))(evaluate.evaluate)
-app.command("explore", help=_("A page that shows the model think."))(explore.explore)
-app.command("attention", help=_("Draw where a model looks."))(attention.attention)
-app.command("import", help=_("Read another family's checkpoint; nothing of it is run."))(
+app.command("attention", help=_("Draw attention weights as a heatmap."))(attention.attention)
+app.command("import", help=_("Import a Hugging Face checkpoint; no code of it is executed."))(
     convert.import_
 )
-app.command("export", help=_("Write a model so that other software loads it."))(convert.export)
+app.command("export", help=_("Export a model to Hugging Face, CTranslate2 or GGUF format."))(
+    convert.export
+)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and give its exit code."""
+    """Run one command and return its exit code."""
     command = get_command(app)
     try:
         result: Any = command.main(arguments, prog_name="qkv", standalone_mode=False)
-    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
         raise KeyboardInterrupt from None
     except Exception as error:
         raise _as_one_line(error) from error
@@ -76,12 +111,27 @@ def run(arguments: list[str]) -> int:
 
 
 def _as_one_line(error: Exception) -> Exception:
-    """Typer's complaint about an argument as our one line; anything else stays what it is."""
+    """Typer's usage error as a QkvError; any other error is returned unchanged."""
     if not hasattr(error, "format_message"):
         return error
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "qkv"
-    wrong = error.format_message().rstrip(".").replace("\n", " ") or _(
-        "nothing to do"
-    )  # the help was shown
+    text = error.format_message().rstrip(".").replace("\n", " ")
+    renamed = _renamed(where, getattr(error, "option_name", ""), text)
+    if renamed is not None:
+        return renamed
+    wrong = text or _("no command given")  # typer has printed the help
     return QkvError(where, wrong, _("see --help"))
+
+
+def _renamed(where: str, option: str, text: str) -> QkvError | None:
+    """The error for an old name of an option or a subcommand."""
+    for old, new in RENAMED_OPTIONS.get(where, {}).items():
+        if option == old:
+            wrong = _("no option '{name}'", name=old)
+            return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
+    for old, new in RENAMED_COMMANDS.get(where, {}).items():
+        if not option and f"'{old}'" in text:
+            wrong = _("no command '{name}'", name=old)
+            return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
+    return None

@@ -1,4 +1,4 @@
-"""`qkv attention`: a picture of where a model looks."""
+"""`qkv attention`: a heatmap of attention weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,46 +13,43 @@ if TYPE_CHECKING:
 
 
 def attention(
-    folder: Annotated[Path, typer.Argument(help=_("the model"))],
-    text: Annotated[str, typer.Argument(help=_("the sentence to read"))],
-    out: Annotated[Path, typer.Option(help=_("the picture"))] = Path("attention.png"),
+    folder: Annotated[Path, typer.Argument(help=_("a model folder"))],
+    text: Annotated[str, typer.Argument(help=_("input text"))],
+    out: Annotated[Path, typer.Option(help=_("PNG file to write"))] = Path("attention.png"),
     kind: Annotated[str | None, typer.Option(help="encoder, decoder, cross")] = None,
-    layer: Annotated[int | None, typer.Option(help=_("which layer, from 0; all its heads"))] = None,
+    layer: Annotated[int | None, typer.Option(help=_("layer, from 0; draws all its heads"))] = None,
 ) -> None:
-    """Draw where a model looks: a translator's cross-attention, else every head of the last layer."""
+    """Draw attention weights: a translator's cross-attention, else every head of the last layer."""
     from qkv.cli.explore import open_explorer
+    from qkv.explore.api_error import ApiError
+    from qkv.explore.figures import draw_attention
     from qkv.explore.passes import Pass
-    from qkv.explore.picture import draw_attention
-    from qkv.explore.problem import Problem
     from qkv.pipeline import Translator
 
-    subject = open_explorer(folder).subject
-    if subject.family == "translator" and kind is None and layer is None:
-        source, target = subject.tokenizers.values()
+    explored = open_explorer(folder).explored
+    if explored.family == "translator" and kind is None and layer is None:
+        source, target = explored.tokenizers.values()
         translator = Translator.from_model(
-            subject.model, source, target, stored=subject.generation, alignment=subject.alignment
+            explored.model, source, target, stored=explored.generation, alignment=explored.alignment
         )
         print(draw_cross_attention(translator, text, out))
         return
     try:
-        print(draw_attention(Pass(subject, text, ()), out, kind, layer))
-    except Problem as problem:
-        raise QkvError("qkv attention", problem.text()) from None
+        print(draw_attention(Pass(explored, text, ()), out, kind, layer))
+    except ApiError as error:
+        raise QkvError("qkv attention", error.text()) from None
 
 
 def draw_cross_attention(translator: "Translator", text: str, path: Path) -> Path:
-    """The cross-attention that --alignment reads, as a PNG: of the guided head, or the mean of the last layer but one."""
-    from qkv.evaluate.figures import attention_picture
+    """Draw the cross-attention that word alignment uses: a guided head, or the mean of a layer."""
+    from qkv.evaluate.figures import attention_heatmap
     from qkv.generate.alignment import cross_weights
 
     source = translator.encode_source(text)
     target = translator.encode_target(translator(text))  # <bos> y <eos>
-    weights = cross_weights(
-        translator.model, source, target[:-1], translator.alignment
-    )  # (target, source)
-    rows, columns = (
-        translator.target.tokens_for_people(target[1:]),
-        translator.source.tokens_for_people(source),
-    )
-    attention_picture(weights, rows, columns, path, text)
+    # (target, source)
+    weights = cross_weights(translator.model, source, target[:-1], translator.alignment)
+    rows = translator.target.display_tokens(target[1:])
+    columns = translator.source.display_tokens(source)
+    attention_heatmap(weights, rows, columns, path, text)
     return path

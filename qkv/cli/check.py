@@ -1,8 +1,4 @@
-"""`qkv check`: tests on a user's own model the invariants of every Transformer.
-
-In: a model folder, ours or Hugging Face's. Out: a line for each check, with a tick or an explanation; exit code 1 if one fails.
-Told in docs/check.md.
-"""
+"""`qkv check`: check the invariants of a Transformer on a model folder. See docs/check.md."""
 
 import json
 import math
@@ -15,34 +11,33 @@ import typer
 from qkv.messages import _
 
 if TYPE_CHECKING:
-    from qkv.check.checked_model import Subject
-    from qkv.check.invariants import Finding
+    from qkv.check.checked_model import CheckedModel
+    from qkv.check.result import CheckResult
 
-MARKS = {True: "✓", False: "✗", None: "–"}
+SYMBOLS = {True: "✓", False: "✗", None: "–"}
 
 
 def check(
-    folder: Path = typer.Argument(help=_("A model folder, ours or Hugging Face's.")),
-    as_json: bool = typer.Option(False, "--json", help=_("Print JSON, for programs.")),
+    folder: Path = typer.Argument(help=_("a model folder (qkv or Hugging Face format)")),
+    as_json: bool = typer.Option(False, "--json", help=_("print JSON")),
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""
-    from qkv.check.checked_model import Subject
-    from qkv.check.invariants import prove_subject
+    from qkv.check.checked_model import CheckedModel
+    from qkv.check.invariants import check_model
     from qkv.checkpoint.load import load_folder
 
     loaded = load_folder(folder, only_finite=False)
-    subject = Subject(loaded.model, loaded.tokenizers, saved_and_loaded)
-    findings = prove_subject(subject)
-    print(
-        as_text(folder, findings)
-        if as_json
-        else "\n".join([headline(folder, subject), *map(line, findings)])
-    )
-    return int(any(finding.holds is False for finding in findings))
+    checked = CheckedModel(loaded.model, loaded.tokenizers, saved_and_loaded)
+    results = check_model(checked)
+    if as_json:
+        print(to_json(folder, results))
+    else:
+        print("\n".join([headline(folder, checked), *map(line, results)]))
+    return int(any(result.passed is False for result in results))
 
 
 def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
-    """The model after a trip to the disk."""
+    """Save the model in a temporary folder and load it from there."""
     from tempfile import TemporaryDirectory
 
     from qkv.checkpoint.folder import load_model, save_model
@@ -53,34 +48,32 @@ def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
     return loaded.model, loaded.tokenizers
 
 
-def headline(folder: Path, subject: "Subject") -> str:
-    numbers = sum(weight.numel() for weight in subject.original.parameters())
-    dtype, tolerance = str(subject.dtype).removeprefix("torch."), f"{subject.tolerance:.0e}"
+def headline(folder: Path, checked: "CheckedModel") -> str:
     return _(
-        "{folder}: {numbers:,} parameters, tried in {dtype}, differences up to {tolerance} are rounding",
+        "{folder}: {n_parameters:,} parameters, checked in {dtype}, tolerance {tolerance}",
         folder=folder,
-        numbers=numbers,
-        dtype=dtype,
-        tolerance=tolerance,
+        n_parameters=sum(weight.numel() for weight in checked.original.parameters()),
+        dtype=str(checked.dtype).removeprefix("torch."),
+        tolerance=f"{checked.tolerance:.0e}",
     )
 
 
-def line(finding: "Finding") -> str:
+def line(result: "CheckResult") -> str:
     return _(
-        "{mark} {title}: {words}",
-        mark=MARKS[finding.holds],
-        title=finding.title,
-        words=finding.words,
+        "{symbol} {title} ({message})",
+        symbol=SYMBOLS[result.passed],
+        title=result.title,
+        message=result.message,
     )
 
 
-def as_text(folder: Path, findings: "list[Finding]") -> str:
-    """JSON that any program can read: a difference that is no number is null."""
-    rows = [asdict(finding) for finding in findings]
+def to_json(folder: Path, results: "list[CheckResult]") -> str:
+    """JSON has no NaN or infinity: such a difference is null."""
+    rows = [asdict(result) for result in results]
     for row in rows:
         if row["difference"] is not None and not math.isfinite(row["difference"]):
             row["difference"] = None
-    holds = all(finding.holds is not False for finding in findings)
+    passed = all(result.passed is not False for result in results)
     return json.dumps(
-        {"model": str(folder), "holds": holds, "findings": rows}, indent=2, ensure_ascii=False
+        {"model": str(folder), "passed": passed, "results": rows}, indent=2, ensure_ascii=False
     )

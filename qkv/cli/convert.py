@@ -1,7 +1,6 @@
-"""`qkv import` and `qkv export`: other people's checkpoints, and ours in other people's software.
+"""`qkv import` and `qkv export`: convert a model between formats and compare the outputs.
 
-In: a folder. Out: a folder of the other kind and a report; exit code 1 if the two do not compute the same.
-Told in docs/convert.md.
+The exit code is 1 if the two models compute different results. See docs/convert.md.
 """
 
 import json
@@ -16,57 +15,65 @@ from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import WeightsMetadata
-    from qkv.checkpoint.parity import Report
+    from qkv.checkpoint.parity import ParityReport
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
-INPUTS = typer.Option(8, "--inputs", min=0, help=_("Inputs on which both are compared; 0: none."))
-JSON = typer.Option(False, "--json", help=_("Print JSON, for programs."))
+INPUTS = typer.Option(
+    8,
+    "--inputs",
+    min=0,
+    help=_("random inputs on which both models are compared; 0: no comparison"),
+)
+JSON = typer.Option(False, "--json", help=_("print JSON"))
 
 
 def import_(
-    folder: Path = typer.Argument(help=_("A Hugging Face folder.")),
-    out: Path = typer.Option(..., "--out", help=_("Where our folder goes.")),
+    folder: Path = typer.Argument(help=_("a Hugging Face model folder")),
+    out: Path = typer.Option(..., "--out", help=_("model folder to write")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
-    """Read a checkpoint of another family; nothing of it is run."""
+    """Import a Hugging Face checkpoint; no code of it is executed."""
     from qkv.checkpoint.convert import import_folder
 
-    return tell(out, *import_folder(folder, out, inputs), as_json)
+    return print_report(out, *import_folder(folder, out, inputs), as_json)
 
 
 def export(
-    folder: Path = typer.Argument(help=_("A model folder.")),
-    to: str = typer.Option(..., "--to", help=_("The format: huggingface, ctranslate2, gguf.")),
-    out: Path = typer.Option(..., "--out", help=_("Where their folder or file goes.")),
-    int8: bool = typer.Option(False, "--int8", help=_("8 bits a weight (ctranslate2, gguf).")),
-    float16: bool = typer.Option(False, "--float16", help=_("16 bits a weight (gguf).")),
+    folder: Path = typer.Argument(help=_("a model folder")),
+    to: str = typer.Option(..., "--to", help=_("format: huggingface, ctranslate2 or gguf")),
+    out: Path = typer.Option(..., "--out", help=_("folder or file to write")),
+    int8: bool = typer.Option(False, "--int8", help=_("int8 quantization (ctranslate2, gguf)")),
+    float16: bool = typer.Option(False, "--float16", help=_("float16 weights (gguf)")),
     inputs: int = INPUTS,
     as_json: bool = JSON,
 ) -> int:
-    """Write a model folder so that other software loads it."""
+    """Export a model to Hugging Face, CTranslate2 or GGUF format."""
     if to not in FORMATS:
         raise QkvError("--to", _("no format '{to}'", to=to), near_miss(to, FORMATS))
-    return tell(out, *written(folder, to, out, inputs, number_type(to, int8, float16)), as_json)
+    dtype = weight_dtype(to, int8, float16)
+    return print_report(out, *convert(folder, to, out, inputs, dtype), as_json)
 
 
-def number_type(to: str, int8: bool, float16: bool) -> str | None:
-    """How weights are stored; None where the format keeps them as they are."""
+def weight_dtype(to: str, int8: bool, float16: bool) -> str | None:
+    """The data type of the weights; None if the format keeps that of the model."""
     if int8 and float16:
-        raise QkvError("--int8", _("8 or 16 bits a weight, not both"), _("give one of them"))
+        raise QkvError("--int8", _("--int8 and --float16 are both given"), _("give one of them"))
     if int8 and to == "huggingface":
         raise QkvError(
-            "--int8", _("{to} is written as stored", to=to), _("use --to ctranslate2 or --to gguf")
+            "--int8",
+            _("{to} is written in the data type of the model", to=to),
+            _("use --to ctranslate2 or --to gguf"),
         )
     if float16 and to != "gguf":
-        raise QkvError("--float16", _("{to} does not take it", to=to), _("use --to gguf"))
+        raise QkvError("--float16", _("not supported by {to}", to=to), _("use --to gguf"))
     return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
 
 
-def written(
+def convert(
     folder: Path, to: str, out: Path, inputs: int, dtype: str | None
-) -> "tuple[WeightsMetadata, Report | None]":
-    """The model in the format `to`: its metadata, and how the two compare."""
+) -> "tuple[WeightsMetadata, ParityReport | None]":
+    """Write the model in the format `to`; return its metadata and the comparison."""
     if to == "ctranslate2":
         from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 
@@ -80,18 +87,22 @@ def written(
     return export_folder(folder, out, inputs)
 
 
-def tell(out: Path, metadata: "WeightsMetadata", report: "Report | None", as_json: bool) -> int:
-    """Print what was made and how it compares; 1 if it does not."""
+def print_report(
+    out: Path, metadata: "WeightsMetadata", report: "ParityReport | None", as_json: bool
+) -> int:
+    """Print the metadata and the comparison; return 1 if the results differ."""
     if as_json:
-        proof = {**asdict(report), "same": report.same} if report else None
+        parity = {**asdict(report), "same": report.same} if report else None
         print(
             json.dumps(
-                {"folder": str(out), "metadata": asdict(metadata), "report": proof},
+                {"folder": str(out), "metadata": asdict(metadata), "report": parity},
                 ensure_ascii=False,
             )
         )
     else:
-        print("\n".join([headline(out, metadata), *(lines(report) if report else [unproven()])]))
+        print(
+            "\n".join([headline(out, metadata), *(lines(report) if report else [not_compared()])])
+        )
     return 0 if report is None or report.same else 1
 
 
@@ -105,24 +116,26 @@ def headline(out: Path, metadata: "WeightsMetadata") -> str:
     )
 
 
-def lines(report: "Report") -> list[str]:
-    mark, same = ("✓" if report.same else "✗"), f"{report.n_same}/{report.n_inputs}"
-    what = _("same greedy text") if report.greedy else _("within rounding")
+def lines(report: "ParityReport") -> list[str]:
+    symbol = "✓" if report.same else "✗"
+    criterion = _("same greedy output") if report.greedy else _("within the tolerance")
     return [
-        _("{mark} compared with {against}", mark=mark, against=report.against),
+        _("{symbol} compared with {reference}", symbol=symbol, reference=report.reference),
         _(
-            "  largest difference {largest:.1e} (rounding: up to {tolerance:.1e}), {what} {same}",
-            largest=report.largest,
+            "  largest difference {largest:.1e} (tolerance {tolerance:.1e}), "
+            "{criterion}: {n_same}/{n_inputs}",
+            largest=report.max_difference,
             tolerance=report.tolerance,
-            what=what,
-            same=same,
+            criterion=criterion,
+            n_same=report.n_same,
+            n_inputs=report.n_inputs,
         ),
         *(
-            f"  {name}  {one['bytes']:,}  sha256 {one['sha256']}"
-            for name, one in report.files.items()
+            f"  {name}  {file['bytes']:,}  sha256 {file['sha256']}"
+            for name, file in report.files.items()
         ),
     ]
 
 
-def unproven() -> str:
+def not_compared() -> str:
     return _("– not compared (--inputs 0)")

@@ -1,6 +1,6 @@
-"""`qkv demo`: train a small model on the built-in corpus within a time limit, evaluate it, use it, draw a figure.
+"""`qkv demo`: train a small model on the built-in corpus within a time limit, evaluate and use it.
 
-One file beside this one for each demo: demo_translate, demo_generate, demo_embed.
+Each demo has its module: demo_translate, demo_generate, demo_embed.
 """
 
 import json
@@ -16,12 +16,12 @@ from qkv.cli import demo_embed, demo_generate, demo_translate
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
-SETTINGS = "recipe.json"  # JSON is YAML too
+RECIPE_FILE = "recipe.json"  # JSON is YAML too
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A demo: its task, its folder, and the module with its RECIPE, FILES, write_files(out) and show(out)."""
+    """A demo; its module has RECIPE, FILES, write_files(out) and show(out)."""
 
     task: str
     out: Path
@@ -29,7 +29,7 @@ class Demo:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (*self.module.FILES, SETTINGS)
+        return (*self.module.FILES, RECIPE_FILE)
 
 
 DEMOS = {
@@ -44,57 +44,60 @@ def demo(
         str,
         typer.Argument(
             metavar="[translate|generate|embed]",
-            help=_("a zh-en translator, a Chinese language model or zh-en sentence embeddings"),
+            help=_(
+                "Chinese-English translation, a Chinese language model, or Chinese-English "
+                "sentence embeddings"
+            ),
         ),
     ] = "translate",
     out: Annotated[
         Path | None,
         typer.Option(
-            help=_("folder of the run; default runs/demo, runs/demo-generate or runs/demo-embed")
+            help=_("output folder; default runs/demo, runs/demo-generate or runs/demo-embed")
         ),
     ] = None,
     minutes: Annotated[
         float,
-        typer.Option(
-            help=_("time limit of the training; a slow or busy machine trains fewer steps")
-        ),
+        typer.Option(help=_("time limit of the training; fewer steps on a slow or busy machine")),
     ] = 3.0,
-    again: Annotated[bool, typer.Option(help=_("train anew even if there is a model"))] = False,
+    retrain: Annotated[
+        bool, typer.Option(help=_("train again even if the folder has a model"))
+    ] = False,
 ) -> int:
     if task not in DEMOS:
         raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, list(DEMOS)))
     chosen = DEMOS[task]
     out = out or chosen.out
-    _refuse_other_demo(out, chosen)
+    _check_same_demo(out, chosen)
     trained = (out / "model.json").is_file()
-    if trained and not again and sys.stdin.isatty():
-        again = not typer.confirm(_("{out} holds a trained model. Use it?", out=out), default=True)
-    if again or not trained:
-        code = _train(out, chosen, minutes, again)
+    if trained and not retrain and sys.stdin.isatty():
+        retrain = not typer.confirm(_("{out} has a trained model. Use it?", out=out), default=True)
+    if retrain or not trained:
+        code = _train(out, chosen, minutes, retrain)
         if code:
             return code
     else:
-        print(_("Using the model in {out}; --again trains anew.", out=out), file=sys.stderr)
+        print(_("Using the model in {out}; --retrain trains it again.", out=out), file=sys.stderr)
     chosen.module.show(out)
     return 0
 
 
-def _train(out: Path, chosen: Demo, minutes: float, again: bool) -> int:
-    """Write the built-in sentences as files and train on them as on anybody's files; a stopped demo goes on with its own recipe."""
+def _train(out: Path, chosen: Demo, minutes: float, retrain: bool) -> int:
+    """Write the built-in corpus as files and train on them; an interrupted demo is resumed."""
     from qkv.cli.train import run_training
     from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
 
-    if again:
+    if retrain:
         _remove(out, chosen)
     flags: dict[str, Any] = chosen.module.write_files(out)
-    recipe: Path | None = out / SETTINGS
+    recipe: Path | None = out / RECIPE_FILE
     resume = bool(saved_steps(out))
     if resume and (out / "train.yaml").is_file():
         recipe = None
     else:
         write_text(
-            out / SETTINGS,
+            out / RECIPE_FILE,
             json.dumps(
                 {"task": chosen.task, **chosen.module.RECIPE, "max_minutes": minutes}, indent=2
             )
@@ -103,22 +106,22 @@ def _train(out: Path, chosen: Demo, minutes: float, again: bool) -> int:
     return run_training(chosen.task, out, recipe, [], flags, resume)
 
 
-def _refuse_other_demo(out: Path, chosen: Demo) -> None:
-    """A folder of another demo is neither used nor emptied; recipes written before there were several name no task."""
+def _check_same_demo(out: Path, chosen: Demo) -> None:
+    """Raise if the folder is of another demo; old recipes have no task, which means translate."""
     try:
-        task = json.loads((out / SETTINGS).read_text(encoding="utf-8")).get("task", "translate")
+        task = json.loads((out / RECIPE_FILE).read_text(encoding="utf-8")).get("task", "translate")
     except (OSError, ValueError, AttributeError):
         return
     if task != chosen.task:
         raise QkvError(
             out,
-            _("holds the demo '{task}', not '{task2}'", task=task, task2=chosen.task),
+            _("contains the demo '{found}', not '{task}'", found=task, task=chosen.task),
             _("choose another --out"),
         )
 
 
 def _remove(out: Path, chosen: Demo) -> None:
-    """Delete a demo that is to be trained anew; nothing else is deleted, and nothing that is still being trained."""
+    """Delete the folder of a demo, unless it has other files or is being trained."""
     import shutil
 
     from qkv.train.lock import locked
@@ -127,7 +130,7 @@ def _remove(out: Path, chosen: Demo) -> None:
         return
     if not all((out / name).is_file() for name in chosen.files):
         raise QkvError(
-            out, _("not a folder of this demo, so it is not emptied"), _("choose another --out")
+            out, _("not a folder of this demo; it is not deleted"), _("choose another --out")
         )
     with locked(out):
         shutil.rmtree(out)

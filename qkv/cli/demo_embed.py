@@ -1,4 +1,4 @@
-"""The demo of sentence embeddings: Chinese and English sentences of one meaning get nearby vectors; recall@1, a similarity matrix."""
+"""Sentence embedding demo: Chinese-English retrieval, recall@1 and a similarity matrix."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ __all__ = ["FILES", "RECIPE", "show", "write_files"]
 
 ENGLISH = "english.txt"  # the held-out English sentences, for `qkv search`
 RECIPE: dict[str, Any] = {
-    "tokenizer": "bytes",
+    "tokenizer": "byte_bpe",
     "vocab_size": 2_000,
     "seed": 1,
     "steps": 300,
-    "batch_pairs": 256,
+    "batch_groups": 256,
     "pooling": "mean",
     "model": {
         "preset": "sentence-encoder",
@@ -33,19 +33,19 @@ RECIPE: dict[str, Any] = {
         "max_len": 128,
     },
     "temperature": 0.05,
-    "calm_start": True,
+    "zero_init_residual": True,
     "optimizer": "muon",
-    "matrix_lr": 0.02,
+    "muon_lr": 0.02,
     "lr": 4e-3,
-    "warmup": 30,
-    "decay_share": 0.7,
+    "warmup_steps": 30,
+    "decay_fraction": 0.7,
     "save_every": 100,
     "validate_every": 100,
 }
 
 
 def write_files(out: Path) -> dict[str, Any]:
-    """The built-in pairs as two TSV files, and the held-out English sentences to search in."""
+    """Write the built-in pairs as TSV files, and the held-out English sentences for search."""
     from qkv.data.builtin import builtin_pairs
     from qkv.text.lines import write_text
 
@@ -55,52 +55,49 @@ def write_files(out: Path) -> dict[str, Any]:
 
 
 def show(out: Path) -> None:
-    """Recall@1 on the held-out pairs, the nearest English sentence of each demo sentence, their similarity matrix."""
+    """Print recall@1 on held-out pairs and nearest neighbors; draw a similarity matrix."""
     import qkv
-    from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+    from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
     from qkv.evaluate.similarity import retrieval
 
     embedder = qkv.load(out)
     held_out = builtin_pairs()[1]
-    chinese, english = (
-        embedder([pair.source for pair in held_out]),
-        embedder([pair.target for pair in held_out]),
-    )  # (500, d_model)
-    there, back = retrieval(chinese, english).at[1], retrieval(english, chinese).at[1]
-    print(
-        _("\nOn {n_held_out} unseen pairs, nearest by cosine similarity:", n_held_out=len(held_out))
+    chinese = embedder([pair.source for pair in held_out])  # (500, d_model)
+    english = embedder([pair.target for pair in held_out])
+    forward, backward = (
+        retrieval(chinese, english).recall_at[1],
+        retrieval(english, chinese).recall_at[1],
     )
-    print(f"recall@1 zh->en {there:.1%}, en->zh {back:.1%}\n")
-    for pair in NOTES_SENTENCES:
+    print(_("\nOn {n_pairs} held-out pairs, by cosine similarity:", n_pairs=len(held_out)))
+    print(f"recall@1 zh->en {forward:.1%}, en->zh {backward:.1%}\n")
+    for pair in DEMO_SENTENCES:
         similarity = english @ embedder([pair.source])[0]
         nearest = int(similarity.argmax())
         print(f"{pair.source} -> {held_out[nearest].target}  {similarity[nearest]:.2f}")
-    picture = draw_similarity(embedder, out / "similarity.png")
+    figure = draw_similarity(embedder, out / "similarity.png")
     print(
         _(
-            "\nSimilarity matrix: {picture}\nLearning curves:   {out}",
-            picture=picture,
-            out=out / "curves.png",
+            "\nSimilarity matrix: {figure}\nLearning curves:   {curves}",
+            figure=figure,
+            curves=out / "curves.png",
         )
     )
-    print(
-        _("Next: ") + f"qkv search {out} {out / ENGLISH} 机器学习很有趣   |   "
-        "qkv train embed --source a.zh --target a.en --out runs/mine"
-    )
+    use = f"qkv search {out} {out / ENGLISH} 机器学习很有趣"
+    train = "qkv train embed --source a.zh --target a.en --out runs/mine"
+    print(_("Next: {use}   |   {train}", use=use, train=train))
 
 
 def draw_similarity(embedder: "Embedder", path: Path) -> Path:
-    """The cosine similarity of each Chinese demo sentence with each English one."""
-    from qkv.data.builtin import NOTES_SENTENCES
-    from qkv.evaluate.figures import attention_picture
+    """Draw the cosine similarity of each Chinese example with each English one."""
+    from qkv.data.builtin import DEMO_SENTENCES
+    from qkv.evaluate.figures import attention_heatmap
 
     rows, columns = (
-        [pair.source for pair in NOTES_SENTENCES],
-        [pair.target for pair in NOTES_SENTENCES],
+        [pair.source for pair in DEMO_SENTENCES],
+        [pair.target for pair in DEMO_SENTENCES],
     )
     similarity = embedder(rows) @ embedder(columns).T  # (sentences, sentences)
-    title = _("cosine similarity (negative ones as 0)")
-    labels = [
-        text if len(text) <= 18 else f"{text[:7]}…{text[-10:]}" for text in columns
-    ]  # two of them differ in the last word
-    return attention_picture(similarity.clip(min=0.0), rows, labels, path, title)
+    title = _("cosine similarity (negative values as 0)")
+    # keep the end of a long label: two sentences differ in the last word
+    labels = [text if len(text) <= 18 else f"{text[:7]}…{text[-10:]}" for text in columns]
+    return attention_heatmap(similarity.clip(min=0.0), rows, labels, path, title)

@@ -1,4 +1,4 @@
-"""The demo of language modeling: a Chinese language model that continues a prefix with a sentence of the built-in grammar."""
+"""Language model demo: a Chinese model that completes sentences of the built-in grammar."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from qkv.pipeline import Generator
 
 TRAIN, VALID = FILES = "train.jsonl", "valid.jsonl"
-PREFIX = "今天天气"
-SAMPLES, TEMPERATURE, LONGEST = 100, 0.3, 40
+PROMPT = "今天天气"
+N_SAMPLES, TEMPERATURE, MAX_NEW_TOKENS = 100, 0.3, 40
 RECIPE: dict[str, Any] = {
     "tokenizer": "char",
     "vocab_size": 2_000,
     "seed": 1,
     "steps": 1_200,
     "batch_tokens": 2_048,
-    "context": 64,
+    "context_length": 64,
     "separate_documents": True,
     "model": {
         "preset": "causal-lm",
@@ -33,19 +33,19 @@ RECIPE: dict[str, Any] = {
         "qk_norm": True,
         "max_len": 64,
     },
-    "calm_start": True,
+    "zero_init_residual": True,
     "optimizer": "muon",
-    "matrix_lr": 0.02,
+    "muon_lr": 0.02,
     "lr": 4e-3,
-    "warmup": 60,
-    "decay_share": 0.7,
+    "warmup_steps": 60,
+    "decay_fraction": 0.7,
     "save_every": 300,
     "validate_every": 300,
 }
 
 
 def write_files(out: Path) -> dict[str, Any]:
-    """The Chinese sentences of the built-in corpus, each a document of its own."""
+    """Write the Chinese sentences of the built-in corpus, one document each."""
     from qkv.data.builtin import builtin_pairs
     from qkv.text.lines import write_text
 
@@ -58,16 +58,17 @@ def write_files(out: Path) -> dict[str, Any]:
 
 
 def show(out: Path) -> None:
-    """Perplexity on the held-out sentences, how many samples are sentences of the grammar, continuations of one prefix."""
+    """Print held-out perplexity, how many samples are grammatical, and example continuations."""
     import qkv
-    from qkv.train.report import METRICS, read_metrics
+    from qkv.data.builtin import builtin_pairs
+    from qkv.train.metrics import METRICS, read_metrics
 
     generator = qkv.load(out)
     best = min(
         (entry for entry in read_metrics(out / METRICS) if entry["kind"] == "valid"),
         key=lambda entry: entry["loss"],
     )
-    print(_("\nOn 500 unseen sentences:"))
+    print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(builtin_pairs()[1])))
     print(
         _(
             "perplexity {perplexity:.2f} per character, {bits_per_byte:.3f} bits per byte",
@@ -75,83 +76,78 @@ def show(out: Path) -> None:
             bits_per_byte=best["bits_per_byte"],
         )
     )
-    found = grammatical(generator)
     print(
         _(
-            "{found} of {samples} sampled continuations (temperature {temperature}) are sentences of the built-in grammar\n",
-            found=found,
-            samples=SAMPLES,
+            "{n_grammatical} of {n_samples} sampled continuations (temperature {temperature}) "
+            "are sentences of the built-in grammar\n",
+            n_grammatical=count_grammatical(generator),
+            n_samples=N_SAMPLES,
             temperature=TEMPERATURE,
         )
     )
     for text in dict.fromkeys(
-        text for seed in range(8) for text in continuations(generator, [PREFIX], seed)
+        text for seed in range(8) for text in continuations(generator, [PROMPT], seed)
     ):
-        print(f"{PREFIX} -> {text}")
-    picture = draw_next_tokens(generator, out / "next-tokens.png")
+        print(f"{PROMPT} -> {text}")
+    figure = draw_next_tokens(generator, out / "next-tokens.png")
     print(
         _(
-            "\nNext-token probabilities: {picture}\nLearning curves:          {out}",
-            picture=picture,
-            out=out / "curves.png",
+            "\nNext-token probabilities: {figure}\nLearning curves:          {curves}",
+            figure=figure,
+            curves=out / "curves.png",
         )
     )
-    print(
-        _("Next: ") + f"qkv generate {out} {PREFIX} --temperature {TEMPERATURE} --n 3   |   "
-        "qkv train generate --text book.txt --out runs/mine"
+    use = f"qkv generate {out} {PROMPT} --temperature {TEMPERATURE} --n 3"
+    train = "qkv train generate --text book.txt --out runs/mine"
+    print(_("Next: {use}   |   {train}", use=use, train=train))
+
+
+def continuations(generator: "Generator", prompts: list[str], seed: int) -> list[str]:
+    """Each prompt with a sampled continuation."""
+    sequences = generator.generate(
+        prompts, max_new_tokens=MAX_NEW_TOKENS, temperature=TEMPERATURE, seed=seed
     )
+    return [prompt + texts[0].text for prompt, texts in zip(prompts, sequences, strict=True)]
 
 
-def continuations(generator: "Generator", prefixes: list[str], seed: int) -> list[str]:
-    """Each prefix with a sampled continuation."""
-    written = generator.generate(
-        prefixes, max_new_tokens=LONGEST, temperature=TEMPERATURE, seed=seed
-    )
-    return [prefix + texts[0].text for prefix, texts in zip(prefixes, written, strict=True)]
-
-
-def prefixes() -> list[str]:
-    """The first half of held-out sentences, evenly spaced, so that every kind of pattern is among them."""
+def held_out_prompts() -> list[str]:
+    """The first halves of held-out sentences, evenly spaced over the patterns of the grammar."""
     from qkv.data.builtin import builtin_pairs
 
     held_out = builtin_pairs()[1]
-    chosen = held_out[:: len(held_out) // SAMPLES][:SAMPLES]
+    chosen = held_out[:: len(held_out) // N_SAMPLES][:N_SAMPLES]
     return [pair.source[: (len(pair.source) + 1) // 2] for pair in chosen]
 
 
-def grammatical(generator: "Generator") -> int:
-    """How many continuations are sentences that the built-in grammar generates; one seed draws alike for all prompts, so each has its own."""
+def count_grammatical(generator: "Generator") -> int:
+    """Count continuations that are sentences of the built-in grammar; each prompt has its seed."""
     from qkv.data.builtin.recognizer import is_sentence
 
     return sum(
         is_sentence(text)
-        for seed, prefix in enumerate(prefixes())
-        for text in continuations(generator, [prefix], seed)
+        for seed, prompt in enumerate(held_out_prompts())
+        for text in continuations(generator, [prompt], seed)
     )
 
 
-def draw_next_tokens(generator: "Generator", path: Path, steps: int = 4, shown: int = 8) -> Path:
-    """The most probable next characters after the prefix, then after each character of the greedy continuation."""
+def draw_next_tokens(generator: "Generator", path: Path, steps: int = 4, top: int = 8) -> Path:
+    """Draw the most probable next characters at each step of a greedy continuation."""
     from math import exp
 
     from matplotlib.figure import Figure
 
-    from qkv.evaluate.figures import readable, save
+    from qkv.evaluate.figures import fonts_with, save
 
-    written = generator.generate([PREFIX], max_new_tokens=steps, temperature=0.0, logprobs=shown)[
-        0
-    ][0]
-    candidates = written.best or []
-    texts = [PREFIX + "".join(written.tokens[:step]) for step in range(len(written.tokens))]
-    with readable([*texts, *(token for best in candidates for token, _ in best)]):
+    [[sequence]] = generator.generate([PROMPT], max_new_tokens=steps, temperature=0.0, logprobs=top)
+    candidates = sequence.top_logprobs or []
+    texts = [PROMPT + "".join(sequence.tokens[:step]) for step in range(len(sequence.tokens))]
+    with fonts_with([*texts, *(token for best in candidates for token, _ in best)]):
         figure = Figure(figsize=(2.6 * len(texts), 3.2), layout="constrained")
         for panel, text, best in zip(
             figure.subplots(1, len(texts), squeeze=False)[0], texts, candidates, strict=True
         ):
-            tokens, probs = (
-                [token for token, _ in best][::-1],
-                [exp(logprob) for _, logprob in best][::-1],
-            )
+            tokens = [token for token, _ in best][::-1]
+            probs = [exp(logprob) for _, logprob in best][::-1]
             panel.barh(range(len(tokens)), probs)
             panel.set_yticks(range(len(tokens)), tokens, parse_math=False)
             panel.set_xlim(0, 1)

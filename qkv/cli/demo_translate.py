@@ -1,4 +1,4 @@
-"""The demo of translation: a Chinese-English translator, its BLEU and exact match, its cross-attention."""
+"""Translation demo: a Chinese-English model, its BLEU, exact match and cross-attention."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from qkv.messages import _
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
 ALIGNMENT = "train.align"  # gold word alignments of the training pairs
 RECIPE: dict[str, Any] = {
-    "tokenizer": "bytes",
+    "tokenizer": "byte_bpe",
     "vocab_size": 2_000,
     "seed": 1,
     "steps": 1_200,
@@ -27,12 +27,12 @@ RECIPE: dict[str, Any] = {
         "qk_norm": True,
         "max_len": 128,
     },
-    "calm_start": True,
+    "zero_init_residual": True,
     "optimizer": "muon",
-    "matrix_lr": 0.02,
+    "muon_lr": 0.02,
     "lr": 4e-3,
-    "warmup": 50,
-    "decay_share": 0.7,
+    "warmup_steps": 50,
+    "decay_fraction": 0.7,
     "save_every": 400,
     "validate_every": 400,
     "beam_size": 4,
@@ -41,7 +41,7 @@ RECIPE: dict[str, Any] = {
 
 
 def write_files(out: Path) -> dict[str, Any]:
-    """The built-in pairs as two TSV files, with their word alignments; the flags of the training that name them."""
+    """Write the built-in pairs as TSV files with word alignments; return the training options."""
     from qkv.data.builtin import builtin_pairs
     from qkv.data.builtin.links import pharaoh
     from qkv.text.lines import write_text
@@ -64,10 +64,10 @@ def write_pairs(out: Path) -> None:
 
 
 def show(out: Path) -> None:
-    """The score on the held-out sentences, the demo sentences, and the cross-attention of one of them."""
+    """Print the scores on held-out sentences and example translations; draw a cross-attention."""
     import qkv
     from qkv.cli.attention import draw_cross_attention
-    from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+    from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
     from qkv.evaluate.alignment_error import alignment_error_rate
     from qkv.evaluate.scores import score
 
@@ -75,25 +75,24 @@ def show(out: Path) -> None:
     held_out = builtin_pairs()[1]
     outputs = translator([pair.source for pair in held_out])
     scores = score(outputs, [pair.target for pair in held_out], "en")
-    print(_("\nOn {n_held_out} unseen sentences:", n_held_out=len(held_out)))
+    print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(held_out)))
     print(_("exact match {exact:.1%}", exact=scores.exact))
     print(scores)
     error = alignment_error_rate(translator, held_out)
     print(_("alignment error rate (AER) {error:.3f}", error=error))
     print()
     for pair, output in zip(
-        NOTES_SENTENCES, translator([pair.source for pair in NOTES_SENTENCES]), strict=True
+        DEMO_SENTENCES, translator([pair.source for pair in DEMO_SENTENCES]), strict=True
     ):
         print(f"{pair.source} -> {output}")
-    picture = draw_cross_attention(translator, NOTES_SENTENCES[1].source, out / "attention.png")
+    figure = draw_cross_attention(translator, DEMO_SENTENCES[1].source, out / "attention.png")
     print(
         _(
-            "\nCross-attention: {picture}\nLearning curves: {out}",
-            picture=picture,
-            out=out / "curves.png",
+            "\nCross-attention: {figure}\nLearning curves: {curves}",
+            figure=figure,
+            curves=out / "curves.png",
         )
     )
-    print(
-        _("Next: ") + f"qkv translate {out} 机器学习很有趣   |   "
-        "qkv train translate --source a.zh --target a.en --out runs/mine"
-    )
+    use = f"qkv translate {out} 机器学习很有趣"
+    train = "qkv train translate --source a.zh --target a.en --out runs/mine"
+    print(_("Next: {use}   |   {train}", use=use, train=train))

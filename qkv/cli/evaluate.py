@@ -1,7 +1,7 @@
-"""`qkv evaluate`: how good a model is, in the numbers of its field; what is given says which numbers are meant.
+"""`qkv evaluate`: the metrics of a model on files; the options choose the metrics.
 
-In: a model folder and sentences with their translations, a text, or pairs with scores. Out: BLEU and chrF; perplexity and
-bits per byte; similarity and retrieval. Told in docs/translation.md, docs/generation.md and docs/embedding.md, "Scores".
+--source and --target: BLEU and chrF, or retrieval of an embedding model; --text: perplexity and
+bits per byte; --pairs: similarity. See docs/translation.md, docs/generation.md, docs/embedding.md.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,31 @@ from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, Json, LengthP
 from qkv.errors import QkvError
 from qkv.messages import _
 
-Source = Annotated[Path | None, typer.Option(help=_("sentences, one a line"))]
-Target = Annotated[Path | None, typer.Option(help=_("their right translations"))]
-Language = Annotated[str, typer.Option(help=_("of the target, such as zh; else guessed"))]
-Tokenize = Annotated[str, typer.Option(help=_("BLEU's tokenizer; none for tokenised files"))]
-Against = Annotated[
-    Path | None, typer.Option(help=_("a model folder or a file of outputs to compare with"))
+Source = Annotated[Path | None, typer.Option(help=_("source sentences, one per line"))]
+Target = Annotated[
+    Path | None,
+    typer.Option(help=_("reference translations (for an embedder: the matching sentences)")),
 ]
-Output = Annotated[Path | None, typer.Option(help=_("write the translations here"))]
-Text = Annotated[Path | None, typer.Option(help=_("a text, for a model that writes"))]
+Language = Annotated[str, typer.Option(help=_("target language, such as zh; default: detected"))]
+Tokenize = Annotated[str, typer.Option(help=_("sacrebleu tokenizer; none for tokenized files"))]
+Baseline = Annotated[
+    Path | None,
+    typer.Option(help=_("a model folder or a file of outputs, compared by paired bootstrap")),
+]
+Out = Annotated[Path | None, typer.Option(help=_("file for the translations"))]
+Text = Annotated[
+    Path | None,
+    typer.Option(help=_("a text file, folder or JSONL: perplexity of a language model")),
+]
 Int8 = Annotated[
-    bool, typer.Option("--int8", help=_("with 8-bit matrices; of a text, what they cost"))
+    bool,
+    typer.Option(
+        "--int8", help=_("int8 quantization; with --text, compares its perplexity with float32")
+    ),
 ]
 Pairs = Annotated[
-    Path | None, typer.Option(help=_("two sentences and a score a line, for an embedder"))
+    Path | None,
+    typer.Option(help=_("two sentences and a similarity score per line, for an embedding model")),
 ]
 
 
@@ -43,35 +54,30 @@ def evaluate(
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
     batch_size: BatchSize = 32,
-    against: Against = None,
-    output: Output = None,
+    baseline: Baseline = None,
+    out: Out = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """One kind of files, one kind of score."""
-    _refuse_mixtures(source, target, text, pairs)
-    of_vectors = bool(pairs) or (not text and _is_embedder(folder))
-    if text or of_vectors:
-        _refuse_idle(
-            {
-                "--language": language,
-                "--tokenize": tokenize,
-                "--against": against,
-                "--output": output,
-            }
+    """Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."""
+    _check_data_options(source, target, text, pairs)
+    embedding = bool(pairs) or (not text and _is_embedder(folder))
+    if text or embedding:
+        _check_unused(
+            {"--language": language, "--tokenize": tokenize, "--baseline": baseline, "--out": out}
         )
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
         return evaluate_text(folder, text, device, as_json, int8)
-    if int8 and of_vectors:
-        raise QkvError("--int8", _("vectors are made in float32"), _("leave it out"))
+    if int8 and embedding:
+        raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
     if pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
         return evaluate_pairs(folder, pairs, device, as_json)
     assert source and target
-    if of_vectors:
+    if embedding:
         from qkv.cli.evaluate_pairs import evaluate_retrieval
 
         return evaluate_retrieval(folder, source, target, device, as_json)
@@ -80,40 +86,31 @@ def evaluate(
 
     config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
     return evaluate_translation(
-        folder,
-        (source, target),
-        (language, tokenize),
-        config,
-        against,
-        output,
-        device,
-        as_json,
-        int8,
+        folder, (source, target), (language, tokenize), config, baseline, out, device, as_json, int8
     )
 
 
-def _refuse_mixtures(
+def _check_data_options(
     source: Path | None, target: Path | None, text: Path | None, pairs: Path | None
 ) -> None:
     kinds = [bool(source or target), bool(text), bool(pairs)]
-    right = _("give --source and --target, or --text, or --pairs")
-    if not any(kinds):
-        raise QkvError("qkv evaluate", _("nothing to measure on"), right)
-    if sum(kinds) > 1 or bool(source) != bool(target):
-        raise QkvError("qkv evaluate", _("half a question, or two at once"), right)
+    if not any(kinds) or sum(kinds) > 1 or bool(source) != bool(target):
+        wrong = _("mixed or incomplete data options") if any(kinds) else _("no data")
+        right = _("give --source with --target, or --text, or --pairs; not a mixture")
+        raise QkvError("qkv evaluate", wrong, right)
 
 
-def _refuse_idle(options: Mapping[str, object]) -> None:
-    """What would be given and do nothing."""
-    for name, given in options.items():
-        if given:
+def _check_unused(options: Mapping[str, object]) -> None:
+    """Reject options that would have no effect."""
+    for name, value in options.items():
+        if value:
             raise QkvError(
-                name, _("only for a translator's --source and --target"), _("leave it out")
+                name, _("only for a translation model with --source and --target"), _("omit it")
             )
 
 
 def _is_embedder(folder: Path) -> bool:
-    """Two aligned files are translations for a translator, and pairs to be found for an encoder alone."""
+    """Whether the model is encoder-only: then --source and --target are evaluated by retrieval."""
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported

@@ -1,7 +1,7 @@
-"""`qkv evaluate` for an embedder: does it agree with people, and does it find what belongs together?
+"""`qkv evaluate` of an embedding model: similarity (--pairs) or retrieval (--source --target).
 
-In: pairs with scores, or two aligned files. Out: Spearman and Pearson, or how often the partner is found; and the shape
-of the space: alignment and uniformity. Told in docs/embedding.md, "Scores".
+Prints Spearman and Pearson, or recall@k and MRR; and alignment and uniformity.
+See docs/embedding.md.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.cli.embed import open_embedder
-from qkv.cli.meter import Meter
+from qkv.cli.meter import ProgressMeter
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -19,76 +19,80 @@ if TYPE_CHECKING:
     from qkv.evaluate.similarity import Retrieval
     from qkv.pipeline.embedder import Embedder
 
-NEAR = 0.8  # pairs in the top fifth of the scale mean the same: those are the partners of the alignment
+POSITIVE_SCORE = 0.8  # pairs in the top fifth of the scale are positives, for the alignment
 
 
 def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> None:
-    """Two sentences and a score a line: do near vectors get high scores?"""
+    """Semantic textual similarity: correlation of cosines with human scores."""
     from qkv.data.scored import read_scored
     from qkv.evaluate.similarity import alignment, cosines, pearson, spearman, uniformity
 
     first, second, scores = read_scored(pairs)
     embedder = open_embedder(folder, device)[0]
     (a, b), speed = _vectors(embedder, first, second)
-    said = cosines(a, b)
-    bar = min(scores) + NEAR * (max(scores) - min(scores))
-    near = [n for n, score in enumerate(scores) if score >= bar]
-    facts = {
+    similarities = cosines(a, b)
+    threshold = min(scores) + POSITIVE_SCORE * (max(scores) - min(scores))
+    positives = [n for n, score in enumerate(scores) if score >= threshold]
+    report = {
         "pairs": len(scores),
-        "spearman": spearman(said, scores),
-        "pearson": pearson(said, scores),
-        "alignment": alignment(a[near], b[near]),
-        "alignment_pairs": len(near),
+        "spearman": spearman(similarities, scores),
+        "pearson": pearson(similarities, scores),
+        "alignment": alignment(a[positives], b[positives]),
+        "alignment_pairs": len(positives),
         "uniformity": uniformity(_distinct(first + second, a, b)),
         "sentences_per_second": speed,
     }
     text = _(
-        "Spearman {spearman:.4f}, Pearson {pearson:.4f} ({pairs:,} pairs)\nalignment {alignment:.4f} ({alignment_pairs:,} pairs in the top fifth of the scores), uniformity {uniformity:.4f}\n{sentences_per_second:.0f} sentences/s",
-        **facts,
+        "Spearman {spearman:.4f}, Pearson {pearson:.4f} ({pairs:,} pairs)\n"
+        "alignment {alignment:.4f} ({alignment_pairs:,} pairs in the top fifth of the scores), "
+        "uniformity {uniformity:.4f}\n"
+        "throughput {sentences_per_second:.0f} sentences/s",
+        **report,
     )
-    print(json.dumps(facts, indent=2) if as_json else text)
+    print(json.dumps(report, indent=2) if as_json else text)
 
 
 def evaluate_retrieval(
     folder: Path, source: Path, target: Path, device: str, as_json: bool
 ) -> None:
-    """Two aligned files: which sentence of the other belongs to this one?"""
+    """Retrieval between two aligned files, in both directions."""
     from qkv.data.corpus import Pairs
     from qkv.evaluate.similarity import alignment, retrieval, uniformity
 
     first, second = map(list, zip(*Pairs(source, target), strict=True))
     embedder = open_embedder(folder, device)[0]
     (a, b), speed = _vectors(embedder, first, second)
-    there, back = retrieval(a, b), retrieval(b, a)
-    mean = {k: (there.at[k] + back.at[k]) / 2 for k in there.at}
-    facts = {
-        "pairs": there.n,
-        "source_to_target": _facts(there),
-        "target_to_source": _facts(back),
-        "mean": {f"accuracy_at_{k}": share for k, share in mean.items()},
+    forward, backward = retrieval(a, b), retrieval(b, a)
+    mean = {k: (forward.recall_at[k] + backward.recall_at[k]) / 2 for k in forward.recall_at}
+    report = {
+        "pairs": forward.n,
+        "source_to_target": _recalls(forward),
+        "target_to_source": _recalls(backward),
+        "mean": {f"recall_at_{k}": recall for k, recall in mean.items()},
         "alignment": alignment(a, b),
         "uniformity": uniformity(_distinct(first + second, a, b)),
         "sentences_per_second": speed,
     }
     rows = [
-        _("the right one of {n:,} is among the first", n=there.n),
-        _row(f"{source.name} -> {target.name}", there),
-        _row(f"{target.name} -> {source.name}", back),
+        _("recall@k among {n:,} sentences", n=forward.n),
+        _row(f"{source.name} -> {target.name}", forward),
+        _row(f"{target.name} -> {source.name}", backward),
         _(
-            "alignment {alignment:.4f}, uniformity {uniformity:.4f}, {speed:.0f} sentences/s",
-            alignment=facts["alignment"],
-            uniformity=facts["uniformity"],
+            "alignment {alignment:.4f}, uniformity {uniformity:.4f}, "
+            "throughput {speed:.0f} sentences/s",
+            alignment=report["alignment"],
+            uniformity=report["uniformity"],
             speed=speed,
         ),
     ]
-    print(json.dumps(facts, indent=2) if as_json else "\n".join(rows))
+    print(json.dumps(report, indent=2) if as_json else "\n".join(rows))
 
 
 def _vectors(
     embedder: "Embedder", first: list[str], second: list[str]
 ) -> tuple[list["np.ndarray"], float]:
-    """Both sides' vectors, and sentences per second."""
-    meter, start = Meter(len(first) + len(second)), time.perf_counter()
+    """The embeddings of both sides, and sentences per second."""
+    meter, start = ProgressMeter(len(first) + len(second)), time.perf_counter()
     a = embedder.embed(first, progress=lambda done, of: meter(done * len(first) // of))
     b = embedder.embed(
         second, progress=lambda done, of: meter(len(first) + done * len(second) // of)
@@ -97,17 +101,17 @@ def _vectors(
 
 
 def _distinct(texts: list[str], a: "np.ndarray", b: "np.ndarray") -> "np.ndarray":
-    """The vectors of all sentences, each sentence once: one with itself is no pair."""
+    """The embeddings of the distinct sentences."""
     import numpy as np
 
     last = {text: n for n, text in enumerate(texts)}
     return np.concatenate([a, b])[list(last.values())]
 
 
-def _facts(found: "Retrieval") -> dict[str, Any]:
-    return {f"accuracy_at_{k}": share for k, share in found.at.items()} | {"mrr": found.mrr}
+def _recalls(found: "Retrieval") -> dict[str, Any]:
+    return {f"recall_at_{k}": recall for k, recall in found.recall_at.items()} | {"mrr": found.mrr}
 
 
 def _row(name: str, found: "Retrieval") -> str:
-    shares = "  ".join(f"{k}: {share:.1%}" for k, share in found.at.items())
-    return f"  {name}   {shares}   MRR {found.mrr:.4f}"
+    recalls = "  ".join(f"@{k}: {recall:.1%}" for k, recall in found.recall_at.items())
+    return f"  {name}   {recalls}   MRR {found.mrr:.4f}"

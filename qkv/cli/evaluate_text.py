@@ -1,7 +1,6 @@
-"""`qkv evaluate --text`: how surprised a language model is by a text.
+"""`qkv evaluate --text`: perplexity, bits per byte and throughput of a language model on a text.
 
-In: a model folder and a text file, a folder of them, or JSONL. Out: perplexity, bits per byte and tokens/s, every token
-predicted once. Told in docs/generation.md, "Scores".
+The text is a file, a folder or JSONL; every token is predicted once. See docs/generation.md.
 """
 
 import json
@@ -23,37 +22,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that was measured: the surprise, the seconds it took to compute, how far back each token was read."""
+class PerplexityReport:
+    """Perplexity, the seconds it took, the context length, and the loss with int8 quantization."""
 
     found: "TextPerplexity"
     seconds: float
-    context: int
-    small: tuple[float, float] | None = (
-        None  # nats per token with whole and with 8-bit matrices, windows side by side
-    )
+    context_length: int
+    # nats per token with float32 and with int8 weights, in windows without overlap
+    int8_losses: tuple[float, float] | None = None
 
 
 def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool = False) -> None:
-    """Perplexity, bits per byte, tokens/s on a whole text; with `int8`, what 8-bit matrices cost."""
+    """Print perplexity, bits per byte and tokens/s; with `int8`, also for quantized weights."""
     report = measure(folder, text, device, int8)
-    found, seconds, context = report.found, report.seconds, report.context
+    found, seconds = report.found, report.seconds
     if as_json:
-        facts = {
+        figures = {
             "perplexity": found.value,
             "nats_per_token": found.nats_per_token,
             "bits_per_byte": found.bits_per_byte,
             "tokens": found.tokens,
             "bytes": found.bytes,
-            "context": context,
+            "context_length": report.context_length,
             "seconds": seconds,
             "tokens_per_second": found.tokens / seconds,
         }
-        if report.small:
-            facts |= dict(
-                zip(("nats_per_token_float32", "nats_per_token_int8"), report.small, strict=True)
-            )
-        print(json.dumps(facts))
+        if report.int8_losses:
+            names = ("nats_per_token_float32", "nats_per_token_int8")
+            figures |= dict(zip(names, report.int8_losses, strict=True))
+        print(json.dumps(figures))
         return
     rate = found.tokens / seconds
     print(
@@ -66,71 +63,78 @@ def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bo
     )
     print(
         _(
-            "{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context {context:,})",
+            "{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context length {context_length:,})",
             bits_per_byte=found.bits_per_byte,
             bytes=found.bytes,
-            context=context,
+            context_length=report.context_length,
         )
     )
-    print(_("{rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, seconds=seconds))
-    if report.small:
-        whole, small = map(math.exp, report.small)
+    print(_("throughput {rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, seconds=seconds))
+    if report.int8_losses:
+        float32_value, int8_value = map(math.exp, report.int8_losses)
         print(
             _(
-                "int8: perplexity {small:.3f} instead of {whole:.3f} ({small2:+.2%}), windows side by side",
-                small=small,
-                whole=whole,
-                small2=small / whole - 1,
+                "int8: perplexity {int8:.3f} instead of {float32:.3f} ({change:+.2%}), "
+                "windows without overlap",
+                int8=int8_value,
+                float32=float32_value,
+                change=int8_value / float32_value - 1,
             )
         )
 
 
-def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Report:
-    """Read the text as training does, and let the model predict every token of it."""
+def measure(folder: Path, text: Path, device: str, int8: bool = False) -> PerplexityReport:
+    """Tokenize the text as for training, and compute the negative log-likelihood of every token."""
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
-    from qkv.data.documents import Documents, count_bytes, keep_documents
+    from qkv.data.documents import Documents, count_bytes, store_documents
     from qkv.evaluate.text_perplexity import text_perplexity
     from qkv.pipeline.generator import Generator
 
     documents = Documents([text])
     if not documents.characters:
-        raise QkvError(text, _("no text in it"), _("give a file with some"))
+        raise QkvError(text, _("empty"), _("give a file with text"))
     generator = Generator.load(folder, device)
     if int8:
-        _refuse_no_int8(generator)
+        _check_int8(generator)
     if generator.first is None:
-        raise QkvError(folder, _("no mark between texts"), _("its vocabulary needs <eos> or <bos>"))
+        raise QkvError(
+            folder, _("no special token between texts"), _("the vocabulary needs <eos> or <bos>")
+        )
     with TemporaryDirectory() as scratch:
-        between = generator.ends[0] if generator.ends else generator.first
-        ids = keep_documents(Path(scratch) / "ids", documents, generator.tokenizer, between).ids[
-            :-1
-        ]  # the end is no text
+        separator = generator.ends[0] if generator.ends else generator.first
+        stored = store_documents(Path(scratch) / "ids", documents, generator.tokenizer, separator)
+        ids = stored.ids[:-1]  # without the separator at the end
         start = time.perf_counter()
         found = text_perplexity(
-            generator.model, ids, count_bytes(documents), generator.context, first=generator.first
+            generator.model,
+            ids,
+            count_bytes(documents),
+            generator.context_length,
+            bos_id=generator.first,
         )
         seconds = time.perf_counter() - start
-        return Report(found, seconds, generator.context, _small(generator, ids) if int8 else None)
+        losses = _int8_losses(generator, ids) if int8 else None
+        return PerplexityReport(found, seconds, generator.context_length, losses)
 
 
-def _refuse_no_int8(generator: "Generator") -> None:
-    """Before the text is read, not after."""
-    from qkv.engine.packed_model import supports
+def _check_int8(generator: "Generator") -> None:
+    """Raise, before the text is read, if the model has no int8 kernels."""
+    from qkv.engine.supports import supports
 
     if not supports(generator.model, int8=True):
-        raise QkvError("--int8", _("this kind of model has no such step"), _("leave it out"))
+        raise QkvError("--int8", _("not supported for this architecture"), _("omit it"))
 
 
-def _small(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
-    """Nats per token with whole and with 8-bit matrices, over all full windows."""
+def _int8_losses(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
+    """Nats per token with float32 and with int8 weights, over all full windows."""
     import torch
 
     from qkv.engine.packed_model import int8_loss
 
-    width = min(generator.context, len(ids))
-    if width < 2:
-        raise QkvError("--int8", _("the text is too short to compare on"), _("give more text"))
-    rows = torch.from_numpy(ids[: len(ids) // width * width].astype("int64")).view(-1, width)
+    length = min(generator.context_length, len(ids))
+    if length < 2:
+        raise QkvError("--int8", _("the text is too short to compare"), _("give a longer text"))
+    rows = torch.from_numpy(ids[: len(ids) // length * length].astype("int64")).view(-1, length)
     return int8_loss(generator.model, rows)

@@ -1,7 +1,6 @@
-"""`qkv evaluate FOLDER --source --target`: how good a model's translations are, in the field's own numbers.
+"""`qkv evaluate --source --target` of a translation model: BLEU, chrF, perplexity, throughput.
 
-In: a model folder, sentences and their right translations. Out: BLEU and chrF as sacrebleu prints them, perplexity and
-sentences/s; against a second system, whether the two really differ. Told in docs/translation.md, "Scores".
+With --baseline, a paired bootstrap test of the two systems. See docs/translation.md.
 """
 
 import json
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that was measured."""
+class TranslationReport:
+    """The metrics of a translation model."""
 
     scores: "Scores"
     perplexity: "Perplexity"
@@ -32,72 +31,80 @@ class Report:
 
     def __str__(self) -> str:
         p, n = self.perplexity, self.scores.sentences
-        left_out = _(", {left_out:,} pairs too long", left_out=p.left_out) if p.left_out else ""
         lines = [
             str(self.scores),
             _("exact match {exact:.1%}", exact=self.scores.exact),
             _(
-                "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens{left_out})",
+                "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
                 value=p.value,
                 nats_per_token=p.nats_per_token,
                 tokens=p.tokens,
-                left_out=left_out,
             ),
             _(
-                "{n:.1f} sentences/s ({n2:,} in {seconds:.2f} s)",
-                n=n / self.seconds,
-                n2=n,
+                "throughput {rate:.1f} sentences/s ({n_sentences:,} in {seconds:.2f} s)",
+                rate=n / self.seconds,
+                n_sentences=n,
                 seconds=self.seconds,
             ),
         ]
+        if p.skipped:
+            wrong = _("{skipped:,} pairs skipped: longer than the context", skipped=p.skipped)
+            lines.insert(3, wrong)
         return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
 
     def as_json(self) -> dict[str, Any]:
         p = self.perplexity
-        facts = self.scores.as_json() | {
+        report = self.scores.as_json() | {
             "perplexity": p.value,
             "nats_per_token": p.nats_per_token,
             "tokens": p.tokens,
-            "left_out": p.left_out,
+            "skipped": p.skipped,
             "seconds": self.seconds,
             "sentences_per_second": self.scores.sentences / self.seconds,
         }
         if self.comparison:
-            facts["against"] = self.comparison.scores[0].as_json()
-            facts |= {"p_bleu": self.comparison.p_bleu, "p_chrf": self.comparison.p_chrf}
-        return facts
+            report["baseline"] = self.comparison.scores[0].as_json()
+            report |= {"p_bleu": self.comparison.p_bleu, "p_chrf": self.comparison.p_chrf}
+        return report
 
 
 def evaluate_translation(
     folder: Path,
     files: tuple[Path, Path],
-    kind: tuple[str, str],
+    metric_options: tuple[str, str],
     config: TranslationConfig,
-    against: Path | None = None,
-    output: Path | None = None,
+    baseline: Path | None = None,
+    out: Path | None = None,
     device: str = "cpu",
     as_json: bool = False,
     int8: bool = False,
 ) -> None:
-    """BLEU and chrF with their signatures, perplexity, sentences/s; with `against`, a paired bootstrap test."""
+    """Evaluate a translation model; `metric_options` are its target language and BLEU tokenizer."""
     from qkv.evaluate.scores import score
     from qkv.files import refuse_unwritable
     from qkv.text.lines import write_text
 
-    if output:
-        refuse_unwritable(output)
+    if out:
+        refuse_unwritable(out)
     sources, references = aligned(*files)
-    score(references[:1], references[:1], *kind)  # a mistake in an option is told before the work
+    score(
+        references[:1], references[:1], *metric_options
+    )  # reports an invalid option before translating
     translator = Translator.load(folder, device, int8)
-    others = _outputs_of(against, device, sources, config) if against else None
+    baseline_outputs = _outputs_of(baseline, device, sources, config) if baseline else None
     start = time.perf_counter()
     outputs = _translated(translator, sources, config)
     seconds = time.perf_counter() - start
-    if output:
-        write_text(output, "".join(f"{line}\n" for line in outputs))
-    report = _report(translator, outputs, (sources, references), kind, seconds)
-    if others is not None:
-        report = _compared(report, (others, outputs, references), kind, (str(against), str(folder)))
+    if out:
+        write_text(out, "".join(f"{line}\n" for line in outputs))
+    report = _report(translator, outputs, (sources, references), metric_options, seconds)
+    if baseline_outputs is not None:
+        report = _compared(
+            report,
+            (baseline_outputs, outputs, references),
+            metric_options,
+            (str(baseline), str(folder)),
+        )
     print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report)
 
 
@@ -105,31 +112,34 @@ def _report(
     translator: Translator,
     outputs: list[str],
     pairs: tuple[list[str], list[str]],
-    kind: tuple[str, str],
+    metric_options: tuple[str, str],
     seconds: float,
-) -> Report:
+) -> TranslationReport:
     from qkv.evaluate.perplexity import translation_perplexity
     from qkv.evaluate.scores import score
 
     sources, references = pairs
     perplexity = translation_perplexity(
         translator.model,
-        [translator.encode_source(one) for one in sources],
-        [translator.encode_target(one) for one in references],
+        [translator.encode_source(line) for line in sources],
+        [translator.encode_target(line) for line in references],
     )
-    return Report(score(outputs, references, *kind), perplexity, seconds)
+    return TranslationReport(score(outputs, references, *metric_options), perplexity, seconds)
 
 
 def _compared(
-    report: Report,
+    report: TranslationReport,
     lines: tuple[list[str], list[str], list[str]],
-    kind: tuple[str, str],
+    metric_options: tuple[str, str],
     names: tuple[str, str],
-) -> Report:
+) -> TranslationReport:
     from qkv.evaluate.scores import compare
 
-    return Report(
-        report.scores, report.perplexity, report.seconds, compare(*lines, *kind, names=names)
+    return TranslationReport(
+        report.scores,
+        report.perplexity,
+        report.seconds,
+        compare(*lines, *metric_options, names=names),
     )
 
 
@@ -141,44 +151,44 @@ def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
         raise QkvError(
             f"{source}, {target}",
             _(
-                "{n_sources:,} lines against {n_references:,}",
+                "{n_sources:,} and {n_references:,} lines",
                 n_sources=len(sources),
                 n_references=len(references),
             ),
-            _("line n of one must translate line n of the other"),
+            _("line n of the target file must translate line n of the source file"),
         )
     return sources, references
 
 
 def _outputs_of(
-    against: Path, device: str, sources: list[str], config: TranslationConfig
+    baseline: Path, device: str, sources: list[str], config: TranslationConfig
 ) -> list[str]:
-    """The other system's translations: of a model, or read from a file."""
+    """The baseline's translations: by a model, or from a file."""
     from qkv.text.lines import read_lines
 
-    if against.is_dir():
-        return _translated(Translator.load(against, device), sources, config)
-    outputs = list(read_lines(against))
+    if baseline.is_dir():
+        return _translated(Translator.load(baseline, device), sources, config)
+    outputs = list(read_lines(baseline))
     if len(outputs) != len(sources):
         raise QkvError(
-            against,
+            baseline,
             _(
                 "{n_outputs:,} lines for {n_sources:,} sentences",
                 n_outputs=len(outputs),
                 n_sources=len(sources),
             ),
-            _("give one translation a line"),
+            _("give one translation per line"),
         )
     return outputs
 
 
 def _translated(translator: Translator, sources: list[str], config: TranslationConfig) -> list[str]:
-    """The best translations; a person at a terminal sees how far it is."""
+    """The best translations, with progress on a terminal."""
 
-    def tell(done: int, of: int) -> None:
+    def progress(done: int, of: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == of else ""
             print(f"\r{done:,} / {of:,}", end=end, file=sys.stderr, flush=True)
 
-    found = translator.translate(sources, config, progress=tell)
+    found = translator.translate(sources, config, progress=progress)
     return [best[0].text for best in found]

@@ -1,6 +1,6 @@
-"""`qkv explore`: the page that shows a model think.
+"""`qkv explore`: serve the explorer page of a model, or write it as one HTML file.
 
-In: a model folder. Out: a page on this machine, or one file that holds it all. Told in docs/explore.md, "The page".
+See docs/explore.md.
 """
 
 import socket
@@ -19,23 +19,33 @@ if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.explore.explorer import Explorer
 
-PORT = 8321
+DEFAULT_PORT = 8321
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("the model"))]
-Text = Annotated[str | None, typer.Option(help=_("with --out: the text to record"))]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("a model folder"))]
+Text = Annotated[str | None, typer.Option(help=_("input text of the page, with --out"))]
 Compare = Annotated[
-    list[str] | None, typer.Option(help=_("another text beside it; may be given again"))
+    list[str] | None, typer.Option(help=_("another text to compare with; may be repeated"))
 ]
-Out = Annotated[Path | None, typer.Option(help=_("write one self-contained page instead"))]
-Sentences = Annotated[Path | None, typer.Option(help=_("lines to find the nearest in (encoders)"))]
+Out = Annotated[
+    Path | None,
+    typer.Option(help=_("write a self-contained HTML file instead of serving the page")),
+]
+Sentences = Annotated[
+    Path | None, typer.Option(help=_("sentences for nearest-neighbor search (encoder-only models)"))
+]
 Port = Annotated[
-    int | None, typer.Option(help=_("the port; {port}, or a free one", port=PORT), min=0, max=65535)
+    int | None,
+    typer.Option(
+        help=_("port; default {port}, or a free one", port=DEFAULT_PORT), min=0, max=65535
+    ),
 ]
-Host = Annotated[str, typer.Option(help=_("who may reach it; others than this machine need --key"))]
-Key = Annotated[str | None, typer.Option(help=_("what others must know"))]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help=_("only print the address"))]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
+Host = Annotated[
+    str, typer.Option(help=_("address to listen on; --key is required unless it is local"))
+]
+Key = Annotated[str | None, typer.Option(help=_("access key of the page"))]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help=_("do not open a browser"))]
+Device = Annotated[str, typer.Option(help=_("device: cpu, cuda or mps"))]
 
 
 def explore(
@@ -50,38 +60,37 @@ def explore(
     no_browser: NoBrowser = False,
     device: Device = "cpu",
 ) -> None:
-    """Show the model think, on a page."""
+    """Open a web page that shows every step of the model on your text."""
     if (out is None) != (text is None):
         raise QkvError(
             "qkv explore",
-            _("--text and --out belong together"),
-            _("give both, or neither for the live page"),
+            _("--text and --out must be given together"),
+            _("give both, or neither to serve the page"),
         )
     if out is not None:
         from qkv.explore.offline import write_page
 
-        print(
-            write_page(open_explorer(folder, device, sentences), [str(text), *(compare or [])], out)
-        )
+        texts = [str(text), *(compare or [])]
+        print(write_page(open_explorer(folder, device, sentences), texts, out))
         return
-    check_door(host, key)
+    check_access(host, key)
     serve(open_explorer(folder, device, sentences), host, port, key, no_browser)
 
 
 def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = None) -> "Explorer":
-    """The explorer of a model folder, ours or Hugging Face's."""
+    """The explorer of a model folder (qkv or Hugging Face format)."""
     from qkv.checkpoint.load import load_folder
+    from qkv.explore.explored_model import ExploredModel
     from qkv.explore.explorer import Explorer
-    from qkv.explore.subject import Subject
     from qkv.text.lines import read_lines
 
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
     loaded = load_folder(folder, device)
-    return Explorer(Subject(loaded, Path(folder).resolve().name, begin_of(loaded)), lines)
+    return Explorer(ExploredModel(loaded, Path(folder).resolve().name, begin_of(loaded)), lines)
 
 
 def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
-    """What a generator reads before every text, as in `qkv generate`."""
+    """The special tokens before every text of a language model, as in `qkv generate`."""
     from qkv.text.special_tokens import generation_tokens
 
     tokenizer = loaded.tokenizers.get("tokenizer")
@@ -90,44 +99,44 @@ def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:
     return generation_tokens(tokenizer, loaded.generation).begin
 
 
-def check_door(host: str, key: str | None) -> None:
-    """The page is open to this machine; to others only with a key, and only if its parts are installed."""
+def check_access(host: str, key: str | None) -> None:
+    """Raise if other machines could reach the page without a key, or if FastAPI is missing."""
     if host not in LOOPBACK and not key:
         raise QkvError(
             f"--host {host}",
-            _("others could read along"),
-            _("give a --key that they must know, or leave it at 127.0.0.1"),
+            _("the page would be open to other machines"),
+            _("give a --key, or use 127.0.0.1"),
         )
     if key is not None and not (key.isascii() and key.isalnum() and len(key) >= 8):
-        raise QkvError("--key", _("is no key"), _("use 8 or more letters and digits"))
+        raise QkvError("--key", _("invalid key"), _("use at least 8 letters and digits"))
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise QkvError("qkv explore", _("needs FastAPI and uvicorn"), "pip install 'qkv[serve]'")
+        raise QkvError("qkv explore", _("requires FastAPI and uvicorn"), "pip install 'qkv[serve]'")
 
 
 def serve(
     explorer: "Explorer", host: str, port: int | None, key: str | None, no_browser: bool
 ) -> None:
-    """Answer until the person stops it."""
+    """Serve the page until Ctrl+C."""
     import uvicorn
 
     from qkv.explore.app import make_app
 
-    door = open_door(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{door.getsockname()[1]}/" + (f"?key={key}" if key else "")
+    listener = open_socket(host, port)
+    url_host = f"[{host}]" if ":" in host else host
+    address = f"http://{url_host}:{listener.getsockname()[1]}/" + (f"?key={key}" if key else "")
     print(address, flush=True)
-    print(_("Ctrl+C ends it."), file=sys.stderr)
+    print(_("Press Ctrl+C to stop."), file=sys.stderr)
     if not no_browser:
-        show(address)
+        open_browser(address)
     config = uvicorn.Config(
         make_app(explorer, key), log_level="warning", access_log=False, server_header=False
     )
-    uvicorn.Server(config).run(sockets=[door])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
-def open_door(host: str, port: int | None) -> socket.socket:
-    """A socket that listens: on the port asked for; else on ours, or a free one if that is taken."""
-    for number in [PORT, 0] if port is None else [port]:
+def open_socket(host: str, port: int | None) -> socket.socket:
+    """A listening socket on `port`; by default on 8321, or on a free port if that is in use."""
+    for number in [DEFAULT_PORT, 0] if port is None else [port]:
         try:
             return socket.create_server(
                 (host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -136,12 +145,12 @@ def open_door(host: str, port: int | None) -> socket.socket:
             reason = error.strerror
     raise QkvError(
         f"{host}:{port}",
-        _("cannot be opened ({reason})", reason=reason),
+        _("cannot listen ({reason})", reason=reason),
         _("choose another --port or --host"),
     )
 
 
-def show(address: str) -> None:
+def open_browser(address: str) -> None:
     """Open the browser, if there is one."""
     try:
         webbrowser.get().open(address)

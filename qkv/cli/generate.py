@@ -1,7 +1,6 @@
-"""`qkv generate`: a model writes on from a prompt: an argument, a file's lines, standard input or the keyboard.
+"""`qkv generate`: generate text from prompts: an argument, a file, standard input or a terminal.
 
-In: prompts. Out: each prompt with what follows it, on stdout; `--stream` shows it as it is written. Told in
-docs/generation.md, "The command".
+Each prompt is printed with its continuation. See docs/generation.md.
 """
 
 import json
@@ -23,34 +22,49 @@ if TYPE_CHECKING:
     from qkv.pipeline import Generator
     from qkv.pipeline.generator import GeneratedSequence
 
-BETWEEN = "---"  # stands between texts that follow each other
-LINES_AT_ONCE = 256  # so that those of one length can go together
+SEPARATOR = "---"  # between texts
+PROMPTS_PER_READ = 256  # read ahead, so that prompts of equal length share a batch
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
-Prompt = Annotated[
-    str | None, typer.Argument(help=_("what to go on from; else --file or standard input"))
+Prompt = Annotated[str | None, typer.Argument(help=_("prompt; default: --file or standard input"))]
+File = Annotated[Path | None, typer.Option("--file", "-f", help=_("file of prompts, one per line"))]
+MaxNewTokens = Annotated[int, typer.Option(help=_("maximum number of generated tokens"))]
+Temperature = Annotated[float, typer.Option(help=_("sampling temperature; 0 is greedy decoding"))]
+TopK = Annotated[
+    int | None, typer.Option(help=_("top-k sampling: keep the k most probable tokens"))
 ]
-File = Annotated[Path | None, typer.Option("--file", "-f", help=_("each line is a prompt"))]
-MaxNewTokens = Annotated[int, typer.Option(help=_("tokens to write at most"))]
-Temperature = Annotated[float, typer.Option(help=_("0 is greedy, 1 the model's own"))]
-TopK = Annotated[int | None, typer.Option(help=_("only the k likeliest tokens"))]
-TopP = Annotated[float | None, typer.Option(help=_("only the fewest that reach p together"))]
-MinP = Annotated[float | None, typer.Option(help=_("only those p times as likely as the best"))]
-Typical = Annotated[float | None, typer.Option(help=_("only the most typical that reach p"))]
-Penalty = Annotated[float, typer.Option(help=_("above 1 repeats less"))]
-Seed = Annotated[int | None, typer.Option(help=_("the same seed, the same text"))]
-N = Annotated[int, typer.Option("--n", help=_("texts for each prompt"))]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help=_("nucleus sampling (top-p): keep the fewest tokens with total probability >= p")
+    ),
+]
+MinP = Annotated[
+    float | None, typer.Option(help=_("min-p: keep tokens with probability >= p x the maximum"))
+]
+TypicalP = Annotated[
+    float | None,
+    typer.Option(
+        help=_("locally typical sampling: keep the most typical tokens with total probability >= p")
+    ),
+]
+Penalty = Annotated[float, typer.Option(help=_("repetition penalty; above 1 reduces repetition"))]
+Seed = Annotated[int | None, typer.Option(help=_("random seed; the same seed gives the same text"))]
+N = Annotated[int, typer.Option("--n", help=_("sequences per prompt"))]
 Stop = Annotated[
-    list[str] | None, typer.Option(help=_("end before this text, such as '\\n'; may be repeated"))
+    list[str] | None, typer.Option(help=_("stop string, such as '\\n'; may be repeated"))
 ]
 LogProbs = Annotated[
-    int | None, typer.Option(help=_("tell each token's log-probability and those of the k best"))
+    int | None,
+    typer.Option(help=_("print the log-probability of each token and of the k most probable ones")),
 ]
 Stream = Annotated[
     bool | None,
-    typer.Option("--stream/--no-stream", help=_("show it as it is written, as in a terminal")),
+    typer.Option(
+        "--stream/--no-stream", help=_("print tokens as they are generated; default in a terminal")
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help=_("one JSON object a prompt"))]
+Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per prompt"))]
 
 
 def generate(
@@ -62,7 +76,7 @@ def generate(
     top_k: TopK = None,
     top_p: TopP = None,
     min_p: MinP = None,
-    typical: Typical = None,
+    typical_p: TypicalP = None,
     repetition_penalty: Penalty = 1.0,
     seed: Seed = None,
     n: N = 1,
@@ -74,19 +88,19 @@ def generate(
     engine: Engine = "torch",
     as_json: Json = False,
 ) -> None:
-    """Write on from a prompt, a file's lines or standard input."""
+    """Generate text from a prompt, from each line of a file, or from standard input."""
     from qkv.generate.config import GenerationConfig
     from qkv.pipeline import Generator
 
-    whole = as_json or n > 1 or logprobs is not None  # shown when it is complete
-    _refuse_mixtures(prompt, file, bool(stream) and whole)
+    complete = as_json or n > 1 or logprobs is not None  # printed when it is complete
+    _check_options(prompt, file, bool(stream) and complete)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        typical=typical,
+        typical_p=typical_p,
         repetition_penalty=repetition_penalty,
         seed=seed,
         n=n,
@@ -94,40 +108,40 @@ def generate(
         stop=tuple(map(unescaped, stop or ())),
     )
     generator = open_engine(Generator, engine, folder, device, int8)
-    at_once = stream or (stream is None and sys.stdout.isatty() and not whole)
-    typed = (
-        prompt is None and file is None and sys.stdin.isatty()
-    )  # the person sees the prompt already
-    invitation = _("Type a beginning, Ctrl-D to leave.")
-    for number, some in enumerate(lines(prompt, file, 1 if at_once else LINES_AT_ONCE, invitation)):
+    streaming = stream or (stream is None and sys.stdout.isatty() and not complete)
+    # A prompt typed at a terminal is on the screen already.
+    typed = prompt is None and file is None and sys.stdin.isatty()
+    hint = _("Type a prompt; Ctrl-D to exit.")
+    size = 1 if streaming else PROMPTS_PER_READ
+    for number, prompts in enumerate(lines(prompt, file, size, hint)):
         if number and not typed and not as_json:
-            print(BETWEEN)
-        if at_once:
-            _stream(generator, some[0], config, repeat=not typed)
+            print(SEPARATOR)
+        if streaming:
+            _stream(generator, prompts[0], config, echo=not typed)
         else:
-            _print(generator, some, config, as_json, repeat=not typed)
+            _print(generator, prompts, config, as_json, echo=not typed)
 
 
 def unescaped(text: str) -> str:
-    r"""What is hard to type: unescaped(r"\n") is a line end, unescaped(r"\\n") a backslash and an n."""
+    r"""Replace escapes: unescaped(r"\n") is a newline, unescaped(r"\\n") a backslash and an n."""
     return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[0]), text)
 
 
-def _refuse_mixtures(prompt: str | None, file: Path | None, both: bool) -> None:
+def _check_options(prompt: str | None, file: Path | None, cannot_stream: bool) -> None:
     if prompt is not None and file is not None:
         raise QkvError("qkv generate", _("both a prompt and --file"), _("give one of them"))
-    if both:
+    if cannot_stream:
         raise QkvError(
             "--stream",
-            _("only one plain text can be shown as it comes"),
-            _("leave out --json, --n and --logprobs"),
+            _("only a single plain text can be streamed"),
+            _("omit --json, --n and --logprobs"),
         )
 
 
-def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", repeat: bool) -> None:
-    """The prompt and what follows it, as it comes."""
+def _stream(generator: "Generator", prompt: str, config: "GenerationConfig", echo: bool) -> None:
+    """Print the prompt, then the tokens as they are generated."""
     pieces = generator.stream(prompt, config)
-    print(prompt if repeat else "", end="", flush=True)
+    print(prompt if echo else "", end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
@@ -138,28 +152,29 @@ def _print(
     prompts: list[str],
     config: "GenerationConfig",
     as_json: bool,
-    repeat: bool,
+    echo: bool,
 ) -> None:
     texts = []
-    for prompt, written in zip(prompts, generator.generate(prompts, config), strict=True):
+    for prompt, sequences in zip(prompts, generator.generate(prompts, config), strict=True):
         if as_json:
             print(
                 json.dumps(
-                    {"prompt": prompt, "texts": list(map(asdict, written))}, ensure_ascii=False
+                    {"prompt": prompt, "texts": list(map(asdict, sequences))}, ensure_ascii=False
                 )
             )
-        texts += [f"{prompt if repeat else ''}{one.text}{_numbers(one)}" for one in written]
+        start = prompt if echo else ""
+        texts += [f"{start}{sequence.text}{_logprob_rows(sequence)}" for sequence in sequences]
     if not as_json:
-        print(f"\n{BETWEEN}\n".join(texts))
+        print(f"\n{SEPARATOR}\n".join(texts))
     sys.stdout.flush()
 
 
-def _numbers(one: "GeneratedSequence") -> str:
-    """One line a token: the token, its log-probability, and the likeliest in its place."""
-    if one.log_probs is None or one.best is None:
+def _logprob_rows(sequence: "GeneratedSequence") -> str:
+    """One line per token: the token, its log-probability, and the most probable tokens."""
+    if sequence.logprobs is None or sequence.top_logprobs is None:
         return ""
-    rows = zip(one.tokens, one.log_probs, one.best, strict=True)
+    rows = zip(sequence.tokens, sequence.logprobs, sequence.top_logprobs, strict=True)
     return "".join(
-        f"\n{token}\t{number:.4f}" + "".join(f"\t{other} {chance:.4f}" for other, chance in best)
-        for token, number, best in rows
+        f"\n{token}\t{logprob:.4f}" + "".join(f"\t{other} {value:.4f}" for other, value in top)
+        for token, logprob, top in rows
     )

@@ -1,6 +1,6 @@
-"""Lines to work on: a text, a file, standard input or a person at the keyboard.
+"""Batches of input lines: from an argument, a file, standard input or a terminal.
 
-In: what the command line gave. Out: lines, some at a time, as they come. Shared by `qkv translate` and `qkv generate`.
+Shared by `qkv translate`, `qkv generate` and `qkv search`.
 """
 
 import sys
@@ -13,59 +13,58 @@ from threading import Thread
 from qkv.messages import _
 
 
-def lines(text: str | None, file: Path | None, size: int, invitation: str) -> Iterator[list[str]]:
-    """The lines to work on, at most `size` at a time; a person at the keyboard is asked with `invitation`."""
-    from qkv.text.lines import mend_surrogates, read_lines
+def lines(text: str | None, file: Path | None, size: int, hint: str) -> Iterator[list[str]]:
+    """Input lines in batches of at most `size`; `hint` is printed if the input is a terminal."""
+    from qkv.text.lines import read_lines, replace_surrogates
 
     if text is not None:
-        yield [mend_surrogates(text)]
+        yield [replace_surrogates(text)]
     elif file is not None:
         rest = read_lines(file)
-        while some := list(islice(rest, size)):
-            yield some
+        while batch := list(islice(rest, size)):
+            yield batch
     else:
-        yield from _typed(invitation) if sys.stdin.isatty() else _arriving(size)
+        yield from _typed_lines(hint) if sys.stdin.isatty() else _piped_lines(size)
 
 
-def _typed(invitation: str) -> Iterator[list[str]]:
-    """What a person types, until Ctrl-D; the prompt is no result, so it goes to stderr."""
-    print(invitation, file=sys.stderr)
+def _typed_lines(hint: str) -> Iterator[list[str]]:
+    """Lines typed at a terminal, until Ctrl-D; the prompt `> ` goes to stderr."""
+    print(hint, file=sys.stderr)
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.buffer.readline()
         if not line:
             print(file=sys.stderr)
             return
-        yield [
-            line.decode(errors="replace").removesuffix("\n")
-        ]  # half a character, as a slip of the fingers leaves it
+        # "replace": deleting half of a multi-byte character in a terminal leaves invalid UTF-8
+        yield [line.decode(errors="replace").removesuffix("\n")]
 
 
-def _arriving(size: int) -> Iterator[list[str]]:
-    """All lines that have come in by now: a program that waits for each answer gets it, a fast one gets full batches."""
+def _piped_lines(size: int) -> Iterator[list[str]]:
+    """The lines that have arrived so far: slow input is not delayed, fast input fills batches."""
     queue: Queue[str | BaseException | None] = Queue(size)
     Thread(target=_read_into, args=(queue,), daemon=True).start()
     while True:
-        some = [queue.get()]
-        while len(some) < size and not queue.empty():
-            some.append(queue.get())
-        found = [line for line in some if isinstance(line, str)]
-        if found:
-            yield found
-        if isinstance(some[-1], BaseException):
-            raise some[-1]
-        if some[-1] is None:
+        items = [queue.get()]
+        while len(items) < size and not queue.empty():
+            items.append(queue.get())
+        batch = [item for item in items if isinstance(item, str)]
+        if batch:
+            yield batch
+        if isinstance(items[-1], BaseException):
+            raise items[-1]
+        if items[-1] is None:
             return
 
 
 def _read_into(queue: "Queue[str | BaseException | None]") -> None:
-    """Standard input, line by line; None is its end."""
-    from qkv.text.lines import lines_of
+    """Put the lines of standard input into the queue, then None."""
+    from qkv.text.lines import decode_lines
 
     try:
-        reader = open(0, "rb", closefd=False)  # noqa: SIM115 (lines_of closes it)
-        for line in lines_of(reader, _("standard input")):
+        reader = open(0, "rb", closefd=False)  # noqa: SIM115 (decode_lines closes it)
+        for line in decode_lines(reader, _("standard input")):
             queue.put(line)
         queue.put(None)
-    except BaseException as error:  # whatever it is, nobody else can tell of it
+    except BaseException as error:  # raised again in the main thread
         queue.put(error)

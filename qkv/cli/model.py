@@ -1,4 +1,4 @@
-"""`qkv model`: write the spec of a model, show its tree and its shapes. Told in docs/model.md."""
+"""`qkv model`: write a spec, show a spec and its tensor shapes. See docs/model.md."""
 
 import json
 from dataclasses import asdict
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkv.model.shapes import ModuleShapes
     from qkv.model.spec import Spec
 
-DEFAULT_LENGTH = 128
+DEFAULT_SEQ_LEN = 128
 
 app = typer.Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
 Settings = Annotated[
@@ -23,11 +23,12 @@ Settings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help=_(
-            "an argument of the preset, or a path in model.json such as decoder.layers.0.mixer.n_kv_heads"
+            "an argument of the preset, or a path in model.json such as "
+            "decoder.layers.0.mixer.n_kv_heads"
         ),
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help=_("file to write; else it is printed"))]
+Out = Annotated[Path | None, typer.Option(help=_("file to write; default: print"))]
 
 
 @app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
@@ -36,15 +37,16 @@ def new(
     set_: Settings = None,
     out: Out = None,
 ) -> None:
-    from qkv.model.door import check, to_json
+    from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
+    from qkv.model.spec_io import to_json
     from qkv.text.lines import write_text
     from qkv.train.recipe_reader import read_settings
 
     spec = build_spec(
         complete_option({"preset": preset, **dict(read_settings(set_ or []))}, preset)
     )
-    check(spec, "model")
+    check_spec(spec, "model")
     if out is None:
         print(to_json(spec), end="")
     else:
@@ -55,48 +57,54 @@ def new(
 def show(
     model: Annotated[
         str,
-        typer.Argument(help=_("a preset, a model.json or a model folder (ours or Hugging Face's)")),
+        typer.Argument(
+            help=_("a preset, a model.json or a model folder (qkv or Hugging Face format)")
+        ),
     ],
-    batch: Annotated[int, typer.Option(min=1, help=_("sequences of a batch"))] = 1,
+    batch: Annotated[int, typer.Option(min=1, help=_("sequences per batch"))] = 1,
     seq_len: Annotated[
-        int | None, typer.Option(min=1, help=_("tokens of a sequence; else 128"))
+        int | None, typer.Option(min=1, help=_("tokens per sequence; default 128"))
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help=_("for a program"))] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=_("print JSON"))] = False,
 ) -> None:
     from qkv.model.shapes import shapes_of
 
     spec = find_spec(model)
-    length = seq_len or min(DEFAULT_LENGTH, spec.max_len)
+    length = seq_len or min(DEFAULT_SEQ_LEN, spec.max_len)
     modules = shapes_of(spec, batch, length)
-    weights = sum(one.repeat * prod(shape) for one in modules for shape in one.weights.values())
+    n_parameters = sum(
+        module.repeat * prod(shape) for module in modules for shape in module.weights.values()
+    )
     if as_json:
-        facts: dict[str, Any] = {
+        report: dict[str, Any] = {
             "model": model,
             "spec": asdict(spec),
             "batch": batch,
             "seq_len": length,
-            "parameters": weights,
+            "parameters": n_parameters,
         }
         print(
             json.dumps(
-                facts | {"modules": [asdict(one) for one in modules]}, indent=2, ensure_ascii=False
+                report | {"modules": [asdict(module) for module in modules]},
+                indent=2,
+                ensure_ascii=False,
             )
         )
         return
     print("\n".join(spec_tree(asdict(spec))))
     print(
         _(
-            "\n{weights:,} parameters; activations of {batch} x {length} tokens\n",
-            weights=weights,
+            "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
+            n_parameters=n_parameters,
             batch=batch,
-            length=length,
+            seq_len=length,
         )
     )
     print("\n".join(table(modules)))
 
 
 def find_spec(model: str) -> "Spec":
-    """The spec of a preset, a file or a folder; presets come first, so write ./gpt2 for a folder of that name."""
+    """The spec of a preset, a file or a folder; write ./gpt2 for a folder named like a preset."""
     from qkv.checkpoint.load import load_spec
     from qkv.model.model_option import build_spec, complete_option, is_file
     from qkv.model.presets import PRESETS
@@ -108,7 +116,7 @@ def find_spec(model: str) -> "Spec":
 
 
 def spec_tree(tree: dict[str, Any], indent: str = "") -> list[str]:
-    """model.json as lines; an object begins with its kind, and a path to a line is what --set takes."""
+    """The lines of a spec as a tree; the path to a line is a KEY of --set."""
     lines = []
     for key, value in tree.items():
         if isinstance(value, list | tuple):
@@ -124,18 +132,17 @@ def spec_tree(tree: dict[str, Any], indent: str = "") -> list[str]:
 
 
 def table(modules: "list[ModuleShapes]") -> list[str]:
-    """The modules as an indented tree with three columns: layers alike, activation, weights."""
+    """The modules as an indented tree with columns: equal layers, activation, weights."""
     rows = [(_("module"), _("layers"), _("activation"), _("weights"))]
-    for one in modules:
-        *above, name = one.name.replace(".layers.", ".layers ").split(
-            "."
-        )  # encoder, layers 0, attn, norm
-        weights = ", ".join(f"{key} {shape}" for key, shape in one.weights.items())
+    for module in modules:
+        # encoder, layers 0, attn, norm
+        *parents, name = module.name.replace(".layers.", ".layers ").split(".")
+        weights = ", ".join(f"{key} {shape}" for key, shape in module.weights.items())
         rows.append(
             (
-                "  " * len(above) + name,
-                f"x {one.repeat}" if name.startswith("layers ") else "",
-                str(one.activation or ""),
+                "  " * len(parents) + name,
+                f"x {module.repeat}" if name.startswith("layers ") else "",
+                str(module.activation or ""),
                 weights,
             )
         )

@@ -1,7 +1,6 @@
-"""`qkv search`: the sentences of a file that mean most nearly what is asked.
+"""`qkv search`: exact top-k search by cosine similarity in a file of sentences.
 
-In: a model folder, a file of sentences, a question; without one, questions from standard input. Out: the k nearest lines,
-exactly, by cosine. Told in docs/embedding.md, "Search".
+The vectors are kept in an index folder. See docs/embedding.md.
 """
 
 import json
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.embed import BatchSize, Dimensions, Long, Pooling, count_lines, open_embedder
+from qkv.cli.embed import BatchSize, Dimensions, Pooling, Truncation, count_lines, open_embedder
 from qkv.cli.lines import lines
-from qkv.cli.meter import Meter
+from qkv.cli.meter import ProgressMeter
 from qkv.cli.translate import Device, Folder, Json
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
     from qkv.pipeline.index import Hit
 
 Sentences = Annotated[
-    Path, typer.Argument(metavar="SENTENCES", help=_("where to look, one sentence a line"))
+    Path, typer.Argument(metavar="SENTENCES", help=_("file of sentences, one per line"))
 ]
-Query = Annotated[str | None, typer.Argument(help=_("what to look for; else standard input"))]
-K = Annotated[int, typer.Option("-k", help=_("how many to show"))]
+Query = Annotated[str | None, typer.Argument(help=_("query; default: standard input"))]
+K = Annotated[int, typer.Option("-k", help=_("number of results"))]
 IndexFolder = Annotated[
-    Path | None, typer.Option("--index", help=_("keeps the vectors; else SENTENCES.index"))
+    Path | None,
+    typer.Option("--index", help=_("folder of the vector index; default SENTENCES.index")),
 ]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("make the vectors anew"))]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("rebuild the index"))]
 
 
 def search(
@@ -42,33 +42,37 @@ def search(
     rebuild: Rebuild = False,
     pooling: Pooling = None,
     dimensions: Dimensions = None,
-    long: Long = "cut",
+    truncation: Truncation = "truncate",
     batch_size: BatchSize = 64,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """The nearest sentences by meaning; their vectors are kept and made anew when the file changes."""
+    """Semantic search; the index is built again when the file changes."""
     if k < 1:
         raise QkvError("-k", _("{k} is too small", k=k), _("use 1 or more"))
     n_lines = count_lines(sentences)
-    embedder, wishes = open_embedder(
-        folder, device, pooling=pooling, dimensions=dimensions, long=long, batch_size=batch_size
+    embedder, options = open_embedder(
+        folder,
+        device,
+        pooling=pooling,
+        dimensions=dimensions,
+        truncation=truncation,
+        batch_size=batch_size,
     )
     from qkv.pipeline.index import Index
 
-    found = Index.open(embedder, sentences, index, wishes, rebuild, Meter(n_lines))
-    invitation = _("Type what you look for, Ctrl-D to leave.")
-    for queries in lines(query, None, batch_size, invitation):
-        queries = (
-            queries if query is not None else [one for one in queries if one.strip()]
-        )  # Enter alone asks nothing
-        for asked, hits in zip(queries, found.search(queries, k), strict=True):
-            print(_shown(asked, hits, as_json))
+    opened = Index.open(embedder, sentences, index, options, rebuild, ProgressMeter(n_lines))
+    hint = _("Type a query; Ctrl-D to exit.")
+    for queries in lines(query, None, batch_size, hint):
+        if query is None:
+            queries = [line for line in queries if line.strip()]  # an empty line is no query
+        for line, hits in zip(queries, opened.search(queries, k), strict=True):
+            print(_formatted(line, hits, as_json))
         sys.stdout.flush()
 
 
-def _shown(query: str, hits: list["Hit"], as_json: bool) -> str:
-    """Cosine, line number and sentence in columns; or one JSON object a question."""
+def _formatted(query: str, hits: list["Hit"], as_json: bool) -> str:
+    """Cosine, line number and sentence in columns; or one JSON object per query."""
     if as_json:
         return json.dumps({"query": query, "hits": list(map(asdict, hits))}, ensure_ascii=False)
     return "\n".join(f"{hit.score:.4f}\t{hit.line}\t{hit.text}" for hit in hits)

@@ -1,4 +1,4 @@
-"""`qkv train`: from files, flags or a recipe to a model."""
+"""`qkv train`: train a model from files, options and a recipe. See docs/training.md."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,26 +15,36 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
-Out = Annotated[Path | None, typer.Option(help=_("folder of the run"))]
-RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=_("a train.yaml"))]
+Out = Annotated[Path | None, typer.Option(help=_("output folder of the run"))]
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=_("recipe file (YAML)"))]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_("one option of the recipe"))
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help=_("an option of the recipe; may be repeated")),
 ]
-Resume = Annotated[bool, typer.Option(help=_("go on where the run stopped"))]
-SkipDamaged = Annotated[bool, typer.Option(help=_("pass over damaged checkpoints"))]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bf16")]
+Resume = Annotated[bool, typer.Option(help=_("resume from the last checkpoint"))]
+SkipDamaged = Annotated[bool, typer.Option(help=_("skip damaged checkpoints"))]
+Device = Annotated[str | None, typer.Option(help=_("device: cpu, cuda or mps"))]
+Dtype = Annotated[
+    str | None, typer.Option(help=_("float32 (fp32), or bf16 (bfloat16) for mixed precision"))
+]
 Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")]
-Explain = Annotated[bool, typer.Option(help=_("list every option with its reason, and leave"))]
-Source = Annotated[
-    str | None, typer.Option(help=_("sentences, one a line; or a TSV or JSONL of pairs"))
+Explain = Annotated[
+    bool, typer.Option(help=_("print every recipe option with its default and description"))
 ]
-Target = Annotated[str | None, typer.Option(help=_("their translations"))]
-Alike = Annotated[
-    str | None, typer.Option(help=_("what means the same, line by line, such as translations"))
+Source = Annotated[
+    str | None,
+    typer.Option(help=_("source sentences, one per line; or a TSV or JSONL file of pairs")),
+]
+Target = Annotated[
+    str | None, typer.Option(help=_("target sentences (translations), one per line"))
+]
+MatchingTarget = Annotated[
+    str | None,
+    typer.Option(help=_("sentences that match the source line by line, such as translations")),
 ]
 Pairs = Annotated[
-    str | None, typer.Option(help=_("sentences of one meaning on each line: TSV or JSONL"))
+    str | None,
+    typer.Option(help=_("groups of similar sentences, one group per line: TSV or JSONL")),
 ]
 Text = Annotated[
     list[str] | None,
@@ -43,11 +53,11 @@ Text = Annotated[
 More = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE]...", help=_("more files for --text"))
 ]
-Valid = Annotated[str | None, typer.Option(help=_("held-out sentences"))]
-ValidText = Annotated[list[str] | None, typer.Option(help=_("held-out text"))]
+Valid = Annotated[str | None, typer.Option(help=_("validation sentences"))]
+ValidText = Annotated[list[str] | None, typer.Option(help=_("validation text"))]
 
 
-@app.command(help=_("Learn to translate from pairs of sentences."))
+@app.command(help=_("Train a translation model (encoder-decoder) on sentence pairs."))
 def translate(
     out: Out = None,
     source: Source = None,
@@ -75,7 +85,7 @@ def translate(
     return _run("translate", out, recipe, set_, flags, resume, skip_damaged, explain)
 
 
-@app.command(help=_("Learn to write on from plain text."))
+@app.command(help=_("Train a causal language model on plain text."))
 def generate(
     more: More = None,
     out: Out = None,
@@ -100,14 +110,18 @@ def generate(
     return _run("generate", out, recipe, set_, flags, resume, skip_damaged, explain)
 
 
-@app.command(help=_("Learn vectors of sentences from text and sentences that mean the same."))
+@app.command(
+    help=_(
+        "Train sentence embeddings: masked language modeling on text, contrastive loss on pairs."
+    )
+)
 def embed(
     more: More = None,
     out: Out = None,
     text: Text = None,
     pairs: Pairs = None,
     source: Source = None,
-    target: Alike = None,
+    target: MatchingTarget = None,
     valid_pairs: Valid = None,
     valid_source: Valid = None,
     valid_target: Valid = None,
@@ -148,7 +162,7 @@ def _run(
     if explain:
         return _explain(task)
     if out is None:
-        raise QkvError(f"qkv train {task}", _("no --out"), _("name a folder for the run"))
+        raise QkvError(f"qkv train {task}", _("no --out"), _("give an output folder"))
     return run_training(task, out, recipe, settings or [], flags, resume, skip_damaged)
 
 
@@ -161,7 +175,7 @@ def run_training(
     resume: bool,
     skip_damaged: bool = False,
 ) -> int:
-    """Read the recipe, prepare the data, train; the resolved recipe stands in the folder, for --resume to read."""
+    """Read the recipe, prepare the data and train; train.yaml keeps the recipe for --resume."""
     from qkv.allocator import keep_pages
 
     keep_pages()  # before torch is imported
@@ -169,45 +183,44 @@ def run_training(
     from qkv.text.lines import write_text
     from qkv.threads import chosen_threads
     from qkv.train.lock import locked
-    from qkv.train.loop import Trainer, state_to_resume
+    from qkv.train.loop import Trainer
     from qkv.train.precision import check_bf16
     from qkv.train.recipe_reader import read_recipe
+    from qkv.train.resume import state_to_resume
     from qkv.train.time_limit import check_time_limit
 
-    kept = out / "train.yaml"
+    saved_recipe = out / "train.yaml"
     flags = {**flags, "threads": chosen_threads()}
     recipe = read_recipe(
-        _kind(task),
-        kept if resume and recipe_file is None and kept.is_file() else recipe_file,
+        _recipe_type(task),
+        saved_recipe if resume and recipe_file is None and saved_recipe.is_file() else recipe_file,
         settings,
         flags,
     )
     check_device(recipe.device)
     check_time_limit(recipe)
-    if recipe.dtype == "bf16":
+    if recipe.dtype == "bfloat16":
         check_bf16(recipe.device)
     if resume and not out.is_dir():
-        state_to_resume(out, resume)  # refuses, and leaves no empty folder behind
+        state_to_resume(out, resume)  # raises before the folder is created
     with locked(out):
         state = state_to_resume(out, resume, skip_damaged)
         prepared = _prepared(recipe, out / "data", resume)
         trainer = Trainer(prepared, recipe, out, state)
-        del state  # or every weight would stay in memory twice
-        trainer.fix_threads()
-        write_text(
-            kept, trainer.recipe.to_yaml()
-        )  # only now is it sure that this recipe fits the run
-        return trainer.run() or _tell(out, prepared)
+        del state  # frees the second copy of the weights
+        trainer.choose_threads()
+        write_text(saved_recipe, trainer.recipe.to_yaml())  # after the checks of the trainer
+        return trainer.run() or _print_result(out, prepared)
 
 
-def _kind(task: str) -> "type[Recipe]":
+def _recipe_type(task: str) -> "type[Recipe]":
     from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 
     return {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}[task]
 
 
 def _prepared(recipe: Any, folder: Path, resume: bool) -> "Task":
-    """The task with its data; a task's libraries are imported only for it."""
+    """The task with its data; imports only the modules of this task."""
     match recipe.task:
         case "generate":
             from qkv.train.prepare_text import prepare_generation
@@ -223,20 +236,20 @@ def _prepared(recipe: Any, folder: Path, resume: bool) -> "Task":
             return prepare_translation(recipe, folder, resume)
 
 
-def _tell(out: Path, task: "Task") -> int:
-    """The final score on the held-out data, by the model that was published, and its card."""
+def _print_result(out: Path, task: "Task") -> int:
+    """Write the model card and print the final validation score."""
     import qkv
-    from qkv.train.card import use_of, write_card
+    from qkv.train.card import command_of, write_card
 
     print(write_card(out, task, qkv.load(out)))
-    command = use_of(task)
-    given = _("FILE --out vectors.npy") if command == "embed" else _("TEXT")
+    command = command_of(task)
+    arguments = _("FILE --out vectors.npy") if command == "embed" else _("TEXT")
     print(
         _(
-            "{out} holds the model: qkv {command} {out} {given}",
+            "The model is in {out}: qkv {command} {out} {arguments}",
             out=out,
             command=command,
-            given=given,
+            arguments=arguments,
         )
     )
     return 0
@@ -248,8 +261,8 @@ def _explain(task: str) -> int:
 
     from qkv.train.recipe_reader import explain
 
-    table = Table(_("option"), _("default"), _("why"))
-    for row in explain(_kind(task)):
+    table = Table(_("option"), _("default"), _("description"))
+    for row in explain(_recipe_type(task)):
         table.add_row(*row)
     Console().print(table)
     return 0

@@ -1,6 +1,6 @@
-"""`qkv translate`: a text, a file, standard input or a person at the keyboard, through a model folder.
+"""`qkv translate`: translate an argument, the lines of a file, standard input or a terminal.
 
-In: lines. Out: their translations on stdout, line by line and in the same order. Told in docs/translation.md.
+See docs/translation.md.
 """
 
 import json
@@ -17,31 +17,44 @@ from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Generator, Translator
-    from qkv.pipeline.translator import Translation
+    from qkv.pipeline.segments import Translation
 
 Kind = TypeVar("Kind", "Translator", "Generator")
 
-BATCHES_AT_ONCE = (
-    16  # lines are read so many batches ahead, so that those of one length can go together
+BATCHES_PER_READ = (
+    16  # lines are read ahead and sorted by length, so that batches need less padding
 )
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("the model"))]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("a model folder"))]
 Text = Annotated[
-    str | None, typer.Argument(help=_("what to translate; else --file or standard input"))
+    str | None, typer.Argument(help=_("text to translate; default: --file or standard input"))
 ]
-File = Annotated[Path | None, typer.Option("--file", "-f", help=_("translate its lines"))]
-BeamSize = Annotated[int, typer.Option(help=_("hypotheses kept; 1 is greedy and fastest"))]
-LengthPenalty = Annotated[float, typer.Option(help=_("above 0 favours longer translations"))]
-NBest = Annotated[int, typer.Option(help=_("print so many: line, score, text"))]
-Alignment = Annotated[bool, typer.Option("--alignment", help=_("word pairs from cross-attention"))]
-MaxLength = Annotated[int | None, typer.Option(help=_("tokens of a translated sentence"))]
-BatchSize = Annotated[int, typer.Option(help=_("sentences at a time"))]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", help=_("file to translate, line by line"))
+]
+BeamSize = Annotated[int, typer.Option(help=_("beam size of beam search; 1 is greedy decoding"))]
+LengthPenalty = Annotated[
+    float,
+    typer.Option(help=_("length penalty of beam search; larger values favor longer translations")),
+]
+NBest = Annotated[
+    int, typer.Option(help=_("print the n best hypotheses: line number, score, text"))
+]
+Alignment = Annotated[
+    bool, typer.Option("--alignment", help=_("print word alignments from cross-attention"))
+]
+MaxTargetLen = Annotated[
+    int | None, typer.Option(help=_("maximum number of tokens of a translated sentence"))
+]
+BatchSize = Annotated[int, typer.Option(help=_("sentences per batch"))]
 Int8 = Annotated[
-    bool, typer.Option("--int8", help=_("matrices in 8 bits: faster, a little less exact"))
+    bool, typer.Option("--int8", help=_("int8 quantization: faster, slightly less accurate"))
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps")]
-Engine = Annotated[str, typer.Option(help=_("torch, or ctranslate2 for a folder exported to it"))]
-Json = Annotated[bool, typer.Option("--json", help=_("one JSON object a line"))]
+Device = Annotated[str, typer.Option(help=_("device: cpu, cuda or mps"))]
+Engine = Annotated[
+    str, typer.Option(help=_("inference engine: torch, or ctranslate2 for an exported folder"))
+]
+Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per line"))]
 
 
 def translate(
@@ -52,7 +65,7 @@ def translate(
     length_penalty: LengthPenalty = 0.6,
     n_best: NBest = 1,
     alignment: Alignment = False,
-    max_length: MaxLength = None,
+    max_target_len: MaxTargetLen = None,
     batch_size: BatchSize = 32,
     int8: Int8 = False,
     device: Device = "cpu",
@@ -66,20 +79,26 @@ def translate(
     from qkv.pipeline import Translator
 
     config = TranslationConfig(
-        beam_size, length_penalty, n_best, max_length, batch_size, as_json or n_best > 1, alignment
+        beam_size,
+        length_penalty,
+        n_best,
+        max_target_len,
+        batch_size,
+        as_json or n_best > 1,
+        alignment,
     )
     translator = open_engine(Translator, engine, folder, device, int8)
     number = 0
-    invitation = _("Type a sentence, Ctrl-D to leave.")
-    for some in lines(text, file, BATCHES_AT_ONCE * batch_size, invitation):
-        for line, best in zip(some, translator.translate(some, config), strict=True):
+    hint = _("Type a sentence; Ctrl-D to exit.")
+    for batch in lines(text, file, BATCHES_PER_READ * batch_size, hint):
+        for line, best in zip(batch, translator.translate(batch, config), strict=True):
             number += 1
-            print(_shown(number, line, best, n_best, as_json))
+            print(_formatted(number, line, best, n_best, as_json))
         sys.stdout.flush()
 
 
 def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: bool) -> Kind:
-    """The translator or generator of a folder; CTranslate2 runs without torch, whose import costs seconds."""
+    """Load a translator or generator with the given engine; CTranslate2 does not import torch."""
     if engine == "torch":
         from qkv.allocator import keep_pages
 
@@ -93,30 +112,36 @@ def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: 
         )
     if int8:
         raise QkvError(
-            "--int8", _("CTranslate2 takes its type from the folder"), _("export with --int8")
+            "--int8",
+            _("the data type of a CTranslate2 model is fixed at export"),
+            _("export with --int8"),
         )
     return kind.load_ctranslate2(folder, device)
 
 
-def _shown(number: int, line: str, best: list["Translation"], n_best: int, as_json: bool) -> str:
-    """One line of output a translation, or one JSON object for all of a line."""
+def _formatted(
+    number: int, line: str, best: list["Translation"], n_best: int, as_json: bool
+) -> str:
+    """One line per translation, or one JSON object per input line."""
     if as_json:
         return json.dumps(
-            {"source": line, "translations": list(map(_facts, best))}, ensure_ascii=False
+            {"source": line, "translations": list(map(_as_json, best))}, ensure_ascii=False
         )
     rows = []
-    for one in best:
-        columns = [one.text] if n_best == 1 else [str(number), f"{one.score:.4f}", one.text]
-        if one.alignment is not None:
+    for translation in best:
+        columns = [translation.text]
+        if n_best > 1:
+            columns = [str(number), f"{translation.score:.4f}", translation.text]
+        if translation.alignment is not None:
+            links = translation.alignment
             columns.append(
-                " ".join(
-                    f"{link.source}→{link.target}({link.weight:.2f})" for link in one.alignment
-                )
+                " ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in links)
             )
         rows.append("\t".join(columns))
     return "\n".join(rows)
 
 
-def _facts(one: "Translation") -> dict[str, Any]:
-    links = None if one.alignment is None else [link._asdict() for link in one.alignment]
-    return asdict(one) | {"alignment": links}
+def _as_json(translation: "Translation") -> dict[str, Any]:
+    links = translation.alignment
+    alignment = None if links is None else [link._asdict() for link in links]
+    return asdict(translation) | {"alignment": alignment}

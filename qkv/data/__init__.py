@@ -1,1 +1,1 @@
-"""Files -> batches: corpus reads, store keeps ids on disk, batches orders them."""
+"""Data loading: read corpora, store token ids in memory-mapped files, plan batches."""

@@ -1,7 +1,6 @@
-"""Word alignments of training pairs: read in Pharaoh format, mapped from words to tokens, kept on disk.
+"""Word alignments of training pairs: read in Pharaoh format ("0-0 1-2"), mapped to tokens, stored.
 
-In: a file with a line such as "0-0 1-2" for each pair. Out: for each target token the source tokens it is aligned with, and
-from these the gold attention weights of a batch. Explained in docs/training.md, "Guided alignment".
+Guided alignment trains an attention head on them. See docs/training.md.
 """
 
 import re
@@ -14,29 +13,29 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Pairs, fingerprint_of
-from qkv.data.pairs import Share
-from qkv.data.store import Store, reusable, write_store
+from qkv.data.pairs import Subset
+from qkv.data.store import Store, open_if_current, write_store
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 
 Span = tuple[int, int]
 Links = list[tuple[int, int]]  # (source, target) positions
 _LINK = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
-_LARGEST = 1 << 30  # the positions a store may hold
+_MAX_POSITION = 1 << 30  # in a store
 
 
-def read_alignment(pairs: Pairs | Share, path: str | Path) -> Iterator[Links]:
-    """The word links of each pair that is kept; line n belongs to pair n of the files."""
-    kept, whole = 0, pairs.pairs if isinstance(pairs, Share) else pairs
-    rows = zip_longest(whole.every_pair(), read_lines(path))
+def read_alignment(pairs: Pairs | Subset, path: str | Path) -> Iterator[Links]:
+    """Yield the word links of each pair that is used; line n belongs to pair n of the files."""
+    kept, corpus = 0, pairs.pairs if isinstance(pairs, Subset) else pairs
+    rows = zip_longest(corpus.raw_pairs(), read_lines(path))
     for number, (pair, line) in enumerate(rows, start=1):
         if pair is None or line is None:
-            raise _other_length(path, number, line is None)
+            raise _length_error(path, number, line is None)
         source, target = (side.strip() for side in pair)
         if source and target:
-            if not isinstance(pairs, Share) or pairs.has(kept):
+            if not isinstance(pairs, Subset) or pairs.contains(kept):
                 yield parse_links(
                     line,
                     len(word_spans(source)),
@@ -47,7 +46,14 @@ def read_alignment(pairs: Pairs | Share, path: str | Path) -> Iterator[Links]:
 
 
 def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
-    """parse_links("0-0 1-2", 2, 3, "") == [(0, 0), (1, 2)]: word numbers from 0, the source's first."""
+    """Parse a line: parse_links("0-0 1-2", 2, 3, "") == [(0, 0), (1, 2)].
+
+    Args:
+        line: source-target word numbers from 0.
+        n_source: The number of source words.
+        n_target: The number of target words.
+        where: The file and line, for error messages.
+    """
     links = []
     for item in line.split():
         found = _LINK.fullmatch(item)
@@ -73,7 +79,7 @@ def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
     return links
 
 
-def _other_length(path: str | Path, number: int, too_short: bool) -> QkvError:
+def _length_error(path: str | Path, number: int, too_short: bool) -> QkvError:
     wrong = (
         _("ends after line {number:,}, the pairs do not", number=number - 1)
         if too_short
@@ -85,24 +91,27 @@ def _other_length(path: str | Path, number: int, too_short: bool) -> QkvError:
 def token_links(
     links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]
 ) -> list[list[int]]:
-    """For each target token the source tokens of the words that its word is linked with; <eos> where there is none.
+    """Return the source tokens that each target token is aligned with; <eos> if there are none.
 
-    `words` and `tokens` are spans of characters, of source and target; <eos> stands after the last token of each side.
+    Args:
+        links: (source, target) word numbers.
+        words: The character spans of the source and target words.
+        tokens: The character spans of the source and target tokens; <eos> follows the last one.
     """
-    of_word = overlaps(words[0], tokens[0])
-    found: list[set[int]] = [set() for _ in words[1]]
+    tokens_of_word = overlaps(words[0], tokens[0])
+    linked: list[set[int]] = [set() for _ in words[1]]
     for source, target in links:
-        found[target].update(of_word[source])
+        linked[target].update(tokens_of_word[source])
     eos = len(tokens[0])
     aligned = [
-        sorted(set().union(*(found[word] for word in inside)))
-        for inside in overlaps(tokens[1], words[1])
+        sorted(set().union(*(linked[word] for word in target_words)))
+        for target_words in overlaps(tokens[1], words[1])
     ]
     return [*(sources or [eos] for sources in aligned), [eos]]
 
 
 def overlaps(rows: Sequence[Span], columns: Sequence[Span]) -> list[list[int]]:
-    """For each span of `rows` the spans of `columns` that share a character with it; both stand in the order of the text."""
+    """Return, for each span of `rows`, the spans of `columns` that overlap it; both are sorted."""
     found, first = [], 0
     for start, end in rows:
         while first < len(columns) and columns[first][1] <= start:
@@ -116,32 +125,39 @@ def overlaps(rows: Sequence[Span], columns: Sequence[Span]) -> list[list[int]]:
     return found
 
 
-def keep_token_links(
+def store_token_links(
     folder: Path, rows: Iterator[list[list[int]]], path: str | Path, stores: tuple[Store, Store]
 ) -> Store:
-    """Token links on disk, flattened to source, target, source, target ...; made anew only when files or ids have changed."""
+    """Store token links, flattened to source, target, source, target ...
+
+    An existing store is reused if the files and ids are unchanged.
+    """
     fingerprint = {
         "alignment": fingerprint_of([path]),
         "source": stores[0].checksum,
         "target": stores[1].checksum,
     }
-    stored = reusable(folder, fingerprint)
+    stored = open_if_current(folder, fingerprint)
     if stored is None:
         flat = (
             [
-                place
+                position
                 for target, sources in enumerate(row)
                 for source in sources
-                for place in (source, target)
+                for position in (source, target)
             ]
             for row in rows
         )
-        stored = write_store(folder, flat, _LARGEST, fingerprint)
+        stored = write_store(folder, flat, _MAX_POSITION, fingerprint)
     return stored
 
 
 def gold_weights(rows: Sequence[np.ndarray], n_target: int, n_source: int) -> Tensor:
-    """Stored token links as attention weights, (batch, target, source): equal shares of 1 for each target token, 0 in padding."""
+    """Convert stored token links to attention weights, uniform over the links of a target token.
+
+    Returns:
+        (batch, target, source); each row sums to 1, or 0 for padding.
+    """
     gold = np.zeros((len(rows), n_target, n_source), np.float32)
     batch = np.repeat(np.arange(len(rows)), [len(row) // 2 for row in rows])
     source, target = np.concatenate([np.asarray(row, np.int64).reshape(-1, 2) for row in rows]).T

@@ -1,7 +1,6 @@
-"""Which sentences go together, and in which order; and the tensors they become.
+"""Length-bucketed batches with a token budget, in a seeded order, and their padded tensors.
 
-In: the lengths of all sentences, a token budget, a seed. Out: the indices of any step's batch; (batch, length) ids.
-Told in docs/data.md, "Batches".
+See docs/data.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +15,19 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 Rows = Sequence[Sequence[int]] | Sequence[np.ndarray]
-Lengths = tuple[
-    np.ndarray, np.ndarray
-]  # of the sources and of the targets, special tokens included
+Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets, with special tokens
 
 
 class BatchPlan:
-    """The order of training: a pure function of (seed, epoch, step, rank, world), so an integer resumes it.
+    """The batches of each step: a pure function of (seed, epoch, step, rank, world_size).
 
-    Lengths are those of the batch, special tokens included. A batch of n pairs costs n * (longest source + longest
-    target) tokens, padding included, and this is at most `batch_tokens`. Pairs beyond it, or with a side beyond
-    `max_len`, are left out and listed in `dropped`. For one-sided text, let the other side have length 0.
+    Training therefore resumes from the step number alone. Pairs are sorted into length buckets and
+    split into batches once. Each epoch shuffles pairs of equal lengths and the order of the
+    batches, so every epoch has the same number of batches, `len(plan)`.
 
-    Sentences are laid out by length and cut into batches once. What changes with the epoch is who sits where among
-    those of equal lengths, and the order of the batches; so every epoch has the same number of batches, `len(plan)`.
+    Attributes:
+        dropped: The indices of pairs that exceed `batch_tokens` or `max_len`.
+        padding: The fraction of padding tokens.
     """
 
     def __init__(
@@ -40,57 +38,70 @@ class BatchPlan:
         seed: int,
         max_len: int | None = None,
     ):
+        """Plan the batches.
+
+        Args:
+            source_lengths: Per pair, special tokens included.
+            target_lengths: Per pair, special tokens included; zeros for monolingual text.
+            batch_tokens: The maximum of n_pairs * (longest source + longest target), padding
+                included.
+            seed: Determines the order.
+            max_len: The maximum length of either side.
+        """
         source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
-        assert source.shape == target.shape and source.ndim == 1, "every source has its target"
+        assert source.shape == target.shape and source.ndim == 1, "one target length per source"
         longest = np.maximum(source, target)
         fits = (source + target <= batch_tokens) & (longest <= (max_len or batch_tokens))
         self.seed, self.dropped = seed, np.flatnonzero(~fits)
         self._kept = np.flatnonzero(fits)  # (kept,)
         if not len(self._kept):
-            raise _nothing_fits(len(source), batch_tokens, max_len)
-        self._cell = _cells(source[fits], target[fits])  # (kept,)
-        laid = self._kept[np.argsort(self._cell, kind="stable")]  # (kept,)
-        self._cuts = _cut(source[laid], target[laid], batch_tokens)  # (batches + 1,)
-        self.padding = _padding(source[laid], target[laid], self._cuts)
-        self._dealt: tuple[int, np.ndarray, np.ndarray] | None = None
+            raise _no_pair_fits(len(source), batch_tokens, max_len)
+        self._bucket = _buckets(source[fits], target[fits])  # (kept,)
+        by_length = self._kept[np.argsort(self._bucket, kind="stable")]  # (kept,)
+        self._bounds = _bounds(source[by_length], target[by_length], batch_tokens)  # (batches + 1,)
+        self.padding = _padding(source[by_length], target[by_length], self._bounds)
+        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         """The number of batches of every epoch."""
-        return len(self._cuts) - 1
+        return len(self._bounds) - 1
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
-        """All batches of an epoch, in order, each as the indices of its sentences."""
-        return [self.batch_of(epoch, place) for place in range(len(self))]
+        """Return all batches of an epoch in order, each as the indices of its pairs."""
+        return [self.batch_at(epoch, index) for index in range(len(self))]
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """The batch of one process at one step: a step uses up `world` batches, and epochs follow without a seam."""
-        assert 0 <= rank < world and step >= 0
-        return self.batch_of(*divmod(step * world + rank, len(self)))
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> np.ndarray:
+        """Return the batch of one process at one step; a step consumes `world_size` batches.
 
-    def batch_of(self, epoch: int, place: int) -> np.ndarray:
-        """The batch at this place of an epoch."""
-        if self._dealt is None or self._dealt[0] != epoch:
-            self._dealt = (epoch, *self._deal(epoch))
-        seated, turns = self._dealt[1:]
-        turn = turns[place]
-        return seated[self._cuts[turn] : self._cuts[turn + 1]]  # (batch,)
-
-    def _deal(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Seats for the sentences and turns for the batches.
-
-        Only raw draws are used: numpy promises that these stay the same in every version, unlike its shuffles.
+        The last step of an epoch may continue with the first batches of the next epoch.
         """
-        draws = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
-        seats = np.lexsort((draws.random_raw(len(self._kept)), self._cell))
-        turns = np.argsort(draws.random_raw(len(self)), kind="stable")
-        return self._kept[seats], turns  # (kept,), (batches,)
+        assert 0 <= rank < world_size and step >= 0
+        return self.batch_at(*divmod(step * world_size + rank, len(self)))
+
+    def batch_at(self, epoch: int, index: int) -> np.ndarray:
+        """Return the batch of this index in an epoch."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, *self._shuffle(epoch))
+        pairs, order = self._epoch[1:]
+        batch = order[index]
+        return pairs[self._bounds[batch] : self._bounds[batch + 1]]  # (batch,)
+
+    def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs, shuffled within their buckets, and the order of the batches.
+
+        numpy guarantees that raw draws are the same in every version, unlike its shuffles.
+        """
+        rng = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
+        shuffled = np.lexsort((rng.random_raw(len(self._kept)), self._bucket))
+        order = np.argsort(rng.random_raw(len(self)), kind="stable")
+        return self._kept[shuffled], order  # (kept,), (batches,)
 
 
-class TurnPlan:
-    """Several encodings of the same pairs (BPE-dropout), an epoch of each in turn, each laid out by its own lengths.
+class RoundRobinPlan:
+    """Batches of several encodings of the same pairs (BPE-dropout), one epoch of each in rotation.
 
-    Of the plans only the one in use is held, of the others the number of their batches: `len(plan)` is that of a whole
-    turn through all encodings. `lengths(variant)` gives the lengths of both sides.
+    Each encoding has its own BatchPlan; only the current one is in memory. `len(plan)` is the
+    number of batches of one round through all encodings.
     """
 
     def __init__(
@@ -101,44 +112,49 @@ class TurnPlan:
         seed: int,
         max_len: int | None = None,
     ):
-        def planned(variant: int) -> BatchPlan:
+        """Plan the batches.
+
+        Args:
+            lengths: Returns the source and target lengths of an encoding.
+            variants: The number of encodings.
+            batch_tokens: As for BatchPlan, like the remaining arguments.
+        """
+
+        def make_plan(variant: int) -> BatchPlan:
             return BatchPlan(*lengths(variant), batch_tokens, seed, max_len)
 
-        self._planned = lru_cache(maxsize=1)(planned)
-        self.ends = np.cumsum(
-            [len(self._planned(variant)) for variant in range(variants)]
-        )  # (variants,)
+        self._plan = lru_cache(maxsize=1)(make_plan)
+        self.ends = np.cumsum([len(self._plan(variant)) for variant in range(variants)])
 
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def variant(self, step: int, rank: int = 0, world: int = 1) -> int:
-        """Which encoding the batch of one process at one step reads."""
-        assert 0 <= rank < world and step >= 0
-        return int(np.searchsorted(self.ends, (step * world + rank) % len(self), side="right"))
+    def variant(self, step: int, rank: int = 0, world_size: int = 1) -> int:
+        """Return the encoding of the batch of one process at one step."""
+        assert 0 <= rank < world_size and step >= 0
+        index = (step * world_size + rank) % len(self)
+        return int(np.searchsorted(self.ends, index, side="right"))
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """Which pairs it reads."""
-        turn, place = divmod(step * world + rank, len(self))
-        variant = self.variant(step, rank, world)
-        plan, epoch = self._planned(variant), turn * len(self.ends) + variant
-        return plan.batch_of(epoch, place - int(self.ends[variant]) + len(plan))
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> np.ndarray:
+        """Return the batch of one process at one step."""
+        rounds, index = divmod(step * world_size + rank, len(self))
+        variant = self.variant(step, rank, world_size)
+        plan, epoch = self._plan(variant), rounds * len(self.ends) + variant
+        return plan.batch_at(epoch, index - int(self.ends[variant]) + len(plan))
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """One step of teacher forcing: at each place the decoder reads target_in and should say target_out."""
+    """A batch for teacher forcing: the decoder reads target_in and predicts target_out."""
 
     source: Tensor  # (batch, source): x <eos>
     target_in: Tensor  # (batch, target): <bos> y
     target_out: Tensor  # (batch, target): y <eos>
-    gold: Tensor | None = (
-        None  # (batch, target, source): where the guided head should look; None: no alignments
-    )
+    gold: Tensor | None = None  # (batch, target, source): attention weights of the guided head
 
 
 def pair_batch(sources: Rows, targets: Rows, pad_id: int, bos_id: int, eos_id: int) -> PairBatch:
-    """Rows of ids as the three tensors of a step; where ids == pad_id nobody is there."""
+    """Collate rows of ids; positions with pad_id are padding."""
     return PairBatch(
         source=collate(sources, pad_id, last=eos_id),
         target_in=collate(targets, pad_id, first=bos_id),
@@ -147,17 +163,21 @@ def pair_batch(sources: Rows, targets: Rows, pad_id: int, bos_id: int, eos_id: i
 
 
 def collate(rows: Rows, pad_id: int, first: int | None = None, last: int | None = None) -> Tensor:
-    """Rows side by side, padded on the right: collate([[5, 6], [7]], 0).tolist() == [[5, 6], [7, 0]].
+    """Pad rows on the right: collate([[5, 6], [7]], 0).tolist() == [[5, 6], [7, 0]].
 
-    `first` and `last` stand before and after each row.
+    Args:
+        rows: The ids of each row.
+        pad_id: The padding id.
+        first: An id before each row.
+        last: An id after each row.
     """
     begin, n = int(first is not None), len(rows)
     lengths = np.fromiter(map(len, rows), np.int64, n)  # (batch,)
     width = begin + int(lengths.max(initial=0)) + int(last is not None)
     ids = np.full((n, width), pad_id, np.int64)  # (batch, length)
-    place = np.arange(width) - begin  # (length,)
+    position = np.arange(width) - begin  # (length,)
     if lengths.any():
-        ids[(place >= 0) & (place < lengths[:, None])] = np.concatenate(
+        ids[(position >= 0) & (position < lengths[:, None])] = np.concatenate(
             [np.asarray(row, np.int64) for row in rows]
         )
     if first is not None:
@@ -167,11 +187,11 @@ def collate(rows: Rows, pad_id: int, first: int | None = None, last: int | None 
     return torch.from_numpy(ids)
 
 
-def _cells(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """A number for each pair of lengths, such that neighbours need little padding.
+def _buckets(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return a bucket number per pair of lengths, ordered so that neighbors need little padding.
 
-    By target length; among equal targets by source length, upwards and downwards in turn, so that the last
-    sentences of one target length and the first of the next have sources of one size.
+    Sorted by target length, then by source length, alternately ascending and descending, so that
+    source lengths are similar where the target length changes.
     """
     band = np.unique(target, return_inverse=True)[1]  # (kept,)
     width = int(source.max()) + 1
@@ -179,37 +199,41 @@ def _cells(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return band * width + within
 
 
-def _cut(source: np.ndarray, target: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Where batches begin, and the end: each takes as many as the budget allows."""
-    cuts = [0]
-    while cuts[-1] < len(source):
-        at = cuts[-1]
-        most = batch_tokens // max(1, source[at] + target[at])  # more cannot fit beside this one
-        widest = np.maximum.accumulate(source[at : at + most]) + np.maximum.accumulate(
-            target[at : at + most]
+def _bounds(source: np.ndarray, target: np.ndarray, batch_tokens: int) -> np.ndarray:
+    """Return the start of each batch and the end; each takes as many pairs as the budget allows."""
+    bounds = [0]
+    while bounds[-1] < len(source):
+        start = bounds[-1]
+        end = start + batch_tokens // max(1, source[start] + target[start])  # an upper bound
+        longest = np.maximum.accumulate(source[start:end]) + np.maximum.accumulate(
+            target[start:end]
         )
-        cost = widest * np.arange(1, len(widest) + 1)  # of the first 1, 2, 3 ... together
-        cuts.append(at + int(np.searchsorted(cost, batch_tokens, side="right")))
-    return np.array(cuts)
+        cost = longest * np.arange(1, len(longest) + 1)  # of the first 1, 2, 3 ... pairs
+        bounds.append(start + int(np.searchsorted(cost, batch_tokens, side="right")))
+    return np.array(bounds)
 
 
-def _padding(source: np.ndarray, target: np.ndarray, cuts: np.ndarray) -> float:
-    """The share of padding among all tokens of an epoch."""
-    widest = np.maximum.reduceat(source, cuts[:-1]) + np.maximum.reduceat(
-        target, cuts[:-1]
+def _padding(source: np.ndarray, target: np.ndarray, bounds: np.ndarray) -> float:
+    """Return the fraction of padding among all tokens of an epoch."""
+    starts = bounds[:-1]
+    longest = np.maximum.reduceat(source, starts) + np.maximum.reduceat(
+        target, starts
     )  # (batches,)
-    return 1 - float((source + target).sum() / max(1, (widest * np.diff(cuts)).sum()))
+    return 1 - float((source + target).sum() / max(1, (longest * np.diff(bounds)).sum()))
 
 
-def _nothing_fits(n: int, batch_tokens: int, max_len: int | None) -> QkvError:
-    limit = "" if max_len is None else _(" and max_len {max_len:,}", max_len=max_len)
-    return QkvError(
-        "batch_tokens",
-        _(
-            "none of {n:,} pairs fits batch_tokens {batch_tokens:,}{limit}",
-            n=n,
+def _no_pair_fits(n: int, batch_tokens: int, max_len: int | None) -> QkvError:
+    if max_len is None:
+        wrong = _(
+            "none of {n_pairs:,} pairs fits batch_tokens {batch_tokens:,}",
+            n_pairs=n,
             batch_tokens=batch_tokens,
-            limit=limit,
-        ),
-        _("raise the limit or shorten the sentences"),
-    )
+        )
+    else:
+        wrong = _(
+            "none of {n_pairs:,} pairs fits batch_tokens {batch_tokens:,} and max_len {max_len:,}",
+            n_pairs=n,
+            batch_tokens=batch_tokens,
+            max_len=max_len,
+        )
+    return QkvError("batch_tokens", wrong, _("raise the limit or shorten the sentences"))

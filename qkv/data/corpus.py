@@ -1,7 +1,6 @@
-"""Sentence pairs and documents, read from files one at a time.
+"""Read sentence pairs (aligned files, TSV, JSONL) and documents (text, JSONL, folders) as streams.
 
-In: two aligned files, a TSV or a JSONL, or plain texts and folders, plain or gzip. Out: streams of pairs, of documents.
-Told in docs/data.md, "Your own files".
+See docs/data.md.
 """
 
 import hashlib
@@ -12,18 +11,18 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.lines import mend_surrogates, read_lines
+from qkv.text.lines import read_lines, replace_surrogates
 
-DOCUMENT_ENDS = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
-_PIECE = 1 << 20  # characters of a document held at once
+DOCUMENT_SUFFIXES = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
+_PIECE_CHARS = 1 << 20  # of a document in memory
 
 Pair = tuple[str, str]
 
 
 class Pairs:
-    """Sentence pairs, read lazily and as often as they are asked for: Pairs("a.zh", "a.en"), Pairs("a.tsv").
+    """Sentence pairs, an iterable for several passes: Pairs("a.zh", "a.en"), Pairs("a.tsv").
 
-    A pair with one side empty teaches nothing: it is left out, and `dropped` counts those of the last full reading.
+    Pairs with an empty side are dropped; `dropped` is their number in the last complete pass.
     """
 
     def __init__(self, *paths: str | Path, errors: str | None = None):
@@ -37,8 +36,8 @@ class Pairs:
 
     def __iter__(self) -> Iterator[Pair]:
         kept = dropped = 0
-        filled = [False, False]  # has either side any text at all?
-        for source, target in self.every_pair():
+        filled = [False, False]  # whether each side has any text
+        for source, target in self.raw_pairs():
             source, target = source.strip(), target.strip()
             filled = [filled[0] or bool(source), filled[1] or bool(target)]
             if source and target:
@@ -48,20 +47,20 @@ class Pairs:
                 dropped += 1
         self.dropped = dropped
         if not kept:
-            raise self._nothing(filled)
+            raise self._empty_side_error(filled)
 
     def fingerprint(self) -> str:
-        """What tells whether the files are still the same: a SHA-256 of their contents."""
+        """Return the SHA-256 of the contents of the files."""
         return fingerprint_of(self.paths)
 
-    def every_pair(self) -> Iterator[Pair]:
-        """The pairs line by line as the files have them, those with an empty side too."""
+    def raw_pairs(self) -> Iterator[Pair]:
+        """Yield the pairs of all lines, also those with an empty side."""
         if len(self.paths) == 2:
             return _aligned(*self.paths, self.errors)
         return (_jsonl if _is_jsonl(self.paths[0]) else _tsv)(self.paths[0], self.errors)
 
-    def _nothing(self, filled: Sequence[bool]) -> QkvError:
-        """Not one pair is left: name the side, and in two files the file, that is empty."""
+    def _empty_side_error(self, filled: Sequence[bool]) -> QkvError:
+        """Return the error for a corpus without pairs; of two files it names the empty one."""
         empty = [i for i in (0, 1) if not filled[i]]
         if len(self.paths) == 2 and len(empty) == 1:
             where = str(self.paths[empty[0]])
@@ -69,13 +68,13 @@ class Pairs:
             where = ", ".join(map(str, self.paths))
         return QkvError(
             where,
-            _("an empty side: no pair has text on both sides"),
+            _("no pair has text on both sides"),
             _("give a sentence and its translation on each line"),
         )
 
 
 def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[str]:
-    """Whole documents: each text file is one, each line {"text": ...} of a JSONL is one; folders give all below."""
+    """Yield documents: each text file, each line {"text": ...} of a JSONL, all files of folders."""
     pieces = []
     for piece, ends in read_pieces(paths, errors):
         pieces.append(piece)
@@ -87,9 +86,12 @@ def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> It
 def read_pieces(
     paths: Iterable[str | Path], errors: str | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Documents in pieces of about a megabyte, cut at line ends, each with whether its document ends there.
+    """Yield documents in pieces of about a megabyte, split at newlines, so memory stays bounded.
 
-    So a file of any size passes through little memory. Each line of a text file ends in "\\n" here, the last one too.
+    Every line of a text file ends with "\\n", also the last.
+
+    Yields:
+        The text of a piece, and whether it is the end of its document.
     """
     for path in document_files(paths):
         if _is_jsonl(path):
@@ -100,33 +102,33 @@ def read_pieces(
 
 
 def document_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files meant: a file is itself, a folder all its .txt, .md and .jsonl, sorted by path."""
+    """Return the files; a folder stands for all its .txt, .md and .jsonl files, sorted by path."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
-            refuse_pipe(path)
+            check_not_pipe(path)
             files.append(path)
             continue
         below = sorted(
-            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_ENDS)
+            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_SUFFIXES)
         )
         if not below:
             raise QkvError(
-                path, _("no text below this folder"), _("put .txt, .md or .jsonl files there")
+                path, _("no text files in this folder"), _("put .txt, .md or .jsonl files there")
             )
         files += below
     return files
 
 
-def refuse_unreadable(paths: Iterable[str | Path]) -> None:
-    """Each file is opened once, so that nobody learns after an hour with the first that the last one is missing."""
+def check_readable(paths: Iterable[str | Path]) -> None:
+    """Open each file once, so that an unreadable file is reported before any is processed."""
     for path in paths:
-        refuse_pipe(path)
-        read_lines(path)  # what is wrong is said before the first line
+        check_not_pipe(path)
+        read_lines(path)  # raises errors before the first line
 
 
-def refuse_pipe(path: str | Path) -> None:
-    """For what is read more than once: the second time a pipe, such as <(head a.txt), has nothing more to say."""
+def check_not_pipe(path: str | Path) -> None:
+    """Raise an error for a pipe, such as <(head a.txt), where a file is read more than once."""
     if Path(path).is_fifo():
         raise QkvError(
             path, _("a pipe, which can be read only once"), _("write it to a file first")
@@ -134,19 +136,19 @@ def refuse_pipe(path: str | Path) -> None:
 
 
 def fingerprint_of(paths: Iterable[str | Path]) -> str:
-    """A SHA-256 of the contents of files, in this order; their names and dates do not matter."""
-    whole = hashlib.sha256()
+    """Return the SHA-256 of the contents of files, in this order."""
+    digest = hashlib.sha256()
     for path in paths:
         try:
             with Path(path).open("rb") as file:
-                whole.update(hashlib.file_digest(file, "sha256").digest())
+                digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise QkvError(path, _("cannot be read"), error.strerror or str(error)) from None
-    return whole.hexdigest()
+    return digest.hexdigest()
 
 
 def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
-    """Line n of one file with line n of the other; a file that ends early is noticed at its end."""
+    """Yield line n of one file with line n of the other."""
     sources, targets = read_lines(source, errors), read_lines(target, errors)
     for number, (left, right) in enumerate(zip_longest(sources, targets)):
         if left is None or right is None:
@@ -154,14 +156,14 @@ def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
             counts = (number, longer) if left is None else (longer, number)
             raise QkvError(
                 f"{source}, {target}",
-                _("{counts:,} lines against {counts2:,}", counts=counts[0], counts2=counts[1]),
-                _("line n of one must translate line n of the other"),
+                _("{n_source:,} and {n_target:,} lines", n_source=counts[0], n_target=counts[1]),
+                _("line n of one must be the translation of line n of the other"),
             )
         yield left, right
 
 
 def _tsv(path: Path, errors: str | None) -> Iterator[Pair]:
-    """The first two columns; further ones (credits, scores) are left aside. A blank line is an empty pair."""
+    """Yield the first two columns; a blank line is an empty pair."""
     for number, line in enumerate(read_lines(path, errors), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
@@ -176,7 +178,7 @@ def _jsonl(path: Path, errors: str | None) -> Iterator[Pair]:
 
 
 def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str]:
-    """The texts under these keys of one JSON line, or what is wrong with that line."""
+    """Return the texts of these keys of a JSON line."""
     example = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
     right = _("write {example}", example=example)
     try:
@@ -189,27 +191,27 @@ def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str
     if missing:
         names = ", ".join(missing)
         raise QkvError(_line(path, number), _("no {names}", names=names), right)
-    strange = [f"'{key}'" for key in keys if not isinstance(record[key], str)]
-    if strange:
-        names = ", ".join(strange)
+    not_text = [f"'{key}'" for key in keys if not isinstance(record[key], str)]
+    if not_text:
+        names = ", ".join(not_text)
         raise QkvError(_line(path, number), _("{names} is not text", names=names), right)
-    return [mend_surrogates(record[key]) for key in keys]
+    return [replace_surrogates(record[key]) for key in keys]
 
 
 def _pieces_of_text(path: Path, errors: str | None) -> Iterator[tuple[str, bool]]:
-    held: list[str] = []
+    piece: list[str] = []
     size = 0
     for line in read_lines(path, errors):
-        if size >= _PIECE:
-            yield "".join(held), False
-            held, size = [], 0
-        held += [line, "\n"]
+        if size >= _PIECE_CHARS:
+            yield "".join(piece), False
+            piece, size = [], 0
+        piece += [line, "\n"]
         size += len(line) + 1
-    yield "".join(held), True
+    yield "".join(piece), True
 
 
 def _filled_lines(path: Path, errors: str | None) -> Iterator[tuple[int, str]]:
-    """The lines of a JSONL that hold something, with their numbers: a blank one there is only layout."""
+    """Yield the non-blank lines of a JSONL with their numbers."""
     return ((n, line) for n, line in enumerate(read_lines(path, errors), start=1) if line.strip())
 
 

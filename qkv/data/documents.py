@@ -1,7 +1,6 @@
-"""Documents on disk as one long row of ids, each ended by <eos>.
+"""Encode documents into one stored stream of ids, each document followed by <eos>.
 
-In: text files, folders and JSONL, or a share of them; a tokenizer. Out: a Store, written in a stream once and reused as long
-as files and tokenizer stay the same. Told in docs/language-models.md, "Data".
+The store is reused while files and tokenizer are unchanged. See docs/language-models.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,27 +12,25 @@ import numpy as np
 
 from qkv.data.corpus import document_files, fingerprint_of, read_pieces
 from qkv.data.pairs import Encoder
-from qkv.data.store import Store, reusable, write_store
+from qkv.data.store import Store, open_if_current, write_store
 
-TOGETHER = 1 << 20  # characters encoded at once: the tokenizer is fast in batches
+BATCH_CHARS = 1 << 20  # encoded at once: the tokenizer is faster in batches
 
-Piece = tuple[str, bool]  # text, and whether its document ends with it
+Piece = tuple[str, bool]  # a text, and whether it is the end of its document
 
 
 class Documents:
-    """The documents of these files, read as often as they are asked for, a megabyte at a time."""
+    """The documents of files, an iterable of pieces of about a megabyte."""
 
     def __init__(self, paths: Sequence[str | Path]):
         self.files = document_files(paths)
 
     def __iter__(self) -> Iterator[Piece]:
-        return (
-            piece for piece in read_pieces(self.files) if piece[0]
-        )  # a document without text is none
+        return (piece for piece in read_pieces(self.files) if piece[0])  # skip empty documents
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What tells whether the texts are still the same."""
+        """Entries that change if the texts change."""
         return {
             "files": fingerprint_of(self.files),
             "kinds": " ".join(file.suffix for file in self.files),
@@ -45,21 +42,21 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The characters of documents from `begin` up to `end`; one that is cut ends there and begins there."""
+class DocumentSlice:
+    """The characters [begin, end) of documents; a document that is split becomes two."""
 
     documents: Documents
     begin: int
     end: int
 
     def __iter__(self) -> Iterator[Piece]:
-        at = 0
+        position = 0
         for text, ends in self.documents:
-            part = text[max(0, self.begin - at) : max(0, self.end - at)]
-            at += len(text)
+            part = text[max(0, self.begin - position) : max(0, self.end - position)]
+            position += len(text)
             if part:
-                yield part, ends or at >= self.end
-            if at >= self.end:
+                yield part, ends or position >= self.end
+            if position >= self.end:
                 return
 
     @property
@@ -67,15 +64,15 @@ class Part:
         return self.documents.fingerprint | {"characters": f"{self.begin} to {self.end}"}
 
 
-def keep_documents(
-    folder: str | Path, texts: Documents | Part, tokenizer: Encoder, eos_id: int
+def store_documents(
+    folder: str | Path, texts: Documents | DocumentSlice, tokenizer: Encoder, eos_id: int
 ) -> Store:
-    """All ids, one after the other: store.ids; encoded again only when texts or tokenizer have changed.
+    """Encode documents into a store, or open the existing one if nothing has changed.
 
-    The rows of this store are the pieces as they were read; where a document ends, <eos> says.
+    `store.ids` is the stream of all ids. The rows of the store are pieces; <eos> ends a document.
     """
     fingerprint = texts.fingerprint | {"tokenizer": tokenizer.fingerprint, "eos": str(eos_id)}
-    stored = reusable(folder, fingerprint)
+    stored = open_if_current(folder, fingerprint)
     if stored is None:
         stored = write_store(
             folder, _encoded(texts, tokenizer, eos_id), tokenizer.vocab_size, fingerprint
@@ -84,27 +81,26 @@ def keep_documents(
 
 
 def count_bytes(texts: Iterable[Piece]) -> int:
-    """The size of the texts in UTF-8."""
+    """Return the size of the texts in UTF-8."""
     return sum(len(text.encode()) for text, _ in texts)
 
 
 def _encoded(pieces: Iterable[Piece], tokenizer: Encoder, eos_id: int) -> Iterator[np.ndarray]:
-    for some in _together(pieces):
-        for ids, (_, ends) in zip(
-            tokenizer.encode_batch([text for text, _ in some]), some, strict=True
-        ):
+    for batch in _batches(pieces):
+        encoded = tokenizer.encode_batch([text for text, _ in batch])
+        for ids, (_, ends) in zip(encoded, batch, strict=True):
             yield np.array([*ids, eos_id] if ends else ids, np.int64)
 
 
-def _together(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Small documents in batches of about a megabyte."""
-    held: list[Piece] = []
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Group small documents into batches of about a megabyte."""
+    batch: list[Piece] = []
     size = 0
     for piece in pieces:
-        held.append(piece)
+        batch.append(piece)
         size += len(piece[0])
-        if size >= TOGETHER:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+        if size >= BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,68 +1,72 @@
-"""Which groups make a batch, and which sentences speak for each.
+"""Batches for contrastive training: the groups of each step and the texts sampled from each group.
 
-In: the sizes of all groups, how many make a batch, a seed. Out: the rows of any step's batch and the chosen sentences.
-Told in docs/embedding.md, "Contrastive pairs".
+See docs/embedding.md.
 """
 
 import numpy as np
 
-ROWS, PLACES = 0, 1  # two streams of draws, one for each question
+ORDER_STREAM, TEXT_STREAM = 0, 1  # independent random streams
 
 
 class GroupPlan:
-    """The order of contrastive training: a pure function of (seed, epoch, step, rank, world).
+    """The batches of each step: a pure function of (seed, epoch, step, rank, world_size).
 
-    Batches are drawn from all groups, whatever their length: each sentence of a batch is a wrong answer to the others,
-    and sentences of one length would make them a less varied lot. Each epoch leaves out another remainder.
+    Batches mix groups of all lengths: texts are in-batch negatives of each other, and equal
+    lengths would make the negatives less varied. Each epoch drops a different remainder.
     """
 
-    def __init__(self, sizes: np.ndarray, batch: int, seed: int, views: int = 2):
-        assert len(sizes) and sizes.min() >= 2 <= views, "a group has two sentences or more"
-        self.sizes, self.size, self.seed, self.views = (
-            np.asarray(sizes, np.int64),
-            min(batch, len(sizes)),
-            seed,
-            views,
-        )
-        self._drawn: tuple[int, np.ndarray, np.ndarray] | None = None
+    def __init__(self, sizes: np.ndarray, batch_groups: int, seed: int, texts_per_group: int = 2):
+        """Plan the batches.
+
+        Args:
+            sizes: The number of texts of each group.
+            batch_groups: The number of groups per batch.
+            seed: Determines the order.
+            texts_per_group: The number of texts to sample from each group.
+        """
+        assert len(sizes) and sizes.min() >= 2 <= texts_per_group, "two texts per group or more"
+        self.sizes, self.seed = np.asarray(sizes, np.int64), seed
+        self.batch_groups, self.texts_per_group = min(batch_groups, len(sizes)), texts_per_group
+        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         """The number of batches of every epoch."""
-        return len(self.sizes) // self.size
+        return len(self.sizes) // self.batch_groups
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The groups of one process at one step, (batch,), and the places chosen in each, (batch, views), -1: no more."""
-        assert 0 <= rank < world and step >= 0
-        epoch, turn = divmod(step * world + rank, len(self))
-        if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = (
-                epoch,
-                np.argsort(self._raw(epoch, ROWS), kind="stable"),
-                self._raw(epoch, PLACES),
-            )
-        _, order, draws = self._drawn
-        rows = order[turn * self.size : (turn + 1) * self.size]  # (batch,)
-        return rows, self._places(self.sizes[rows], draws[rows])
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return the batch of one process at one step.
 
-    def _places(self, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """So many different places of each group, the earlier first: the places whose numbers come out lowest."""
-        place = np.arange(sizes.max())  # (largest,)
-        luck = _mixed(draws[:, None] + place.astype(np.uint64))  # (batch, largest)
-        luck[place >= sizes[:, None]] = np.iinfo(np.uint64).max
-        chosen = np.argsort(luck, axis=1, kind="stable")[:, : self.views]
-        chosen[chosen >= sizes[:, None]] = len(place)  # beyond the group: to the end
-        chosen = np.sort(chosen, axis=1)
-        return np.where(chosen < len(place), chosen, -1)  # (batch, views)
+        Returns:
+            The groups, (groups,), and the indices of the texts sampled from each,
+            (groups, texts_per_group), -1 where a group has fewer texts.
+        """
+        assert 0 <= rank < world_size and step >= 0
+        epoch, index = divmod(step * world_size + rank, len(self))
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = np.argsort(self._draws(epoch, ORDER_STREAM), kind="stable")
+            self._epoch = epoch, order, self._draws(epoch, TEXT_STREAM)
+        _, order, draws = self._epoch
+        groups = order[index * self.batch_groups : (index + 1) * self.batch_groups]  # (groups,)
+        return groups, self._sample_texts(self.sizes[groups], draws[groups])
 
-    def _raw(self, epoch: int, question: int) -> np.ndarray:
-        """Raw draws only: numpy promises that these stay the same in every version, unlike its shuffles."""
-        return np.random.Philox(np.random.SeedSequence([self.seed, epoch, question])).random_raw(
-            len(self.sizes)
-        )
+    def _sample_texts(self, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """Sample distinct text indices of each group, ascending: those with the lowest hashes."""
+        index = np.arange(sizes.max())  # (largest,)
+        keys = _splitmix64(draws[:, None] + index.astype(np.uint64))  # (groups, largest)
+        keys[index >= sizes[:, None]] = np.iinfo(np.uint64).max
+        sampled = np.argsort(keys, axis=1, kind="stable")[:, : self.texts_per_group]
+        sampled[sampled >= sizes[:, None]] = len(index)  # beyond the group: sorted to the end
+        sampled = np.sort(sampled, axis=1)
+        return np.where(sampled < len(index), sampled, -1)  # (groups, texts_per_group)
+
+    def _draws(self, epoch: int, stream: int) -> np.ndarray:
+        """Return raw draws, which numpy keeps the same in every version, unlike its shuffles."""
+        seed = np.random.SeedSequence([self.seed, epoch, stream])
+        return np.random.Philox(seed).random_raw(len(self.sizes))
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """Neighbouring numbers to unrelated ones, by multiplying and folding (splitmix64), modulo 2^64."""
+def _splitmix64(x: np.ndarray) -> np.ndarray:
+    """Hash 64-bit integers with splitmix64."""
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,16 +1,16 @@
-"""The hold-out rule: which lines of a training file are kept for validation where no validation file is given.
+"""Hold-out split: the lines of a training file used for validation if no validation file is given.
 
-One of 100 lines, spread over the file, at most 1,000 in all; of fewer than 200 lines one of 10.
+One line of 100, evenly spaced, at most 1,000; below 200 lines, one line of 10.
 """
 
-FEWEST = 10  # lines of which one can be held out
+MIN_LINES = 10  # the smallest file with a held-out line
 
 
 def hold_out_every(count: int) -> int:
-    """Of `count` lines, one in so many is held out: 10 of 1,000 (100), 1,000 of 5,000,000 (5,000), 2 of 20 (10)."""
-    return max(100, -(-count // 1_000)) if count >= 200 else FEWEST
+    """Return n such that one of n lines is held out: 100 for 1,000 lines, 5,000 for 5,000,000."""
+    return max(100, -(-count // 1_000)) if count >= 200 else MIN_LINES
 
 
 def is_held_out(index: int, every: int) -> bool:
-    """Whether the line of this index is held out, in the middle of each `every` lines."""
+    """Return whether a line is held out: the middle one of each `every` lines."""
     return index % every == every // 2

@@ -1,7 +1,6 @@
-"""A pair corpus on disk: the texts as they were read, the ids as they were encoded.
+"""Store the texts and token ids of a parallel corpus; reuse them while nothing has changed.
 
-In: pairs and tokenizers. Out: four stores, written once and reused as long as files and tokenizers stay the same.
-Told in docs/data.md, "The store".
+See docs/data.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,11 +11,11 @@ from typing import Protocol
 
 from qkv.data.corpus import Pair, Pairs
 from qkv.data.hold_out import is_held_out
-from qkv.data.store import Store, StoreWriter, TextStore, reusable, write_store
+from qkv.data.store import Store, StoreWriter, TextStore, open_if_current, write_store
 
 
 class Encoder(Protocol):
-    """What is needed of a tokenizer here."""
+    """The part of the Tokenizer interface used here."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -26,29 +25,29 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Share:
-    """Every `every`-th pair (held out), or all the others: one file serves for training and validation."""
+class Subset:
+    """One of `every` pairs (held out for validation), or all the others."""
 
     pairs: Pairs
     every: int
     held_out: bool
 
     def __iter__(self) -> Iterator[Pair]:
-        return (pair for i, pair in enumerate(self.pairs) if self.has(i))
+        return (pair for i, pair in enumerate(self.pairs) if self.contains(i))
 
-    def has(self, index: int) -> bool:
-        """Whether the pair of this number, counted without dropped ones, is in this share."""
+    def contains(self, index: int) -> bool:
+        """Return whether the pair of this index, not counting dropped pairs, is in the subset."""
         return is_held_out(index, self.every) == self.held_out
 
 
-def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, TextStore]:
-    """Both sides as text stores, in `folder`/source and /target; read again only when the files have changed."""
+def store_pairs(folder: str | Path, pairs: Pairs | Subset) -> tuple[TextStore, TextStore]:
+    """Store both sides in `folder`/source and /target, or open them if the files are unchanged."""
     folders = Path(folder) / "source", Path(folder) / "target"
-    whole = pairs.pairs if isinstance(pairs, Share) else pairs
-    fingerprint = {"files": whole.fingerprint(), "errors": whole.errors or "strict"}
-    if isinstance(pairs, Share):
+    corpus = pairs.pairs if isinstance(pairs, Subset) else pairs
+    fingerprint = {"files": corpus.fingerprint(), "errors": corpus.errors or "strict"}
+    if isinstance(pairs, Subset):
         fingerprint["share"] = f"1/{pairs.every} {'held out' if pairs.held_out else 'left'}"
-    stored = [reusable(side, fingerprint) for side in folders]
+    stored = [open_if_current(side, fingerprint) for side in folders]
     if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
         with (
             StoreWriter(folders[0], 256, fingerprint) as source,
@@ -57,16 +56,16 @@ def keep_pairs(folder: str | Path, pairs: Pairs | Share) -> tuple[TextStore, Tex
             for left, right in pairs:
                 source.add_text(left)
                 target.add_text(right)
-            source.dropped = target.dropped = whole.dropped
+            source.dropped = target.dropped = corpus.dropped
     return TextStore.open(folders[0]), TextStore.open(folders[1])
 
 
-def keep_ids(
+def store_ids(
     folder: str | Path, texts: TextStore, tokenizer: Encoder, dropout: float = 0.0
 ) -> Store:
-    """The ids of a text store, without special tokens; encoded again only when text or tokenizer have changed.
+    """Encode a text store without special tokens, or open the existing ids if nothing has changed.
 
-    With BPE-dropout a kept encoding is drawn once: a resumed run must read the very ids of the first one.
+    With BPE-dropout the encoding is sampled once, so that a resumed run reads the same ids.
     """
     fingerprint = texts.rows.fingerprint | {
         "text": texts.rows.checksum,
@@ -74,7 +73,7 @@ def keep_ids(
     }
     if dropout:
         fingerprint |= {"dropout": str(dropout)}
-    stored = reusable(folder, fingerprint)
+    stored = open_if_current(folder, fingerprint)
     if stored is None:
         stored = write_store(
             folder, _encoded(texts, tokenizer, dropout), tokenizer.vocab_size, fingerprint
@@ -83,7 +82,7 @@ def keep_ids(
 
 
 def _encoded(texts: Iterable[str], tokenizer: Encoder, dropout: float) -> Iterator[list[int]]:
-    """Row by row, a few thousand lines encoded at once: the tokenizer is fast in batches."""
+    """Encode in batches of 4,096 texts, for speed."""
     lines = iter(texts)
-    while some := list(islice(lines, 4096)):
-        yield from tokenizer.encode_batch(some, dropout)
+    while batch := list(islice(lines, 4096)):
+        yield from tokenizer.encode_batch(batch, dropout)

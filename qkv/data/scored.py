@@ -1,7 +1,6 @@
-"""Pairs of sentences with a score that people gave them.
+"""Read sentence pairs with human similarity scores (STS) from TSV or JSONL.
 
-In: a TSV (sentence, sentence, score) or a JSONL ({"sentence1": ..., "sentence2": ..., "score": ...}). Out: three lists.
-Told in docs/embedding.md, "Scores".
+See docs/embedding.md.
 """
 
 import json
@@ -12,32 +11,30 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _, listed
-from qkv.text.lines import mend_surrogates, read_lines
+from qkv.text.lines import read_lines, replace_surrogates
 
 KEYS = ("sentence1", "sentence2", "score")
 Row = tuple[str, str, float]
 
 
 def read_scored(path: str | Path) -> tuple[list[str], list[str], list[float]]:
-    """The first sentences, the second ones and the scores; a line that lacks one of them is named."""
+    """Return the first sentences, the second sentences and the scores."""
     rows = list(_rows(Path(path)))
     if len(rows) < 2:
-        raise QkvError(
-            path, _("{n_rows} pairs", n_rows=len(rows)), _("two at least can be compared")
-        )
+        raise QkvError(path, _("{n_pairs} pairs", n_pairs=len(rows)), _("give at least two pairs"))
     first, second, scores = zip(*rows, strict=True)
     return list(first), list(second), list(scores)
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    of_line = (
+    parse = (
         _from_json
         if path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
         else _from_columns
     )
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            yield of_line(line, _("{path}, line {number}", path=path, number=number))
+            yield parse(line, _("{path}, line {number}", path=path, number=number))
 
 
 def _from_columns(line: str, where: str) -> Row:
@@ -61,12 +58,12 @@ def _from_json(line: str, where: str) -> Row:
 
 
 def _checked(first: Any, second: Any, score: Any, where: str, right: str) -> Row:
-    if not all(isinstance(one, str) and one.strip() for one in (first, second)):
+    if not all(isinstance(text, str) and text.strip() for text in (first, second)):
         raise QkvError(where, _("an empty sentence"), right)
     try:
         number = float("nan" if isinstance(score, bool) else score)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise QkvError(where, _("{score!r} is no score", score=str(score)), right)
-    return mend_surrogates(first), mend_surrogates(second), number
+        raise QkvError(where, _("{score!r} is not a score", score=str(score)), right)
+    return replace_surrogates(first), replace_surrogates(second), number

@@ -1,7 +1,6 @@
-"""Rows of ids, or of text, in memory-mapped files, so that a corpus may be larger than memory.
+"""Memory-mapped store for rows of token ids or text, so that a corpus may be larger than memory.
 
-In: rows, streamed to disk once. Out: store[i], read from the disk when it is asked for.
-Told in docs/data.md, "The store".
+See docs/data.md.
 """
 
 import json
@@ -21,24 +20,29 @@ from qkv.messages import _
 
 FORMAT = "qkv-rows-1"
 HEADER, IDS, OFFSETS = "store.json", "ids.bin", "offsets.bin"
-_FLUSH = 1 << 18  # ids held in memory before they go to disk
+_BUFFER_IDS = 1 << 18  # written to disk at once
 
 Row = Sequence[int] | np.ndarray
 
 
 class Store:
-    """Rows of ids on disk: len(store), store[i] and store.lengths; nothing is loaded before it is used."""
+    """Memory-mapped rows of ids: len(store), store[i] and store.lengths."""
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray, header: Mapping[str, Any]):
-        self.ids = ids  # (all ids,), one row after the other
+        self.ids = ids  # (all ids,), the rows concatenated
         self.offsets = offsets  # (rows + 1,), row i is ids[offsets[i]:offsets[i + 1]]
-        self.fingerprint: dict[str, str] = header["fingerprint"]  # what the rows were made from
-        self.dropped: int = header["dropped"]  # rows of the original that were left out
+        self.fingerprint: dict[str, str] = header["fingerprint"]  # of the data and tokenizer
+        self.dropped: int = header["dropped"]  # source rows that were skipped
         self.checksum: str = header["check"]
 
     @classmethod
     def open(cls, folder: str | Path, check_ids: bool = True) -> "Store":
-        """The store of a folder, or a refusal; `check_ids=False` spares the reading of all ids (1 s a gigabyte)."""
+        """Open a store and verify its checksums.
+
+        Args:
+            folder: The folder of the store.
+            check_ids: Whether to verify the ids as well, which reads all of them (1 s per GB).
+        """
         folder = Path(folder)
         header = _read_header(folder)
         ids = _map(folder / IDS, header["dtype"], header["ids"])
@@ -62,12 +66,12 @@ class Store:
         return np.diff(self.offsets)  # (rows,)
 
     def take(self, indices: Iterable[int]) -> list[np.ndarray]:
-        """The rows of a batch, in the order asked for."""
+        """Return the rows of these indices."""
         return [self[i] for i in indices]
 
 
 class TextStore:
-    """Lines of text on disk, in UTF-8: what a batch is tokenised from anew when BPE-dropout is on."""
+    """Memory-mapped lines of text in UTF-8."""
 
     def __init__(self, rows: Store):
         self.rows = rows
@@ -86,22 +90,25 @@ class TextStore:
         return (self[i] for i in range(len(self)))
 
     def take(self, indices: Iterable[int]) -> list[str]:
-        """The lines of a batch, in the order asked for."""
+        """Return the lines of these indices."""
         return [self[i] for i in indices]
 
 
 class StoreWriter:
-    """Rows on their way to disk: the store appears when the `with` block ends well, and not at all otherwise.
+    """Write a store atomically: it appears when the `with` block ends without an error.
 
-    Values are below `vocab_size`; 256 is for text. `fingerprint` names what the rows are made from.
+    Args:
+        folder: The folder of the store.
+        vocab_size: Ids are below this; 256 for text.
+        fingerprint: Identifies the data and tokenizer of the rows.
     """
 
     def __init__(self, folder: str | Path, vocab_size: int, fingerprint: Mapping[str, str]):
         self.folder, self.vocab_size, self.fingerprint = Path(folder), vocab_size, dict(fingerprint)
         self.dtype = "|u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"
         self.dropped = 0
-        self._waiting: list[np.ndarray] = []
-        self._n_waiting = 0
+        self._buffer: list[np.ndarray] = []
+        self._n_buffered = 0
 
     def __enter__(self) -> Self:
         try:
@@ -114,49 +121,49 @@ class StoreWriter:
         return self
 
     def add(self, row: Row) -> None:
-        """One more row, at the end."""
-        self._waiting.append(np.asarray(row, dtype=np.int64))
-        self._n_waiting += len(row) + 1  # empty rows count too, or a million could wait
-        if self._n_waiting >= _FLUSH:
+        """Append a row."""
+        self._buffer.append(np.asarray(row, dtype=np.int64))
+        self._n_buffered += len(row) + 1  # + 1: empty rows also use memory
+        if self._n_buffered >= _BUFFER_IDS:
             self._flush()
 
     def add_text(self, text: str) -> None:
-        """One more line, as its UTF-8 bytes."""
+        """Append a line as its UTF-8 bytes."""
         self.add(np.frombuffer(text.encode(), np.uint8))
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             if kind is None:
                 self._finish()
-        except OSError as full:
-            raise _cannot_write(self.folder, full) from None
+        except OSError as os_error:
+            raise _cannot_write(self.folder, os_error) from None
         finally:
             self._ids.discard()
             self._offsets.discard()
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffer:
             return
-        flat = np.concatenate(self._waiting)  # (ids of these rows,)
+        flat = np.concatenate(self._buffer)  # (ids of these rows,)
         assert flat.size == 0 or (flat.min() >= 0 and flat.max() < self.vocab_size), (
             "an id outside the vocabulary"
         )
-        ends = self._end + np.cumsum([len(row) for row in self._waiting])
+        ends = self._end + np.cumsum([len(row) for row in self._buffer])
         try:
             self._ids.write(flat.astype(self.dtype))
             self._offsets.write(ends.astype("<i8"))
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
         self._end = int(ends[-1])
-        self._waiting, self._n_waiting = [], 0
+        self._buffer, self._n_buffered = [], 0
 
     def _finish(self) -> None:
-        """Old header away, new files in place, new header last: at no moment does a header describe other files."""
+        """Remove the old header, replace the files, then write the new header."""
         self._flush()
         rows = self._offsets.n_bytes // 8 - 1
         header = {
@@ -170,12 +177,12 @@ class StoreWriter:
             "fingerprint": self.fingerprint,
         }
         (self.folder / HEADER).unlink(missing_ok=True)
-        self._ids.put_in_place()
-        self._offsets.put_in_place()
+        self._ids.rename()
+        self._offsets.rename()
         part = _Part(self.folder / HEADER)
         try:
-            part.write(_sealed(header))
-            part.put_in_place()
+            part.write(_with_checksum(header))
+            part.rename()
         finally:
             part.discard()
         sync(self.folder)
@@ -184,7 +191,7 @@ class StoreWriter:
 def write_store(
     folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]
 ) -> Store:
-    """Stream rows to disk and open what was written; an older store in this folder is replaced."""
+    """Write rows to a store, replacing an existing one, and open it."""
     with StoreWriter(folder, vocab_size, fingerprint) as writer:
         for row in rows:
             writer.add(row)
@@ -194,15 +201,15 @@ def write_store(
 def write_texts(
     folder: str | Path, texts: Iterable[str], fingerprint: Mapping[str, str]
 ) -> TextStore:
-    """Stream lines to disk and open what was written."""
+    """Write lines to a store and open it."""
     with StoreWriter(folder, 256, fingerprint) as writer:
         for text in texts:
             writer.add_text(text)
     return TextStore.open(folder)
 
 
-def reusable(folder: str | Path, fingerprint: Mapping[str, str]) -> Store | None:
-    """The store of this folder if it is whole and was made from the same things; else None, and it is made anew."""
+def open_if_current(folder: str | Path, fingerprint: Mapping[str, str]) -> Store | None:
+    """Open the store of a folder if it is complete and has this fingerprint, else return None."""
     try:
         store = Store.open(folder)
     except QkvError:
@@ -211,14 +218,14 @@ def reusable(folder: str | Path, fingerprint: Mapping[str, str]) -> Store | None
 
 
 class _Part:
-    """A file under a temporary name, with a running checksum, until it is put in place.
+    """A file written under a temporary name, with a running checksum, and renamed at the end.
 
-    A fresh file, never an overwritten one: whoever has the old one mapped keeps reading the old one.
+    The old file is replaced, not overwritten: processes that have it mapped keep reading it.
     """
 
     def __init__(self, path: Path):
         self.path, self.temporary = path, path.with_name(f"{path.name}.part")
-        self.temporary.unlink(missing_ok=True)  # what a killed writer left would stay for ever
+        self.temporary.unlink(missing_ok=True)  # left by a killed writer
         self.file: BinaryIO = self.temporary.open("wb")
         self.crc = self.n_bytes = 0
 
@@ -227,51 +234,48 @@ class _Part:
         self.file.write(raw)
         self.crc, self.n_bytes = zlib.crc32(raw, self.crc), self.n_bytes + len(raw)
 
-    def put_in_place(self) -> None:
+    def rename(self) -> None:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
         self.temporary.replace(self.path)
 
     def discard(self) -> None:
-        """Nothing to do once the file is in place."""
-        with suppress(OSError):  # a full disk refuses the last bytes too; the file goes anyway
+        """Delete the temporary file, if it was not renamed."""
+        with suppress(OSError):  # closing fails again on a full disk; the file is deleted anyway
             self.file.close()
         self.temporary.unlink(missing_ok=True)
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
-    """The header, if it is there, ours, and says of itself what it said when it was written."""
+    """Read the header and verify its format and checksum."""
     try:
         raw = (folder / HEADER).read_bytes()
         header = json.loads(raw)
-        whole = header["format"] == FORMAT and raw == _sealed(
+        valid = header["format"] == FORMAT and raw == _with_checksum(
             {k: v for k, v in header.items() if k != "check"}
         )
     except FileNotFoundError:
-        raise _refusal(folder, _("no whole store: {header} is missing", header=HEADER)) from None
+        raise _damaged(folder, _("incomplete store: {header} is missing", header=HEADER)) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        raise _refusal(folder / HEADER, _("damaged"))
+        valid = False
+    if not valid:
+        raise _damaged(folder / HEADER, _("damaged"))
     return header
 
 
 def _map(path: Path, dtype: str, count: int) -> np.ndarray:
-    """A file as an array, if it has the size its header promises."""
-    size, promised = (
-        (path.stat().st_size if path.is_file() else 0),
-        count * np.dtype(dtype).itemsize,
-    )
-    if size != promised:
-        raise _refusal(
-            path, _("damaged: {size:,} bytes instead of {promised:,}", size=size, promised=promised)
+    """Memory-map a file, if it has the size given in the header."""
+    size = path.stat().st_size if path.is_file() else 0
+    expected = count * np.dtype(dtype).itemsize
+    if size != expected:
+        raise _damaged(
+            path, _("damaged: {size:,} bytes instead of {expected:,}", size=size, expected=expected)
         )
     if count == 0:
         return np.zeros(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r").view(
-        np.ndarray
-    )  # a plain view: slicing a memmap costs three times more
+    # A plain view: slicing a memmap is three times slower.
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)
 
 
 def _check(path: Path, values: np.ndarray, crc: int) -> None:
@@ -279,17 +283,17 @@ def _check(path: Path, values: np.ndarray, crc: int) -> None:
     for start in range(0, len(values), 1 << 22):
         found = zlib.crc32(values[start : start + (1 << 22)].data, found)
     if found != crc:
-        raise _refusal(path, _("damaged: its bytes are not those that were written"))
+        raise _damaged(path, _("damaged: wrong checksum"))
 
 
-def _sealed(header: Mapping[str, Any]) -> bytes:
-    """The header as it stands in its file, with a checksum of itself at the end."""
+def _with_checksum(header: Mapping[str, Any]) -> bytes:
+    """Serialize the header with its checksum."""
     check = f"{zlib.crc32(json.dumps(header).encode()):08x}"
     return json.dumps({**header, "check": check}, indent=1).encode()
 
 
-def _refusal(path: Path, wrong: str) -> QkvError:
-    return QkvError(path, wrong, _("delete the folder, it is made anew from the text"))
+def _damaged(path: Path, wrong: str) -> QkvError:
+    return QkvError(path, wrong, _("delete the folder; it is rebuilt from the text"))
 
 
 def _cannot_write(folder: Path, error: OSError) -> QkvError:

@@ -1,7 +1,7 @@
-"""Which stretches of a long text go together, and in which order.
+"""Training windows of a language model over a stream of ids, packed or per document.
 
-In: ids in one long row, documents separated by <eos>; a context length, a token budget, a seed. Out: the rows of any step.
-The order is worked out, never stored, so a corpus may be larger than memory. Told in docs/language-models.md, "Windows".
+The shuffled order is computed, not stored, so a corpus may be larger than memory.
+See docs/language-models.md.
 """
 
 from collections.abc import Sequence
@@ -14,54 +14,63 @@ from qkv.data.batches import BatchPlan
 from qkv.errors import QkvError
 from qkv.messages import _
 
-SCAN = 1 << 24  # ids looked at together in search of <eos>
-ROUNDS = 4  # of a Feistel network: four make a permutation that nobody can tell from chance
+SCAN_IDS = 1 << 24  # searched for <eos> at once
+FEISTEL_ROUNDS = 4  # a four-round Feistel network is a strong pseudorandom permutation
 
 
 class Windows(Protocol):
-    """What a task needs of either kind; a row of n + 1 ids holds n inputs and, one further, n targets."""
+    """Windows of either kind; a row of n + 1 ids has n inputs and, shifted by one, n targets."""
 
     def __len__(self) -> int:
-        """How many micro-batches an epoch has, the last one perhaps reaching into the next."""
+        """The number of micro-batches per epoch; the last may continue with the next epoch."""
         ...
 
-    def rows(self, step: int, rank: int = 0, world: int = 1) -> list[np.ndarray]:
-        """The rows of one process at one step."""
+    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
+        """Return the rows of one process at one step."""
         ...
 
 
 class PackedWindows:
-    """The text as one circle, cut into windows of `context` tokens at another place in every epoch.
+    """Packed windows of `context_length` tokens over the cyclic stream, with an offset per epoch.
 
-    Every token is a target once an epoch; where the windows meet again, at most `context` tokens are a second time.
-    A window may reach over <eos> into the next document, and from the last document into the first.
+    Every token is a target once per epoch, up to `context_length` of them twice. A window may
+    cross <eos> into the next document, and from the last document into the first.
     """
 
-    def __init__(self, ids: np.ndarray, context: int, batch_tokens: int, seed: int):
-        refuse_short(len(ids), context)
-        self.ids, self.context, self.seed = ids, context, seed
-        self.per_batch = rows_of(batch_tokens, context)
-        self.per_epoch = -(-len(ids) // context)
+    def __init__(self, ids: np.ndarray, context_length: int, batch_tokens: int, seed: int):
+        """Plan the windows.
+
+        Args:
+            ids: The stream, documents separated by <eos>.
+            context_length: Tokens per window.
+            batch_tokens: Tokens per micro-batch.
+            seed: Determines offsets and order.
+        """
+        check_text_length(len(ids), context_length)
+        self.ids, self.context_length, self.seed = ids, context_length, seed
+        self.per_batch = windows_per_batch(batch_tokens, context_length)
+        self.per_epoch = -(-len(ids) // context_length)
 
     def __len__(self) -> int:
         return -(-self.per_epoch // self.per_batch)
 
-    def rows(self, step: int, rank: int = 0, world: int = 1) -> list[np.ndarray]:
-        return [self._row(start) for start in self.starts(step, rank, world)]
+    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
+        return [self._row(start) for start in self.starts(step, rank, world_size)]
 
-    def starts(self, step: int, rank: int = 0, world: int = 1) -> list[int]:
-        """Where each row begins: a pure function of the seed and these numbers; epochs follow without a seam."""
-        assert 0 <= rank < world and step >= 0
-        first = (step * world + rank) * self.per_batch
+    def starts(self, step: int, rank: int = 0, world_size: int = 1) -> list[int]:
+        """Return the start of each row: a pure function of the seed and the arguments."""
+        assert 0 <= rank < world_size and step >= 0
+        first = (step * world_size + rank) * self.per_batch
         return [self._start(number) for number in range(first, first + self.per_batch)]
 
     def _start(self, number: int) -> int:
-        epoch, turn = divmod(number, self.per_epoch)
-        shift, *keys = draws(self.seed, epoch, 1 + ROUNDS)
-        return (shift + shuffled(turn, self.per_epoch, keys) * self.context) % len(self.ids)
+        epoch, index = divmod(number, self.per_epoch)
+        offset, *keys = raw_draws(self.seed, epoch, 1 + FEISTEL_ROUNDS)
+        window = permute(index, self.per_epoch, keys)
+        return (offset + window * self.context_length) % len(self.ids)
 
     def _row(self, start: int) -> np.ndarray:
-        end = start + self.context + 1
+        end = start + self.context_length + 1
         row = self.ids[start:end]
         return (
             row if end <= len(self.ids) else np.concatenate([row, self.ids[: end - len(self.ids)]])
@@ -69,25 +78,29 @@ class PackedWindows:
 
 
 class DocumentWindows:
-    """Each document for itself, longer ones in stretches of `context`: no token sees another document.
+    """Windows that do not cross documents; longer documents are split into several windows.
 
-    Each row begins with the token before its first target, <eos> for the first of a document. Rows of one length go
-    together, padded where they must; an epoch reads every token once as a target.
+    Each row begins with the token before its first target, <eos> for the first row of a document.
+    Rows of similar length are batched and padded; every token is a target once per epoch.
     """
 
-    def __init__(self, ids: np.ndarray, eos_id: int, context: int, batch_tokens: int, seed: int):
-        rows_of(batch_tokens, context)
+    def __init__(
+        self, ids: np.ndarray, eos_id: int, context_length: int, batch_tokens: int, seed: int
+    ):
+        """Plan the windows; the arguments are those of PackedWindows."""
+        windows_per_batch(batch_tokens, context_length)
         self.ids, self.eos_id = ids, eos_id
-        self.begin, self.length = stretches(document_ends(ids, eos_id), context)  # (rows,) each
+        ends = document_ends(ids, eos_id)
+        self.begin, self.length = split_documents(ends, context_length)  # (rows,) each
         self.plan = BatchPlan(np.zeros_like(self.length), self.length, batch_tokens, seed)
 
     def __len__(self) -> int:
         return len(self.plan)
 
-    def rows(self, step: int, rank: int = 0, world: int = 1) -> list[np.ndarray]:
+    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
         return [
             self._row(int(self.begin[i]), int(self.length[i]))
-            for i in self.plan.batch(step, rank, world)
+            for i in self.plan.batch(step, rank, world_size)
         ]
 
     def _row(self, begin: int, length: int) -> np.ndarray:
@@ -95,71 +108,73 @@ class DocumentWindows:
         return row if begin else np.concatenate([np.array([self.eos_id], row.dtype), row])
 
 
-def rows_of(batch_tokens: int, context: int) -> int:
-    """How many windows a batch holds; not even one is a mistake."""
-    if batch_tokens < context:
+def windows_per_batch(batch_tokens: int, context_length: int) -> int:
+    """Return the number of windows per micro-batch, at least one."""
+    if batch_tokens < context_length:
         wrong = _(
-            "{batch_tokens:,} is less than one window of {context:,}",
+            "{batch_tokens:,} is less than context_length {context_length:,}",
             batch_tokens=batch_tokens,
-            context=context,
+            context_length=context_length,
         )
-        raise QkvError("batch_tokens", wrong, _("raise it or shorten context"))
-    return batch_tokens // context
+        raise QkvError("batch_tokens", wrong, _("increase it or reduce context_length"))
+    return batch_tokens // context_length
 
 
-def refuse_short(tokens: int, context: int) -> None:
-    if tokens <= context:
+def check_text_length(n_tokens: int, context_length: int) -> None:
+    """Raise an error if a text is too short for one window."""
+    if n_tokens <= context_length:
         wrong = _(
-            "{tokens:,} tokens are less than one window of {context:,}",
-            tokens=tokens,
-            context=context,
+            "{n_tokens:,} tokens do not fill one window of context_length {context_length:,}",
+            n_tokens=n_tokens,
+            context_length=context_length,
         )
-        raise QkvError("text", wrong, _("give more text or a shorter context"))
+        raise QkvError("text", wrong, _("give more text or reduce context_length"))
 
 
 def document_ends(ids: np.ndarray, eos_id: int) -> np.ndarray:
-    """The place after each <eos>, and the end of the text; the text is looked at in parts."""
+    """Return the position after each <eos>, and the end of the text."""
     found = [
-        np.flatnonzero(ids[at : at + SCAN] == eos_id) + at + 1 for at in range(0, len(ids), SCAN)
+        np.flatnonzero(ids[start : start + SCAN_IDS] == eos_id) + start + 1
+        for start in range(0, len(ids), SCAN_IDS)
     ]
     return np.unique(np.concatenate([*found, [len(ids)]]))  # (documents,)
 
 
-def stretches(ends: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each row's targets begin, and how many they are: documents up to these ends, in parts of `context`."""
+def split_documents(ends: np.ndarray, context_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the start and number of targets of each row, for documents with these ends."""
     lengths = np.diff(ends, prepend=0)  # (documents,)
-    parts = -(-lengths // context)
-    within = np.arange(parts.sum()) - np.repeat(
-        np.cumsum(parts) - parts, parts
-    )  # 0, 1, 2 ... in each document
-    begin = np.repeat(ends - lengths, parts) + within * context  # (rows,)
-    return begin, np.minimum(context, np.repeat(ends, parts) - begin)
+    parts = -(-lengths // context_length)
+    first_part = np.repeat(np.cumsum(parts) - parts, parts)  # (rows,)
+    within = np.arange(parts.sum()) - first_part  # 0, 1, 2 ... in each document
+    begin = np.repeat(ends - lengths, parts) + within * context_length  # (rows,)
+    return begin, np.minimum(context_length, np.repeat(ends, parts) - begin)
 
 
 @lru_cache(maxsize=4)
-def draws(seed: int, epoch: int, count: int) -> tuple[int, ...]:
-    """Raw draws only: numpy promises that these stay the same in every version, unlike its shuffles."""
+def raw_draws(seed: int, epoch: int, count: int) -> tuple[int, ...]:
+    """Return raw draws, which numpy keeps the same in every version, unlike its shuffles."""
     return tuple(np.random.Philox(np.random.SeedSequence([seed, epoch])).random_raw(count).tolist())
 
 
-def shuffled(place: int, n: int, keys: Sequence[int]) -> int:
-    """A permutation of range(n) worked out one place at a time, without a table: sorted of all n places is range(n).
+def permute(index: int, n: int, keys: Sequence[int]) -> int:
+    """Return element `index` of a pseudorandom permutation of range(n), without a table.
 
-    A Feistel network permutes the numbers below a power of four; one that falls outside n goes through again.
+    A Feistel network permutes the integers below a power of four; results outside range(n) are
+    permuted again (cycle walking).
     """
     half = max(1, ((n - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
-        left, right = place >> half, place & mask
+        left, right = index >> half, index & mask
         for key in keys:
-            left, right = right, left ^ (mixed(right ^ key) & mask)
-        place = left << half | right
-        if place < n:
-            return place
+            left, right = right, left ^ (_splitmix64(right ^ key) & mask)
+        index = left << half | right
+        if index < n:
+            return index
 
 
-def mixed(x: int) -> int:
-    """A number whose every bit depends on every bit of x (the finaliser of splitmix64)."""
+def _splitmix64(x: int) -> int:
+    """Hash a 64-bit integer with the finalizer of splitmix64."""
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return x ^ x >> 31

@@ -1,7 +1,7 @@
-"""The packed encoder for many sentences: tokens of all sentences end to end, so that padding is never computed.
+"""Packed encoder: the tokens of a batch concatenated without padding.
 
-In: ids of sentences one after the other, those of one length side by side. Out: a vector for each token, equal to the
-model's own (tests/engine/test_encoder.py). Explained in docs/embedding.md, "Use".
+Sentences of equal length are adjacent, so that attention runs per length without a mask. The result
+equals the model's own. See docs/embedding.md.
 """
 
 from collections.abc import Sequence
@@ -13,96 +13,108 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.engine.packed_weights import Map, activated_product, joined, version_of
+from qkv.engine.packed_weights import Map, activated_product, merged_product, version_of
 from qkv.model import spec as s
-from qkv.model.attention import FusedCore, GroupedAttention
+from qkv.model.attention import GroupedQueryAttention, SdpaCore
 from qkv.model.block import Block
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.positions import LearnedPositions, SinusoidalPositions
+from qkv.model.rotary import NoRotation, Rotation
 from qkv.model.transformer import Memory, Transformer, out_of_range
-from qkv.model.turn import NoTurn, Turn
 
-FIRST_POSITIONS = 64  # computed at the start; more when a longer sentence comes
+INITIAL_POSITIONS = 64  # computed at first; more when a longer sentence comes
 
-Groups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
+LengthGroups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
 
 
 class Encoder(Protocol):
-    """(tokens,) ids of sentences laid end to end -> (tokens, d_model)."""
+    """(tokens,) ids of concatenated sentences -> (tokens, d_model)."""
 
-    def __call__(self, ids: Tensor, groups: Groups) -> Tensor: ...
+    def __call__(self, ids: Tensor, groups: LengthGroups) -> Tensor: ...
 
 
 class PlainEncoder:
-    """The plain way, for encoders of any kind: the model's own encode, one length at a time."""
+    """The model's own encoder, for every architecture, one length at a time."""
 
     def __init__(self, model: Transformer):
         self.model = model
 
-    def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
+    def __call__(self, ids: Tensor, groups: LengthGroups) -> Tensor:
         parts = ids.split([rows * length for rows, length in groups])
-        shapes = zip(parts, groups, strict=True)
-        return torch.cat(
-            [self.model.encode(part.view(shape)).states.flatten(0, 1) for part, shape in shapes]
-        )
+        batches = [part.view(shape) for part, shape in zip(parts, groups, strict=True)]
+        return torch.cat([self.model.encode(batch).states.flatten(0, 1) for batch in batches])
 
 
 class PackedEncoderLayer:
-    """One block: its weights, those that read the same input side by side."""
+    """An encoder block; q, k and v are one matrix."""
 
     def __init__(self, block: Block, layer: s.Layer):
-        attn, wide = block.attn.branch, block.ffn.branch
-        assert isinstance(attn, GroupedAttention) and isinstance(
-            wide, DenseFeedForward | GatedFeedForward
-        )
-        self.heads, self.pre_norm = attn.heads, layer.norm.place == "pre"
+        attn, ffn = block.attn.branch, block.ffn.branch
+        assert isinstance(attn, GroupedQueryAttention)
+        assert isinstance(ffn, DenseFeedForward | GatedFeedForward)
+        self.heads, self.pre_norm = attn.heads, layer.norm.placement == "pre"
         self.split = (attn.heads.n_heads, attn.heads.n_kv_heads, attn.heads.n_kv_heads)
-        self.qkv, self.out = joined(attn.q_proj, attn.k_proj, attn.v_proj), joined(attn.o_proj)
+        self.qkv = merged_product(attn.q_proj, attn.k_proj, attn.v_proj)
+        self.out = merged_product(attn.o_proj)
         self.q_norm, self.k_norm = attn.q_norm, attn.k_norm
-        self.down = joined(wide.down_proj)
-        if isinstance(wide, GatedFeedForward):
-            gate, up, activation = joined(wide.gate_proj), joined(wide.up_proj), wide.activation
-            self.widen: Map = lambda x: activation(gate(x)).mul_(up(x))
+        self.down = merged_product(ffn.down_proj)
+        if isinstance(ffn, GatedFeedForward):
+            gate, up = merged_product(ffn.gate_proj), merged_product(ffn.up_proj)
+            activation = ffn.activation
+            self.up: Map = lambda x: activation(gate(x)).mul_(up(x))
         else:
-            self.widen = activated_product(wide.up_proj, wide.activation)
+            self.up = activated_product(ffn.up_proj, ffn.activation)
         self.norms = block.attn.norm, block.ffn.norm
 
-    def __call__(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
-        first, second = self.norms
+    def __call__(self, x: Tensor, groups: LengthGroups, rotation: Rotation) -> Tensor:
+        attn_norm, ffn_norm = self.norms
         if self.pre_norm:
-            x = self.attend(first(x), groups, turn).add_(x)
-            return self.feed_forward(second(x)).add_(x)
-        x = first(self.attend(x, groups, turn).add_(x))
-        return second(self.feed_forward(x).add_(x))
+            x = self.attend(attn_norm(x), groups, rotation).add_(x)
+            return self.feed_forward(ffn_norm(x)).add_(x)
+        x = attn_norm(self.attend(x, groups, rotation).add_(x))
+        return ffn_norm(self.feed_forward(x).add_(x))
 
-    def attend(self, x: Tensor, groups: Groups, turn: Turn) -> Tensor:
-        """What each token gathers from its own sentence."""
+    def attend(self, x: Tensor, groups: LengthGroups, rotation: Rotation) -> Tensor:
+        """Attention of each token to its own sentence."""
         qkv = self.qkv(x).view(len(x), sum(self.split), -1)  # (tokens, all heads, d_head)
-        if self.heads.qk_norm or not isinstance(turn, NoTurn):
+        if self.heads.qk_norm or not isinstance(rotation, NoRotation):
             q, k, v = qkv.split(self.split, 1)
-            qkv = torch.cat([turn(self.q_norm(q)), turn(self.k_norm(k)), v], dim=1)
+            qkv = torch.cat([rotation(self.q_norm(q)), rotation(self.k_norm(k)), v], dim=1)
         if len(groups) == 1:
-            return self.out(self.mix(qkv, groups[0]))
+            return self.out(self.attend_group(qkv, groups[0]))
         parts = zip(qkv.split([rows * length for rows, length in groups]), groups, strict=True)
-        return self.out(
-            torch.cat([self.mix(part, shape) for part, shape in parts])
-        )  # (tokens, d_model)
+        mixed = torch.cat([self.attend_group(part, shape) for part, shape in parts])
+        return self.out(mixed)  # (tokens, d_model)
 
-    def mix(self, qkv: Tensor, shape: tuple[int, int]) -> Tensor:
-        """Attention in sentences of one length: nothing to hide, so the fused kernel needs no mask."""
-        q, k, v = (
-            qkv.view(*shape, *qkv.shape[1:]).transpose(1, 2).split(self.split, 1)
-        )  # (rows, heads, length, d_head)
+    def attend_group(self, qkv: Tensor, shape: tuple[int, int]) -> Tensor:
+        """Attention in sentences of one length, by the fused kernel without a mask."""
+        heads = qkv.view(*shape, *qkv.shape[1:]).transpose(
+            1, 2
+        )  # (rows, all heads, length, d_head)
+        q, k, v = heads.split(self.split, 1)
         mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.split[0] != self.split[1])
         return mixed.transpose(1, 2).reshape(len(qkv), -1)  # (tokens, heads * d_head)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The feed-forward."""
-        return self.down(self.widen(x))
+        return self.down(self.up(x))
+
+
+class PositionPlan(NamedTuple):
+    """Position embeddings and rotary angles of the first positions."""
+
+    added: Tensor  # (positions, d_model), type embedding included
+    adds: bool  # False: `added` is zero
+    rotation: Rotation
+
+    def rotation_at(self, positions: Tensor) -> Rotation:
+        if isinstance(self.rotation, NoRotation):
+            return self.rotation
+        cos, sin = self.rotation.cos[0, 0], self.rotation.sin[0, 0]  # (positions, half)
+        return type(self.rotation)(cos[positions][:, None], sin[positions][:, None])
 
 
 class PackedEncoder:
-    """A model's encoder as few large operations; made once for a model and anew when its weights change."""
+    """The packed encoder of a model, packed again when the model's weights change."""
 
     def __init__(self, model: Transformer):
         assert model.encoder is not None and model.spec.encoder is not None
@@ -111,130 +123,115 @@ class PackedEncoder:
             PackedEncoderLayer(block, layer) for block, layer in blocks if isinstance(block, Block)
         ]
         self.encoder, self.scale = model.encoder, model.scale
-        self.table = (
-            model.embed if model.source_embed is None else model.source_embed
-        ).weight.detach()
+        embed = model.embed if model.source_embed is None else model.source_embed
+        self.table = embed.weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
         self.parameters = list(model.parameters())
         self.version = version_of(self.parameters)
-        self.plan = self._make_plan(FIRST_POSITIONS)
+        self.plan = self._make_plan(INITIAL_POSITIONS)
 
     @staticmethod
     def of(model: Transformer) -> "PackedEncoder":
-        """The joined weights of a model, kept as long as the model's own stay the same."""
-        kept = _kept.get(model)
+        """The packed encoder of a model, cached until the model's weights change."""
+        packed = _packed_encoders.get(model)
         if (
-            kept is None
-            or kept.parameters[0] is not model.embed.weight
-            or kept.version != version_of(kept.parameters)
+            packed is None
+            or packed.parameters[0] is not model.embed.weight
+            or packed.version != version_of(packed.parameters)
         ):
-            kept = _kept[model] = PackedEncoder(model)
-        return kept
+            packed = _packed_encoders[model] = PackedEncoder(model)
+        return packed
 
-    def _make_plan(self, places: int) -> "Plan":
-        """The plan for all places up to a number."""
-        positions, limit = self.encoder.positions, self.encoder.limit
-        all_places = torch.arange(min(places, limit or places), device=self.table.device)[None]
-        nothing = self.table.new_zeros(1, all_places.shape[1], self.table.shape[1])
-        added = positions(nothing, all_places)[0]  # (places, d_model)
-        adds = self.type is not None or isinstance(
-            positions, LearnedPositions | SinusoidalPositions
-        )
-        return Plan(
-            added if self.type is None else added + self.type,
-            adds,
-            positions.turn(all_places, self.table.dtype),
-        )
+    def _make_plan(self, n_positions: int) -> PositionPlan:
+        module, limit = self.encoder.positions, self.encoder.limit
+        n_positions = min(n_positions, limit or n_positions)
+        position_ids = torch.arange(n_positions, device=self.table.device)[None]
+        zeros = self.table.new_zeros(1, n_positions, self.table.shape[1])
+        added = module(zeros, position_ids)[0]  # (positions, d_model)
+        adds = self.type is not None or isinstance(module, LearnedPositions | SinusoidalPositions)
+        rotation = module.rotation(position_ids, self.table.dtype)
+        return PositionPlan(added if self.type is None else added + self.type, adds, rotation)
 
-    def _plan_for(self, longest: int) -> "Plan":
-        """Read and put in place as one: other threads encode with it too."""
+    def _plan_for(self, longest: int) -> PositionPlan:
+        """The plan, extended if necessary; other threads may extend it concurrently."""
         plan = self.plan
         if longest > len(plan.added):
             plan = self.plan = self._make_plan(max(longest, 2 * len(plan.added)))
-        assert longest <= len(plan.added), "a sentence is longer than the model counts"
+        assert longest <= len(plan.added), "a sentence is longer than max_len"
         return plan
 
-    def __call__(self, ids: Tensor, groups: Groups) -> Tensor:
-        plan, places = (
-            self._plan_for(max(length for _, length in groups)),
-            places_in(groups, ids.device),
-        )
-        x = self._look_up(ids)  # (tokens, d_model)
+    def __call__(self, ids: Tensor, groups: LengthGroups) -> Tensor:
+        plan = self._plan_for(max(length for _, length in groups))
+        positions = positions_of(groups, ids.device)
+        x = self._embed(ids)  # (tokens, d_model)
         if plan.adds:
-            x = torch.add(plan.added[places], x, alpha=self.scale)
+            x = torch.add(plan.added[positions], x, alpha=self.scale)
         elif self.scale != 1.0:
             x = x * self.scale
-        x, turn = self.encoder.embed_norm(x), plan.turn_at(places)
+        x, rotation = self.encoder.embed_norm(x), plan.rotation_at(positions)
         for layer in self.layers:
-            x = layer(x, groups, turn)
+            x = layer(x, groups, rotation)
         return self.encoder.norm(x)
 
-    def _look_up(self, ids: Tensor) -> Tensor:
+    def _embed(self, ids: Tensor) -> Tensor:
         try:
             return F.embedding(ids, self.table)
         except IndexError:
             raise out_of_range("ids", ids, len(self.table)) from None
 
 
-class Plan(NamedTuple):
-    """What each place adds to an embedding, and how it turns queries and keys."""
-
-    added: Tensor  # (places, d_model)
-    adds: bool  # False: what is added is zeros
-    turn: Turn  # of all places
-
-    def turn_at(self, places: Tensor) -> Turn:
-        if isinstance(self.turn, NoTurn):
-            return self.turn
-        return type(self.turn)(
-            self.turn.cos[0, 0][places][:, None], self.turn.sin[0, 0][places][:, None]
-        )
-
-
-_kept: WeakKeyDictionary[Transformer, PackedEncoder] = WeakKeyDictionary()
+_packed_encoders: WeakKeyDictionary[Transformer, PackedEncoder] = WeakKeyDictionary()
 
 
 def make_encoder(model: Transformer) -> Encoder:
-    """The fast one where every block is of the common kind, else the plain one."""
+    """A packed encoder if the architecture is supported, else the plain one."""
     return PackedEncoder.of(model) if supports_encoder(model) else PlainEncoder(model)
 
 
 def supports_encoder(model: Transformer) -> bool:
-    """Whether every encoder block is of the common kind: full attention and a plain feed-forward, not being recorded."""
-    if model.encoder is None or model.spec.encoder is None or model.spec.encoder.sees != "all":
+    """Whether all encoder blocks have full attention and no experts, and are not recorded."""
+    if model.encoder is None or model.spec.encoder is None or model.spec.encoder.causal:
         return False
     layers = model.spec.encoder.layers
     return all(
-        isinstance(layer.mixer, s.Heads)
+        isinstance(layer.mixer, s.Attention)
         and layer.mixer.window is None
         and layer.cross is None
-        and not isinstance(layer.feed_forward, s.Experts)
+        and not isinstance(layer.feed_forward, s.MixtureOfExperts)
         for layer in layers
     ) and all(
-        isinstance(block, Block) and isinstance(block.attn.branch.core, FusedCore)
+        isinstance(block, Block) and isinstance(block.attn.branch.core, SdpaCore)
         for block in model.encoder.layers
     )
 
 
-def encode(model: Transformer, ids: Tensor, real: Tensor | None = None) -> Memory:
-    """As model.encode: (batch, source) ids to a memory; what stands at padding is zeros."""
+def encode(model: Transformer, ids: Tensor, attention_mask: Tensor | None = None) -> Memory:
+    """As model.encode: (batch, source) ids -> memory; states of padding are zeros."""
     encoder = make_encoder(model)
-    if real is None or bool(real.all()):
-        return Memory(encoder(ids.flatten(), [(len(ids), ids.shape[1])]).view(*ids.shape, -1), real)
-    sizes = real.sum(dim=1)
-    order = sizes.argsort()
-    states = encoder(ids[order][real[order]], groups_of(sizes[order].tolist()))  # (tokens, d_model)
+    if attention_mask is None or bool(attention_mask.all()):
+        states = encoder(ids.flatten(), [(len(ids), ids.shape[1])])
+        return Memory(states.view(*ids.shape, -1), attention_mask)
+    lengths = attention_mask.sum(dim=1)
+    order = lengths.argsort()
+    sorted_mask = attention_mask[order]
+    groups = length_groups(lengths[order].tolist())
+    states = encoder(ids[order][sorted_mask], groups)  # (tokens, d_model)
     padded = states.new_zeros(*ids.shape, states.shape[1])
-    padded[order[:, None].expand_as(real)[real[order]], real[order].nonzero()[:, 1]] = states
-    return Memory(padded, real)
+    rows = order[:, None].expand_as(attention_mask)[sorted_mask]
+    padded[rows, sorted_mask.nonzero()[:, 1]] = states
+    return Memory(padded, attention_mask)
 
 
-def groups_of(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Sentences of one length side by side: groups_of([2, 2, 5]) == [(2, 2), (1, 5)]; empty ones take no room."""
-    return [(len(list(some)), length) for length, some in groupby(lengths) if length]
+def length_groups(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Group adjacent sentences of equal length; empty ones are dropped.
+
+    >>> length_groups([2, 2, 5])
+    [(2, 2), (1, 5)]
+    """
+    return [(len(list(group)), length) for length, group in groupby(lengths) if length]
 
 
-def places_in(groups: Groups, device: torch.device) -> Tensor:
-    """The place of each token in its sentence, (tokens,)."""
+def positions_of(groups: LengthGroups, device: torch.device) -> Tensor:
+    """The position of each token in its sentence, (tokens,)."""
     parts = [torch.arange(length, device=device).repeat(rows) for rows, length in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)

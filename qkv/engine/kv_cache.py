@@ -1,8 +1,9 @@
-"""The KV cache: keys and values of all layers in slots of one buffer, and the rows of a step that read and write them.
+"""KV cache: keys and values of all layers in slots of one buffer, and the rows of a step.
 
-A sequence fills its slots from 0 on, so that the slot of a token is its position, whatever the other sequences are. The
-beams of a sequence share its slots: each step takes one more slot for each beam, and a mask tells which slots are a
-beam's own past, so that no key is copied when beams are reordered. Explained in docs/performance.md, "Decoding".
+A sequence fills its slots from 0 on, so that the slot of a token is its position, independent of
+the other sequences. The beams of a sequence share its slots: each step takes one more slot per
+beam, and a mask selects the slots of a beam's own past, so that reordering beams copies no keys.
+See docs/performance.md.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SLOT_MULTIPLE = 16  # capacities are multiples of a vector register: softmax over 11 slots costs several times that over 16
+SLOT_MULTIPLE = 16  # of capacities: softmax over 11 slots takes several times that over 16
 
 
 class LayerKV(NamedTuple):
@@ -20,16 +21,19 @@ class LayerKV(NamedTuple):
 
     keys: Tensor  # (sequences * kv_heads, d_head, slots)
     values: Tensor  # (sequences * kv_heads, slots, d_head)
-    mask: (
-        Tensor  # (sequences or 1, 1, beams or 1, 1, slots): 0, or -inf where a query may not attend
-    )
+    mask: Tensor  # (sequences or 1, 1, beams or 1, 1, slots), additive: 0 or -inf
 
 
 class KVCache:
-    """`store` is (2, layers, sequences, kv_heads, capacity, d_head), `mask` (sequences or 1, beams or 1, capacity).
+    """The slots of all layers and sequences.
 
-    `conv_inputs` (sequences, taps - 1 + capacity, d_model) are those of a convolution before the attention layers.
-    `lengths` (sequences,) are given for an encoder's output, which no step changes.
+    Args:
+        store: (2, layers, sequences, kv_heads, capacity, d_head), keys and values.
+        mask: (sequences or 1, beams or 1, capacity), additive: 0 or -inf.
+        used: Slots in use, of the longest sequence.
+        conv_inputs: (sequences, kernel_size - 1 + capacity, d_model), the inputs of a convolution
+            before the attention layers.
+        lengths: (sequences,), of an encoder's output, which no step changes.
     """
 
     def __init__(
@@ -40,19 +44,12 @@ class KVCache:
         conv_inputs: Tensor | None = None,
         lengths: Tensor | None = None,
     ):
-        self.store, self.mask, self.used, self.conv_inputs, self.lengths = (
-            store,
-            mask,
-            used,
-            conv_inputs,
-            lengths,
-        )
-        self.even = True  # all sequences have equally many slots in use
-        self.masked = False  # beams share or have shared slots: without the mask a row would attend to all slots before its end
+        self.store, self.mask, self.used = store, mask, used
+        self.conv_inputs, self.lengths = conv_inputs, lengths
+        self.equal_lengths = True  # all sequences use the same number of slots
+        self.masked = False  # beams share or have shared slots, so that rows need the mask
         self.views: list[LayerKV] = []
-        self.native: tuple[Tensor, Tensor, Any] | None = (
-            None  # the structure that the native library reads
-        )
+        self.native: tuple[Tensor, Tensor, Any] | None = None  # structure for the native library
 
     @property
     def sequences(self) -> int:
@@ -63,44 +60,48 @@ class KVCache:
         return self.store.shape[4]
 
     @staticmethod
-    def empty(shape: Sequence[int], like: Tensor, taps: int = 0) -> "KVCache":
-        """A cache of shape (layers, sequences, kv_heads, capacity, d_head); zeros, because masked slots are still multiplied."""
-        conv_inputs = like.new_zeros(shape[1], taps - 1 + shape[3], like.shape[1]) if taps else None
-        return KVCache(
-            like.new_zeros(2, *shape), like.new_full((1, 1, shape[3]), -math.inf), 0, conv_inputs
-        )
+    def empty(shape: Sequence[int], like: Tensor, kernel_size: int = 0) -> "KVCache":
+        """A cache of shape (layers, sequences, kv_heads, capacity, d_head).
+
+        Filled with zeros, because masked slots are still multiplied.
+        """
+        _, sequences, _, capacity, _ = shape
+        conv_inputs = None
+        if kernel_size:
+            conv_inputs = like.new_zeros(sequences, kernel_size - 1 + capacity, like.shape[1])
+        mask = like.new_full((1, 1, capacity), -math.inf)
+        return KVCache(like.new_zeros(2, *shape), mask, 0, conv_inputs)
 
     def fill(self, lengths: list[int]) -> None:
-        """The first slots of each sequence hold its prompt."""
+        """Mark the first `lengths` slots of each sequence as in use."""
         self.used = max(lengths)
-        self.even = min(lengths) == self.used
-        if self.even:
+        self.equal_lengths = min(lengths) == self.used
+        if self.equal_lengths:
             self.mask[..., : self.used] = 0.0
         else:
-            slots, ends = (
-                torch.arange(self.capacity, device=self.mask.device),
-                torch.tensor(lengths, device=self.mask.device),
-            )
-            self.mask = self.mask.new_zeros(len(lengths), 1, self.capacity).masked_fill_(
-                slots >= ends[:, None, None], -math.inf
-            )
+            slots = torch.arange(self.capacity, device=self.mask.device)
+            ends = torch.tensor(lengths, device=self.mask.device)
+            mask = self.mask.new_zeros(len(lengths), 1, self.capacity)
+            self.mask = mask.masked_fill_(slots >= ends[:, None, None], -math.inf)
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many more."""
+        """Double the capacity until there are this many free slots."""
         while self.used + slots > self.capacity:
             before = self.capacity
-            self.store, self.mask = (
-                grown(self.store, 4, 2 * before, 0.0),
-                grown(self.mask, 2, 2 * before, -math.inf),
-            )
+            self.store = padded(self.store, 4, 2 * before, 0.0)
+            self.mask = padded(self.mask, 2, 2 * before, -math.inf)
             if self.conv_inputs is not None:
-                self.conv_inputs = grown(
-                    self.conv_inputs, 1, self.conv_inputs.shape[1] + before, 0.0
-                )
+                size = self.conv_inputs.shape[1] + before
+                self.conv_inputs = padded(self.conv_inputs, 1, size, 0.0)
             self.views = []
 
-    def next(self, slots: Tensor | None, beams: int) -> tuple[int | Tensor, list[LayerKV]]:
-        """Take a slot for each row, which it may attend to; `slots` (rows,) where the sequences are of unequal length."""
+    def take_slots(self, slots: Tensor | None, beams: int) -> tuple[int | Tensor, list[LayerKV]]:
+        """Take a slot for each row and unmask it; return the slots and the views of all layers.
+
+        Args:
+            slots: (rows,), for sequences of unequal lengths; None: the next slots.
+            beams: Rows per sequence.
+        """
         first, self.used = self.used, self.used + beams
         if slots is None:
             self.mask.narrow(2, first, beams).diagonal(0, 1, 2).zero_()
@@ -109,72 +110,61 @@ class KVCache:
             self.mask = self.mask.expand(self.sequences, -1, -1).contiguous()
             self.mask[row // beams, row % beams, slots] = 0.0
         if not self.views or self.used > self.views[0].keys.shape[2] or slots is not None:
-            self.view(round_up(self.used))
+            self.update_views(round_up(self.used))
         return first if slots is None else slots, self.views
 
-    def view(self, slots: int) -> None:
-        """The first slots as each layer reads them."""
-        keys, values = self.store.narrow(4, 0, slots).flatten(
-            2, 3
-        )  # (layers, sequences * kv_heads, slots, d)
+    def update_views(self, slots: int) -> None:
+        """Set `views` to the first slots of each layer."""
+        # (layers, sequences * kv_heads, slots, d_head)
+        keys, values = self.store.narrow(4, 0, slots).flatten(2, 3)
         mask = self.mask.narrow(2, 0, slots)[:, None, :, None]
         self.views = [
             LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)
         ]
 
     def select(self, sequences: Tensor) -> None:
-        """Keep these sequences, in this order; one may come twice."""
-        slots, before = (
-            self.views[0].keys.shape[2] if self.views else round_up(self.used),
-            self.sequences,
-        )
+        """Keep these sequences, in this order; one may be repeated."""
+        slots = self.views[0].keys.shape[2] if self.views else round_up(self.used)
+        before = self.sequences
         self.store = self.store.index_select(2, sequences)
-        self.conv_inputs = (
-            None if self.conv_inputs is None else self.conv_inputs.index_select(0, sequences)
-        )
-        self.lengths = (
-            None
-            if self.lengths is None
-            else self.lengths.index_select(0, sequences.to(self.lengths.device))
-        )
+        if self.conv_inputs is not None:
+            self.conv_inputs = self.conv_inputs.index_select(0, sequences)
+        if self.lengths is not None:
+            self.lengths = self.lengths.index_select(0, sequences.to(self.lengths.device))
         if len(self.mask) > 1 or self.masked:
             self.mask = self.mask.expand(before, -1, -1).index_select(0, sequences)
-        self.view(slots)
+        self.update_views(slots)
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder_beams(self, parents: Tensor) -> None:
         """Beam i of a sequence continues its old beam parents[sequence, i]."""
         mask, self.masked = self.mask.expand(len(parents), -1, -1), True
-        self.mask, self.views = mask.gather(1, parents[..., None].expand(-1, -1, mask.shape[2])), []
+        self.mask = mask.gather(1, parents[..., None].expand(-1, -1, mask.shape[2]))
+        self.views = []
 
     def append(self, other: "KVCache") -> None:
-        """Add the sequences of another cache, which have as many beams."""
+        """Add the sequences of another cache with the same number of beams."""
         capacity = max(self.capacity, other.capacity)
-        self.store, self.mask = (
-            torch.cat(pair, dim=dim)
-            for pair, dim in (
-                ([grown(cache.store, 4, capacity, 0.0) for cache in (self, other)], 2),
-                ([cache.row_masks(capacity) for cache in (self, other)], 0),
-            )
-        )
+        stores = [padded(cache.store, 4, capacity, 0.0) for cache in (self, other)]
+        masks = [cache.sequence_masks(capacity) for cache in (self, other)]
+        self.store, self.mask = torch.cat(stores, dim=2), torch.cat(masks)
         self.masked = self.masked or other.masked
-        self.even = self.even and other.even and self.used == other.used
+        self.equal_lengths &= other.equal_lengths and self.used == other.used
         self.used = max(self.used, other.used)
         if self.conv_inputs is not None and other.conv_inputs is not None:
-            longest = max(self.conv_inputs.shape[1], other.conv_inputs.shape[1])
-            self.conv_inputs = torch.cat(
-                [grown(inputs, 1, longest, 0.0) for inputs in (self.conv_inputs, other.conv_inputs)]
-            )
+            both = self.conv_inputs, other.conv_inputs
+            size = max(inputs.shape[1] for inputs in both)
+            self.conv_inputs = torch.cat([padded(inputs, 1, size, 0.0) for inputs in both])
         if self.lengths is not None and other.lengths is not None:
             self.lengths = torch.cat([self.lengths, other.lengths])
-        self.view(round_up(self.used))
+        self.update_views(round_up(self.used))
 
-    def row_masks(self, capacity: int) -> Tensor:
-        """The mask of each row, over so many slots."""
-        return grown(self.mask, 2, capacity, -math.inf).expand(self.sequences, -1, -1)
+    def sequence_masks(self, capacity: int) -> Tensor:
+        """The mask of each sequence, over `capacity` slots."""
+        return padded(self.mask, 2, capacity, -math.inf).expand(self.sequences, -1, -1)
 
 
-def grown(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
-    """Filled up at the end of a dimension."""
+def padded(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
+    """Pad a dimension at its end to `size`."""
     shape = [*tensor.shape[:dim], size - tensor.shape[dim], *tensor.shape[dim + 1 :]]
     return torch.cat([tensor, tensor.new_full(shape, value)], dim=dim)
 
@@ -184,14 +174,14 @@ def round_up(slots: int) -> int:
     return -(-slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
 
-# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
 SEQUENCE, SLOT, POSITION, END = range(4)  # the lines of a tensor of rows, (4, rows)
 
 
 def prompt_rows(lengths: list[int], causal: bool = True) -> Tensor:
-    """A row for each token of sequences laid end to end, (4, tokens): its sequence, slot, position and end.
+    """One row per token of concatenated sequences, (4, tokens): sequence, slot, position, end.
 
-    It attends to the slots before its end: up to itself, or without `causal` to its whole sequence.
+    A row attends to the slots before its end: up to itself, or its whole sequence if not `causal`.
     """
     sizes = torch.tensor(lengths)
     sequence = torch.arange(len(lengths)).repeat_interleave(sizes)
@@ -200,16 +190,16 @@ def prompt_rows(lengths: list[int], causal: bool = True) -> Tensor:
 
 
 def next_rows(lengths: list[int]) -> Tensor:
-    """A row for the next token of each sequence, (4, sequences)."""
+    """The row of the next token of each sequence, (4, sequences)."""
     slot = torch.tensor(lengths)
     return torch.stack([torch.arange(len(slot)), slot, slot, slot + 1]).int()
 
 
 def beam_rows(rows: Tensor, parents: Tensor, before: int, beams: int) -> Tensor:
-    """The rows of `beams` beams that continue the rows `parents` (new rows,), of which each sequence had `before`."""
+    """The rows (4, new rows) of `beams` beams that continue rows `parents` of `before` beams."""
     new = rows[:, parents]
     beam = torch.arange(len(parents), dtype=torch.int32) % beams
     new[SEQUENCE] = torch.arange(len(parents), dtype=torch.int32) // beams
-    first = new[SLOT] - parents.int() % before  # of the slots that are free
+    first = new[SLOT] - parents.int() % before  # the first free slot
     new[SLOT], new[END] = first + beam, first + beams
     return new

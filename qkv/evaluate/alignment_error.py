@@ -1,7 +1,6 @@
-"""Alignment error rate (AER) of a translator on pairs with gold word alignments.
+"""Alignment error rate (AER), precision and recall of a translator against gold word alignments.
 
-In: predicted links between source spans and target words, gold links that are sure or possible. Out: AER, precision, recall.
-Explained in docs/translation.md, "Alignment error rate".
+Gold links are sure or possible. See docs/translation.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +42,7 @@ class GoldPair(Protocol):
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """Counts over a corpus: A predicted links, S sure links, and how many of A are sure, and sure or possible."""
+    """Counts over a corpus: predicted links A, sure links S, |A & S| and |A & P|."""
 
     predicted: int = 0
     sure: int = 0
@@ -57,7 +56,7 @@ class AlignmentScore:
 
     @property
     def error_rate(self) -> float:
-        """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 where there is nothing to align."""
+        """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 if there are no links."""
         return (
             1 - (self.predicted_sure + self.predicted_possible) / (self.predicted + self.sure)
             if self.predicted + self.sure
@@ -76,31 +75,35 @@ class AlignmentScore:
 def compare_links(predicted: Iterable[SpanLink], gold: Sequence[Gold]) -> AlignmentScore:
     """Counts for one sentence.
 
-    The tokens of a model are not the words of the gold alignment: a predicted link hits each gold link of its target word whose
-    span it overlaps. It counts once, as sure if one of them is sure; a sure link that is hit twice is one hit.
+    The tokens of a model are not the words of the gold alignment: a predicted link hits each gold
+    link of its target word whose span it overlaps. It counts once, as sure if one of them is sure;
+    a sure link that is hit twice counts once.
     """
     links, hits, possible = set(predicted), set(), 0
     for link in links:
         found = [
-            one
-            for one in gold
-            if one.word == link.word and one.start < link.end and link.start < one.end
+            gold_link
+            for gold_link in gold
+            if gold_link.word == link.word
+            and gold_link.start < link.end
+            and link.start < gold_link.end
         ]
-        hits |= {(one.start, one.word) for one in found if one.sure}
+        hits |= {(gold_link.start, gold_link.word) for gold_link in found if gold_link.sure}
         possible += bool(found)
-    return AlignmentScore(len(links), sum(one.sure for one in gold), len(hits), possible)
+    return AlignmentScore(
+        len(links), sum(gold_link.sure for gold_link in gold), len(hits), possible
+    )
 
 
 def alignment_score(translator: Any, pairs: Iterable[GoldPair]) -> AlignmentScore:
-    """A translator's word alignments of given translations (forced decoding), against the gold links of the pairs."""
+    """Compare a translator's alignments of given translations with the gold links."""
     total = AlignmentScore()
     for pair in pairs:
-        total += compare_links(
-            (SpanLink(*one) for one in translator.span_links(pair.source, pair.target)), pair.links
-        )
+        links = translator.span_links(pair.source, pair.target)
+        total += compare_links((SpanLink(*link) for link in links), pair.links)
     return total
 
 
 def alignment_error_rate(translator: Any, pairs: Iterable[GoldPair]) -> float:
-    """The AER of a translator on pairs with gold links, between 0 (all right) and 1."""
+    """The AER of a translator on pairs with gold links, between 0 (best) and 1."""
     return alignment_score(translator, pairs).error_rate

@@ -1,8 +1,4 @@
-"""Pictures of numbers, with labels in any script.
-
-In: attention weights and the tokens they join. Out: a PNG whose labels, Chinese ones too, can be read.
-Told in docs/translation.md, "Where it looked".
-"""
+"""Attention heatmaps as PNG files, with labels in any script. See docs/translation.md."""
 
 import logging
 import math
@@ -27,10 +23,10 @@ from qkv.messages import _
 
 log = logging.getLogger(__name__)
 
-LATIN = "DejaVu Sans"  # comes with matplotlib
-SHIPPED = "Noto Sans SC"  # comes with zhplot
-# Installed families with Chinese characters, Simplified forms first; then those that add kana or hangul.
-EASTERN = (
+LATIN_FONT = "DejaVu Sans"  # comes with matplotlib
+ZHPLOT_FONT = "Noto Sans SC"  # comes with zhplot
+# Font families with Chinese characters, Simplified first; then those with kana or hangul.
+CJK_FONTS = (
     "Noto Sans SC",
     "Noto Sans CJK SC",
     "Source Han Sans SC",
@@ -54,21 +50,29 @@ EASTERN = (
     "Nanum Gothic",
     "NanumGothic",
 )
-COLOURS = "viridis"  # equally readable for the colour-blind, and in print
-CELL = 0.42  # inches of one weight's square
-SMALL = 200  # up to so many weights, each one is also written as a number
-LONG = 40  # tokens; beyond, cells and letters shrink, so that a picture never fills the memory
-LONGEST_LABEL = 18
+COLORMAP = "viridis"  # readable with color blindness and in print
+CELL_INCHES = 0.42  # side of the square of one weight
+MAX_ANNOTATED_WEIGHTS = 200  # larger heatmaps have no numbers in their cells
+FULL_SIZE_TOKENS = 40  # with more tokens, cells and letters shrink, which bounds the image size
+MAX_LABEL_CHARACTERS = 18
 
 
-def attention_picture(
+def attention_heatmap(
     weights: Tensor | np.ndarray,
     rows: Sequence[str],
     columns: Sequence[str],
     path: str | Path,
     title: str = "",
 ) -> Path:
-    """Draw who looks where: `weights` (heads, query, key) or (query, key), one row a query, one column a key."""
+    """Draw attention weights as a heatmap, one panel per head.
+
+    Args:
+        weights: (heads, query, key) or (query, key).
+        rows: Labels of the queries.
+        columns: Labels of the keys.
+        path: The PNG file.
+        title: Text above the panels.
+    """
     grid = _as_heads(weights)  # (heads, query, key)
     _check_shape(grid, rows, columns)
     rows, columns = [_label(token) for token in rows], [_label(token) for token in columns]
@@ -77,13 +81,15 @@ def attention_picture(
         if len(grid) > 1
         else [""]
     )
-    with readable([title, *rows, *columns, *names]):
-        figure, panels = _frame(grid.shape, rows, columns)
+    with fonts_with([title, *rows, *columns, *names]):
+        figure, panels = _empty_figure(grid.shape, rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
-            image = panel.imshow(head, cmap=COLOURS, vmin=0, vmax=grid.max() or 1.0, aspect="equal")
+            image = panel.imshow(
+                head, cmap=COLORMAP, vmin=0, vmax=grid.max() or 1.0, aspect="equal"
+            )
             panel.set_xlabel(name)
             _name_axes(panel, rows, columns)
-            if len(grid) == 1 and head.size <= SMALL:
+            if len(grid) == 1 and head.size <= MAX_ANNOTATED_WEIGHTS:
                 _write_values(panel, head)
         figure.colorbar(image, ax=panels, shrink=0.8, pad=0.02, aspect=30)
         figure.suptitle(title, fontsize=12, parse_math=False)
@@ -91,30 +97,29 @@ def attention_picture(
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write the PNG whole or not at all."""
+    """Write a PNG atomically."""
     with atomic_path(path) as unfinished:
         figure.savefig(unfinished, format="png", dpi=150)
     return Path(path)
 
 
 @contextmanager
-def readable(labels: Iterable[str]) -> Iterator[None]:
-    """While it lasts, matplotlib draws with fonts that have the characters of `labels`; a warning names the missing."""
+def fonts_with(labels: Iterable[str]) -> Iterator[None]:
+    """Make matplotlib use fonts that have the characters of `labels`; warn of missing ones."""
     families, missing = fonts_for("".join(labels))
     with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
         if missing:
             log.warning(_advice(missing))
-            warnings.filterwarnings(
-                "ignore", message=r"Glyph \d+ .* missing"
-            )  # said once, in our words
+            # matplotlib would warn again for each glyph
+            warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing")
         yield
 
 
 def fonts_for(text: str) -> tuple[list[str], str]:
-    """Families that together draw `text`, and the characters that none of them has."""
+    """Font families that together cover `text`, and the characters that none of them has."""
     families, missing = (
-        [LATIN],
-        {character for character in text if character.isprintable()} - characters_of(LATIN),
+        [LATIN_FONT],
+        {character for character in text if character.isprintable()} - characters_of(LATIN_FONT),
     )
     for family in _candidates():
         if not missing:
@@ -126,7 +131,7 @@ def fonts_for(text: str) -> tuple[list[str], str]:
 
 
 def characters_of(family: str) -> set[str]:
-    """What a font family can draw; nothing when it is not there."""
+    """The characters of a font family; empty if it is not installed."""
     try:
         found = font_manager.findfont(
             font_manager.FontProperties(family=family), fallback_to_default=False
@@ -137,23 +142,23 @@ def characters_of(family: str) -> set[str]:
 
 
 def _candidates() -> Iterator[str]:
-    """Fonts of the system, then the one that pip installed, then those newer than matplotlib's list of the system."""
+    """Fonts known to matplotlib, zhplot's font, then system fonts newer than the font cache."""
     known = set(font_manager.get_font_names())
-    yield from (family for family in EASTERN if family in known)
-    if SHIPPED not in known and _add_shipped():
-        yield SHIPPED
+    yield from (family for family in CJK_FONTS if family in known)
+    if ZHPLOT_FONT not in known and _add_zhplot_font():
+        yield ZHPLOT_FONT
     for path in set(font_manager.findSystemFonts()) - {
         entry.fname for entry in font_manager.fontManager.ttflist
     }:
-        with suppress(RuntimeError, OSError, ValueError):  # a file that is no font to FreeType
+        with suppress(RuntimeError, OSError, ValueError):  # FreeType cannot read the file
             font_manager.fontManager.addfont(path)
     yield from (
-        family for family in EASTERN if family in set(font_manager.get_font_names()) - known
+        family for family in CJK_FONTS if family in set(font_manager.get_font_names()) - known
     )
 
 
-def _add_shipped() -> bool:
-    """Noto Sans SC out of the pip package zhplot, which is not imported: it would change every figure's settings."""
+def _add_zhplot_font() -> bool:
+    """Add the font of zhplot, without importing it: that would change matplotlib's settings."""
     package = find_spec("zhplot")
     font = (
         Path(package.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
@@ -167,7 +172,7 @@ def _add_shipped() -> bool:
 
 
 def _advice(missing: str) -> str:
-    shown = missing if len(missing) <= 12 else f"{missing[:12]}…"
+    characters = missing if len(missing) <= 12 else f"{missing[:12]}…"
     if all(
         unicodedata.name(character, "").startswith(("CJK", "HIRAGANA", "KATAKANA"))
         for character in missing
@@ -176,7 +181,9 @@ def _advice(missing: str) -> str:
     else:
         remedy = _("install a font that has them, e.g. `apt-get install fonts-noto-cjk`")
     return _(
-        "picture: no font has {shown}, they appear as boxes; {remedy}", shown=shown, remedy=remedy
+        "figure: no font has {characters}, they appear as boxes; {remedy}",
+        characters=characters,
+        remedy=remedy,
     )
 
 
@@ -192,25 +199,25 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
 def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
         raise QkvError(
-            _("attention picture"),
+            _("attention heatmap"),
             _(
                 "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
                 shape=grid.shape,
                 n_rows=len(rows),
                 n_columns=len(columns),
             ),
-            _("weights are (heads, query, key), a label for each query and key"),
+            _("give weights (heads, query, key), a label for each query and key"),
         )
 
 
-def _frame(
+def _empty_figure(
     shape: tuple[int, ...], rows: Sequence[str], columns: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure with a panel for each head, as large as its cells and labels need."""
+    """A figure with an empty panel for each head, sized by its cells and labels."""
     heads, queries, keys = shape
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
-    cell = CELL * _shrink(rows, columns)
+    cell = CELL_INCHES * _shrink(rows, columns)
     width = across * (cell * (keys + 0.24 * _longest(rows) + 0.7)) + 1.2
     height = (
         down * (cell * (queries + (0.24 * _longest(columns) if _tilted(columns) else 0.7) + 0.7))
@@ -224,12 +231,12 @@ def _frame(
 
 
 def _name_axes(panel: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Keys above, queries at the left, as one reads them; a `$` in a token is a dollar, not a formula."""
+    """Label keys above and queries on the left; a `$` in a token is not a formula."""
     size = 10 * _shrink(rows, columns)
-    turn: dict[str, Any] = (
+    rotation: dict[str, Any] = (
         {"rotation": 60, "ha": "left", "rotation_mode": "anchor"} if _tilted(columns) else {}
     )
-    panel.set_xticks(range(len(columns)), columns, parse_math=False, fontsize=size, **turn)
+    panel.set_xticks(range(len(columns)), columns, parse_math=False, fontsize=size, **rotation)
     panel.set_yticks(range(len(rows)), rows, parse_math=False, fontsize=size)
     panel.tick_params(length=0, labeltop=True, labelbottom=False)
     panel.spines[:].set_visible(False)
@@ -250,18 +257,18 @@ def _write_values(panel: Axes, head: np.ndarray) -> None:
 
 
 def _label(token: str) -> str:
-    """One short printable line, however odd the token."""
+    """A token as one short printable line."""
     token = token.translate({ord("\n"): "↵", ord("\t"): "→"})
     token = "".join(character if character.isprintable() else "�" for character in token)
-    return token if len(token) <= LONGEST_LABEL else f"{token[: LONGEST_LABEL - 1]}…"
+    return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
 def _shrink(rows: Sequence[str], columns: Sequence[str]) -> float:
-    return min(1.0, LONG / max(len(rows), len(columns)))
+    return min(1.0, FULL_SIZE_TOKENS / max(len(rows), len(columns)))
 
 
 def _longest(labels: Sequence[str]) -> int:
-    """The width of the longest label, counted in narrow characters."""
+    """The width of the longest label; wide characters count twice."""
     return max(
         sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label) for label in labels
     )

@@ -1,7 +1,6 @@
-"""How surprised a translator is by the right translations.
+"""Perplexity of a translator: exp of the mean negative log-likelihood per target token.
 
-In: pairs of ids. Out: the mean surprise per target token, <eos> included, and its exponential, the perplexity: among how
-many equally likely tokens the model wavers. Told in docs/translation.md, "Scores".
+<eos> counts as a token. See docs/translation.md.
 """
 
 import math
@@ -21,8 +20,8 @@ Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Surprise:
-    """The summed surprise in nats over so many tokens."""
+class NegativeLogLikelihood:
+    """The negative log-likelihood of a text in nats, summed over its tokens."""
 
     nats: float
     tokens: int
@@ -33,21 +32,27 @@ class Surprise:
 
     @property
     def value(self) -> float:
-        """The perplexity: among how many equally likely tokens the model wavers."""
-        return math.exp(min(self.nats_per_token, 700.0))  # beyond, a float cannot hold it
+        """The perplexity: exp(nats per token)."""
+        return math.exp(min(self.nats_per_token, 700.0))  # exp(710) overflows a float
 
 
 @dataclass(frozen=True)
-class Perplexity(Surprise):
-    """Of target tokens; pairs longer than the model can count are left out."""
+class Perplexity(NegativeLogLikelihood):
+    """Perplexity of target tokens; pairs longer than the model's context are skipped."""
 
-    left_out: int = 0
+    skipped: int = 0
 
 
 def translation_perplexity(
     model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
 ) -> Perplexity:
-    """`sources` end in <eos>; `targets` begin with <bos> and end in <eos>, and each token but the first is guessed."""
+    """Perplexity of the targets given the sources (teacher forcing).
+
+    Args:
+        model: An encoder-decoder model.
+        sources: Ids of the source sentences, each ending in <eos>.
+        targets: Ids of the translations, each `<bos> ... <eos>`; all but <bos> are predicted.
+    """
     assert model.encoder is not None and model.decoder is not None and len(sources) == len(targets)
     limits = model.encoder.limit or math.inf, model.decoder.limit or math.inf
     fits = [
@@ -66,23 +71,23 @@ def translation_perplexity(
 
 def _nats(model: Transformer, sources: list[Ids], targets: list[Ids]) -> float:
     device = model.embed.weight.device
-    (source, here), (target, said) = _side_by_side(sources, device), _side_by_side(targets, device)
-    memory = model.encode(source, None if bool(here.all()) else here)
-    stream = model.decode(
-        target[:, :-1], memory
-    )  # padding stands on the right: the causal mask hides it already
-    return float(model.loss(stream, target[:, 1:], said[:, 1:]))
+    source, source_mask = _padded(sources, device)
+    target, target_mask = _padded(targets, device)
+    memory = model.encode(source, None if bool(source_mask.all()) else source_mask)
+    # Padding is on the right, so the causal mask already excludes it.
+    states = model.decode(target[:, :-1], memory)
+    return float(model.loss(states, target[:, 1:], target_mask[:, 1:]))
 
 
-def _side_by_side(rows: list[Ids], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids (batch, length), padded on the right with 0, and which of them are real."""
+def _padded(rows: list[Ids], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids (batch, length), padded on the right with 0, and their attention mask."""
     ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths).to(device)
 
 
 def _batches(costs: list[int]) -> list[range]:
-    """Neighbours together, within the budget of tokens."""
+    """Ranges of consecutive rows of at most BATCH_TOKENS tokens, padding included."""
     batches, start = [], 0
     for end in range(1, len(costs) + 1):
         if end == len(costs) or (end + 1 - start) * max(costs[start : end + 1]) > BATCH_TOKENS:

@@ -1,7 +1,6 @@
-"""How good translations are, by the field's own measure.
+"""BLEU and chrF by sacrebleu, exact match, and paired bootstrap significance of two systems.
 
-In: outputs and references, line by line. Out: BLEU and chrF with signatures, and whether two systems really differ.
-Told in docs/translation.md, "Scores"; the formula itself stands in textbook/bleu.py.
+See docs/translation.md; textbook/bleu.py implements the formula of BLEU.
 """
 
 import re
@@ -16,8 +15,8 @@ from sacrebleu.significance import PairedTest, Result
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
-# Two-letter, three-letter and everyday codes of the languages that do not simply split at spaces.
-PRIMARY = {
+# Codes of the languages that are not tokenized at spaces.
+LANGUAGE_CODES = {
     "zh": "zh",
     "zho": "zh",
     "chi": "zh",
@@ -35,7 +34,7 @@ HAN, KANA, HANGUL = (
     r"\u3041-\u30ff",
     r"\uac00-\ud7a3",
 )
-# A word of an alphabet counts as much as one character of a script without spaces.
+# A word in an alphabet counts as one character of a script without spaces.
 UNITS = {
     "zh": f"[{HAN}]",
     "ja": f"[{KANA}]",
@@ -46,40 +45,39 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU, chrF and the share of outputs equal to their reference; printed, the lines of sacrebleu's command line."""
+    """BLEU, chrF and exact match; str() gives the lines of sacrebleu's command line."""
 
     bleu: float
     chrf: float
-    exact: float  # share of outputs that equal their reference, 0 to 1
+    exact: float  # fraction of outputs that equal their reference
     sentences: int
     bleu_signature: str
     chrf_signature: str
-    lines: tuple[str, str]  # as `sacrebleu -m bleu chrf -f text` writes them, before it aligns them
+    lines: tuple[str, str]  # of `sacrebleu -m bleu chrf -f text`, not aligned
 
     def __str__(self) -> str:
         width = max(line.index(" = ") for line in self.lines)
         return "\n".join(" " * (width - line.index(" = ")) + line for line in self.lines)
 
     def as_json(self) -> dict[str, object]:
-        """The same facts for a program."""
+        """The fields, for json.dumps."""
         return asdict(self) | {"lines": list(self.lines)}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems on the same references, and how likely so large a difference is by chance."""
+    """Scores of two systems on the same references, with confidence intervals and p-values."""
 
     names: tuple[str, str]
     scores: tuple[Scores, Scores]
-    intervals: tuple[
-        tuple[str, str], tuple[str, str]
-    ]  # per system, BLEU and chrF: mean ± half the 95 % interval
+    # Per system, of BLEU and chrF: mean ± half the 95 % confidence interval.
+    intervals: tuple[tuple[str, str], tuple[str, str]]
     p_bleu: float
     p_chrf: float
     signatures: tuple[str, str]
 
     def rows(self) -> list[list[str]]:
-        """The table, cell by cell, its header first."""
+        """The cells of the table, header first."""
         table = [["", "BLEU", "chrF2", _("exact")]]
         for name, score, (bleu, chrf) in zip(self.names, self.scores, self.intervals, strict=True):
             table.append(
@@ -96,20 +94,27 @@ class Comparison:
         table = self.rows()
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        meaning = _("* p < 0.05: the difference is unlikely to be chance")
+        footnote = _("* p < 0.05: statistically significant")
         return "\n".join(
-            [*lines, meaning, f"BLEU|{self.signatures[0]}", f"chrF2|{self.signatures[1]}"]
+            [*lines, footnote, f"BLEU|{self.signatures[0]}", f"chrF2|{self.signatures[1]}"]
         )
 
 
 def score(
     outputs: Sequence[str], references: Sequence[str], language: str = "", tokenize: str = ""
 ) -> Scores:
-    """Corpus scores of `outputs`; the BLEU tokenizer follows the target language, unless `tokenize` names one."""
+    """Corpus scores.
+
+    Args:
+        outputs: Translations, one per reference.
+        references: Reference translations.
+        language: Target language, which chooses the BLEU tokenizer; detected if empty.
+        tokenize: A BLEU tokenizer of sacrebleu, used instead.
+    """
     _check_lengths(outputs, references)
-    measures = _measures(references, language, tokenize)
-    results = [measure.corpus_score(outputs, [references]) for measure in measures]
-    signatures = [str(measure.get_signature()) for measure in measures]
+    metrics = _metrics(references, language, tokenize)
+    results = [metric.corpus_score(outputs, [references]) for metric in metrics]
+    signatures = [str(metric.get_signature()) for metric in metrics]
     lines = [
         result.format(width=1, signature=signature)
         for result, signature in zip(results, signatures, strict=True)
@@ -137,19 +142,20 @@ def compare(
     tokenize: str = "",
     names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
-    """Paired bootstrap (1,000 resamples, seed 12345 unless SACREBLEU_SEED says otherwise) of B against A."""
+    """Paired bootstrap of B against A: 1,000 resamples, seed 12345 or SACREBLEU_SEED."""
     scores = (
         score(outputs_a, references, language, tokenize),
         score(outputs_b, references, language, tokenize),
     )
-    bleu, chrf = _measures(references, language, tokenize)
+    bleu, chrf = _metrics(references, language, tokenize)
     systems = [("A", outputs_a), ("B", outputs_b)]
     signatures, columns = PairedTest(
         systems, {"BLEU": bleu, "CHRF": chrf}, [references], test_type="bs"
     )()
     by_bleu, by_chrf = _results(columns["BLEU"]), _results(columns["chrF2"])
     intervals = [
-        (_interval(one), _interval(other)) for one, other in zip(by_bleu, by_chrf, strict=True)
+        (_interval(bleu_result), _interval(chrf_result))
+        for bleu_result, chrf_result in zip(by_bleu, by_chrf, strict=True)
     ]
     return Comparison(
         names,
@@ -162,8 +168,8 @@ def compare(
 
 
 def bleu_tokenizer(language: str) -> str:
-    """The tokenizer for a target language: bleu_tokenizer("zh-Hans") == "zh", bleu_tokenizer("de") == "13a"."""
-    match PRIMARY.get(re.split(r"[-_]", language.strip().lower())[0]):
+    """The BLEU tokenizer of a target language: "zh" for "zh-Hans", "13a" for "de"."""
+    match LANGUAGE_CODES.get(re.split(r"[-_]", language.strip().lower())[0]):
         case "zh":
             return "zh"
         case "ja":
@@ -174,40 +180,39 @@ def bleu_tokenizer(language: str) -> str:
             return "13a"
 
 
-def bleu_by(tokenizer: str, asked_by: str = "--tokenize") -> BLEU:
-    """BLEU with this tokenizer of sacrebleu's; one line if there is none such, or if it lacks what it needs."""
+def make_bleu(tokenizer: str, option: str = "--tokenize") -> BLEU:
+    """sacrebleu's BLEU with a tokenizer; an error names `option`."""
     if tokenizer not in BLEU.TOKENIZERS:
         raise QkvError(
-            asked_by,
+            option,
             _("no BLEU tokenizer '{tokenizer}'", tokenizer=tokenizer),
             near_miss(tokenizer, BLEU.TOKENIZERS),
         )
     try:
-        # "none" means the lines are tokenised already; sacrebleu would warn about just that.
+        # "none": the lines are tokenized already, which sacrebleu would warn about.
         return BLEU(tokenize=tokenizer, force=tokenizer == "none")
-    except (
-        Exception
-    ) as error:  # a package or a file that sacrebleu does not find: it says which, in several lines
+    except Exception as error:  # a missing package or file: sacrebleu's message has several lines
         reason = " ".join(str(error).split()) or type(error).__name__
         raise QkvError(
-            asked_by, _("sacrebleu cannot use '{tokenizer}' here", tokenizer=tokenizer), reason
+            option, _("sacrebleu cannot load '{tokenizer}'", tokenizer=tokenizer), reason
         ) from None
 
 
-def guess_language(lines: Sequence[str]) -> str:
-    """The language by its characters, "" for all that split at spaces: guess_language(["我爱你"]) == "zh"."""
+def detect_language(lines: Sequence[str]) -> str:
+    """zh, ja or ko by the characters of the lines, "" for any other language."""
     text = "\n".join(lines)
     count = {language: len(re.findall(unit, text)) for language, unit in UNITS.items()}
     if count["ko"] > count[""] + count["zh"] + count["ja"]:
         return "ko"
     if count["zh"] + count["ja"] <= count[""]:
         return ""
-    # Japanese mixes in Chinese characters, so a fifth of kana is already Japanese; Chinese has none.
+    # Japanese text has Chinese characters too: it is Japanese if a fifth are kana.
     return "ja" if count["ja"] * 5 > count["zh"] + count["ja"] else "zh"
 
 
-def _measures(references: Sequence[str], language: str, tokenize: str) -> tuple[BLEU, CHRF]:
-    return bleu_by(tokenize or bleu_tokenizer(language or guess_language(references))), CHRF()
+def _metrics(references: Sequence[str], language: str, tokenize: str) -> tuple[BLEU, CHRF]:
+    tokenizer = tokenize or bleu_tokenizer(language or detect_language(references))
+    return make_bleu(tokenizer), CHRF()
 
 
 def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
@@ -220,14 +225,14 @@ def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
                 n_outputs=len(outputs),
                 n_references=len(references),
             ),
-            _("each output needs the reference of its line"),
+            _("give one reference for each output"),
         )
     if not references:
         raise QkvError(where, _("0 outputs and 0 references"), _("give at least one line of each"))
 
 
 def _results(column: Sequence[str | Result]) -> list[Result]:
-    return [cell for cell in column if isinstance(cell, Result)]
+    return [result for result in column if isinstance(result, Result)]
 
 
 def _interval(result: Result) -> str:
@@ -235,7 +240,7 @@ def _interval(result: Result) -> str:
 
 
 def _p_value(baseline: Result, system: Result) -> float:
-    """The chance of a difference at least this large; sacrebleu gives 0.001 to two equal systems, where it is 1."""
+    """sacrebleu's p-value, but 1 for equal systems, where sacrebleu gives 0.001."""
     return 1.0 if system.score == baseline.score else float(system.p_value or 0.0)
 
 

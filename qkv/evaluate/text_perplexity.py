@@ -1,7 +1,7 @@
-"""How surprised a language model is by a whole text.
+"""Perplexity and bits per byte of a language model on a text of any length, by sliding windows.
 
-In: the ids of a text, however long, and how many bytes it has. Out: nats per token, perplexity, and bits per byte, which
-compares models of different vocabularies. Every token is predicted exactly once. Told in docs/language-models.md, "Measuring".
+Every token is predicted exactly once. Bits per byte compares models with different vocabularies.
+See docs/language-models.md.
 """
 
 import math
@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from qkv.evaluate.perplexity import Surprise
+from qkv.evaluate.perplexity import NegativeLogLikelihood
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
-BATCH_TOKENS = 8_192  # read at once; without gradients this is little memory
+BATCH_TOKENS = 8_192  # of one forward pass
 
 
 @dataclass(frozen=True)
-class TextPerplexity(Surprise):
-    """Of the tokens of a text, which stand for so many bytes of UTF-8."""
+class TextPerplexity(NegativeLogLikelihood):
+    """Negative log-likelihood of a text of `bytes` bytes of UTF-8."""
 
     bytes: int
 
@@ -31,7 +31,7 @@ class TextPerplexity(Surprise):
 
 
 class Window(NamedTuple):
-    """A stretch of `length` tokens read from `start`, of which the last `scored` are predicted for the count."""
+    """A window of `length` tokens from `start`, of which the last `scored` are scored."""
 
     start: int
     length: int
@@ -42,74 +42,89 @@ def text_perplexity(
     model: Transformer,
     ids: np.ndarray,
     n_bytes: int,
-    context: int,
+    context_length: int,
     stride: int | None = None,
-    first: int | None = None,
+    bos_id: int | None = None,
 ) -> TextPerplexity:
-    """Read the text in windows of `context` tokens, each `stride` further (half a context if not given).
+    """Perplexity of a text, read in windows of `context_length` tokens.
 
-    `first` is what stands before the text, such as <bos> or <eos>; without it the first token can only be read.
-    A smaller stride gives every token more to look back at, and costs more time.
+    Args:
+        model: A model with a causal decoder.
+        ids: The tokens of the text, (length,).
+        n_bytes: Size of the text in UTF-8, for bits per byte.
+        context_length: Tokens of a window.
+        stride: Distance of two windows, half a window by default. A smaller stride gives each
+            token more context and takes more time.
+        bos_id: The token before the text, <bos> or <eos>; without it the first token is not scored.
     """
     assert model.decoder is not None and ids.ndim == 1
-    text = Text(ids, first)
+    text = PrefixedIds(ids, bos_id)
     nats, device = 0.0, model.embed.weight.device
+    stride = stride or max(1, context_length // 2)
     with eval_mode(model):
-        for batch in batches(windows(len(text), context, stride or max(1, context // 2))):
+        for batch in batches(windows(len(text), context_length, stride)):
             rows = torch.from_numpy(
-                np.stack([text[one.start : one.start + one.length + 1] for one in batch])
+                np.stack([text[w.start : w.start + w.length + 1] for w in batch])
             ).to(device)
             scored = batch[0].scored
-            stream = model.decode(rows[:, :-1])  # (rows, length, d_model)
-            nats += float(model.loss(stream[:, -scored:], rows[:, -scored:]))
+            states = model.decode(rows[:, :-1])  # (rows, length, d_model)
+            nats += float(model.loss(states[:, -scored:], rows[:, -scored:]))
     return TextPerplexity(nats, len(text), n_bytes)
 
 
 def documents_perplexity(
-    model: Transformer, ids: np.ndarray, n_bytes: int, context: int, eos: int
+    model: Transformer, ids: np.ndarray, n_bytes: int, context_length: int, eos_id: int
 ) -> TextPerplexity:
-    """The same for documents that end with `eos`, each read by itself after an `eos`; documents of one length together."""
-    ends = np.flatnonzero(ids == eos) + 1
+    """Perplexity of documents that end with `eos_id`, each predicted on its own after an `eos_id`.
+
+    Documents of equal length share a batch; those longer than the context are read in windows.
+    """
+    ends = np.flatnonzero(ids == eos_id) + 1
     documents = [part for part in np.split(ids, ends) if len(part)]
-    nats, longer = 0.0, [part for part in documents if len(part) > context]
-    for length in sorted({len(part) for part in documents if len(part) <= context}):
+    nats, longer = 0.0, [part for part in documents if len(part) > context_length]
+    for length in sorted({len(part) for part in documents if len(part) <= context_length}):
         alike = [part for part in documents if len(part) == length]
         rows = max(1, BATCH_TOKENS // length)
         nats += sum(
-            _nats(model, np.stack(alike[at : at + rows]), eos) for at in range(0, len(alike), rows)
+            _nats(model, np.stack(alike[at : at + rows]), eos_id)
+            for at in range(0, len(alike), rows)
         )
-    nats += sum(text_perplexity(model, part, 0, context, first=eos).nats for part in longer)
+    nats += sum(
+        text_perplexity(model, part, 0, context_length, bos_id=eos_id).nats for part in longer
+    )
     return TextPerplexity(nats, len(ids), n_bytes)
 
 
-def _nats(model: Transformer, rows: np.ndarray, first: int) -> float:
-    """The summed negative log-likelihood of rows (documents, length), each read after `first`."""
+def _nats(model: Transformer, rows: np.ndarray, bos_id: int) -> float:
+    """The summed negative log-likelihood of rows (documents, length), each read after `bos_id`."""
     device = model.embed.weight.device
     with eval_mode(model):
         targets = torch.from_numpy(rows.astype(np.int64)).to(device)
-        given = torch.cat([torch.full_like(targets[:, :1], first), targets[:, :-1]], dim=1)
-        return float(model.loss(model.decode(given), targets))
+        inputs = torch.cat([torch.full_like(targets[:, :1], bos_id), targets[:, :-1]], dim=1)
+        return float(model.loss(model.decode(inputs), targets))
 
 
-def windows(n: int, context: int, stride: int) -> list[Window]:
-    """The fewest windows that predict each of n tokens once, all but the first with context - stride before them.
+def windows(n: int, context_length: int, stride: int) -> list[Window]:
+    """The fewest windows that score each of n tokens once.
 
-    >>> windows(10, context=4, stride=3)
-    [Window(start=0, length=4, scored=4), Window(start=3, length=4, scored=3), Window(start=6, length=4, scored=3)]
+    In all windows but the first, a scored token has at least `context_length - stride` before it.
+
+    >>> windows(10, context_length=4, stride=3)[:2]
+    [Window(start=0, length=4, scored=4), Window(start=3, length=4, scored=3)]
     """
-    assert context > 0 and 0 < stride <= context, (context, stride)
-    found, done = [], min(n, context)
+    assert context_length > 0 and 0 < stride <= context_length, (context_length, stride)
+    found, done = [], min(n, context_length)
     if n:
         found.append(Window(0, done, done))
     while done < n:
         scored = min(stride, n - done)
         done += scored
-        found.append(Window(done - context, context, scored))
+        found.append(Window(done - context_length, context_length, scored))
     return found
 
 
 def batches(found: list[Window]) -> Iterator[list[Window]]:
-    """Neighbours that score equally many tokens, together within the budget."""
+    """Consecutive windows that score equally many tokens, at most BATCH_TOKENS tokens a batch."""
     start = 0
     for end in range(1, len(found) + 1):
         full = (end - start + 1) * found[start].length > BATCH_TOKENS
@@ -118,18 +133,18 @@ def batches(found: list[Window]) -> Iterator[list[Window]]:
             start = end
 
 
-class Text:
-    """Ids with something before them, without a copy of them all: text[a:b] gives the places a to b, `first` at 0."""
+class PrefixedIds:
+    """`[bos_id, *ids]` without a copy of the ids; slices start at position 0, which is `bos_id`."""
 
-    def __init__(self, ids: np.ndarray, first: int | None):
-        self.ids, self.first = ids, first
+    def __init__(self, ids: np.ndarray, bos_id: int | None):
+        self.ids, self.bos_id = ids, bos_id
 
     def __len__(self) -> int:
-        """How many tokens have one before them, and so can be predicted."""
-        return max(0, len(self.ids) - (self.first is None))
+        """How many tokens have a token before them, and so can be predicted."""
+        return max(0, len(self.ids) - (self.bos_id is None))
 
-    def __getitem__(self, places: slice) -> np.ndarray:
-        if self.first is None:
-            return self.ids[places].astype(np.int64)
-        inside = self.ids[max(0, places.start - 1) : places.stop - 1].astype(np.int64)
-        return np.concatenate([[self.first], inside]) if places.start == 0 else inside
+    def __getitem__(self, positions: slice) -> np.ndarray:
+        if self.bos_id is None:
+            return self.ids[positions].astype(np.int64)
+        inside = self.ids[max(0, positions.start - 1) : positions.stop - 1].astype(np.int64)
+        return np.concatenate([[self.bos_id], inside]) if positions.start == 0 else inside

@@ -1,7 +1,7 @@
-"""The server of the page: static files and the answers of an Explorer, over HTTP.
+"""Web application of the explore page: static files and the answers of an Explorer over HTTP.
 
-In: an Explorer. Out: an application for uvicorn. Everything is checked at the door (guard.py); a mistake is one sentence
-in both languages with a 4xx. FastAPI comes with the extra `serve`. Told in docs/explore.md, "The page".
+guard.py checks each request first; an error is a 4xx with a message in both languages. FastAPI
+comes with the extra `serve`. See docs/explore.md.
 """
 
 import json
@@ -13,15 +13,15 @@ from starlette.concurrency import run_in_threadpool
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.explore.api_error import ApiError
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.guard import Guard
-from qkv.explore.numerals import as_numbers, to_json
-from qkv.explore.problem import Problem
-from qkv.explore.questions import no_such
-from qkv.text.lines import mend_surrogates
+from qkv.explore.query_params import not_found
+from qkv.explore.serialize import to_json, to_numpy
+from qkv.text.lines import replace_surrogates
 
 PAGE = Path(__file__).parent / "page"
-TYPES = {
+MEDIA_TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
     ".css": "text/css",
@@ -30,38 +30,42 @@ TYPES = {
 
 
 def make_app(explorer: Explorer, key: str | None = None) -> Guard:
-    """The page of this model; with a `key`, only for those who know it."""
+    """The ASGI application of a model's page; with `key`, requests must carry it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.exception_handler(Problem)(told)
-    app.exception_handler(QkvError)(told_by_us)
-    app.exception_handler(Exception)(told_of_us)
-    app.exception_handler(404)(lambda request, error: told(request, no_such(request.url.path)))
+    app.exception_handler(ApiError)(error_response)
+    app.exception_handler(QkvError)(qkv_error_response)
+    app.exception_handler(Exception)(internal_error_response)
+    app.exception_handler(404)(
+        lambda request, error: error_response(request, not_found(request.url.path))
+    )
     app.exception_handler(405)(
-        lambda request, error: told(request, Problem(405, "This cannot be asked so."))
+        lambda request, error: error_response(
+            request, ApiError(405, "This method is not allowed here.")
+        )
     )
 
     @app.get("/")
     def page() -> Response:
-        return static("index.html")
+        return static_file("index.html")
 
     @app.get("/page/{name}")
     def file(name: str) -> Response:
-        return static(name)
+        return static_file(name)
 
     @app.get("/api/{name:path}")
-    def answer(name: str, request: Request) -> Response:
-        return packed(explorer.answer(name, dict(request.query_params)))
+    def get(name: str, request: Request) -> Response:
+        return to_response(explorer.answer(name, dict(request.query_params)))
 
     @app.post("/api/{name:path}")
-    async def ask(name: str, request: Request) -> Response:
+    async def post(name: str, request: Request) -> Response:
         body = read_json(await request.body())
-        return packed(await run_in_threadpool(asked, explorer, name, body))
+        return to_response(await run_in_threadpool(answer_post, explorer, name, body))
 
     return Guard(app, key)
 
 
-def asked(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
-    """The three questions that bring a text with them."""
+def answer_post(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
+    """The requests that carry a text."""
     match name:
         case "pass":
             target = None if body.get("target") is None else text_in(body, "target")
@@ -70,72 +74,72 @@ def asked(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
             return explorer.compare_with(texts_in(body, "sentences"))
         case "tokens":
             return explorer.tokens_of(text_in(body, "text"), text_in(body, "side"))
-    raise no_such(name)
+    raise not_found(name)
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
+# ---- requests
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The object that was sent."""
+    """The JSON object of a request body."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        raise Problem(400, "This is not JSON.") from None
+        raise ApiError(400, "The body is not JSON.") from None
     if not isinstance(value, dict):
-        raise Problem(422, 'Send an object, such as {{"text": "..."}}.')
+        raise ApiError(422, 'Send an object, such as {{"text": "..."}}.')
     return value
 
 
 def text_in(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str):
-        raise Problem(422, "'{name}' must be a text.", name=name)
-    return mend_surrogates(value)
+        raise ApiError(422, "'{name}' must be a string.", name=name)
+    return replace_surrogates(value)
 
 
 def texts_in(body: dict[str, Any], name: str) -> list[str]:
     value = body.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Problem(422, "'{name}' must be a list of texts.", name=name)
-    return [mend_surrogates(one) for one in value]
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ApiError(422, "'{name}' must be a list of strings.", name=name)
+    return [replace_surrogates(text) for text in value]
 
 
-# ---- answering ------------------------------------------------------------------------------------------------------
+# ---- responses
 
 
-def static(name: str) -> Response:
-    """A file of the page, by its plain name; there is no way out of the folder."""
-    files = {path.name: path for path in PAGE.iterdir() if path.suffix in TYPES}
+def static_file(name: str) -> Response:
+    """A file of the page by its name; paths outside the folder do not exist."""
+    files = {path.name: path for path in PAGE.iterdir() if path.suffix in MEDIA_TYPES}
     if name not in files:
-        raise no_such(name)
-    return Response(files[name].read_bytes(), media_type=TYPES[files[name].suffix])
+        raise not_found(name)
+    return Response(files[name].read_bytes(), media_type=MEDIA_TYPES[files[name].suffix])
 
 
-def packed(answer: Answer) -> Response:
-    """JSON, or numbers in binary with their shape beside them."""
+def to_response(answer: Answer) -> Response:
+    """JSON, or binary values with shape and dtype in the headers."""
     if isinstance(answer, Tensor):
-        numbers = as_numbers(answer)
-        shape = ",".join(map(str, numbers.shape))
+        values = to_numpy(answer)
+        shape = ",".join(map(str, values.shape))
         return Response(
-            numbers.tobytes(),
+            values.tobytes(),
             media_type="application/octet-stream",
-            headers={"x-shape": shape, "x-dtype": str(numbers.dtype)},
+            headers={"x-shape": shape, "x-dtype": str(values.dtype)},
         )
     return Response(to_json(answer), media_type="application/json")
 
 
-def told(request: Request, problem: Any) -> Response:
-    return Response(to_json(problem.as_json()), problem.status, media_type="application/json")
+def error_response(request: Request, error: Any) -> Response:
+    return Response(to_json(error.as_json()), error.status, media_type="application/json")
 
 
-def told_by_us(request: Request, error: Any) -> Response:
-    """A mistake that a part below has found speaks one language."""
-    return told(request, Problem(422, "{error}", error=error))
+def qkv_error_response(request: Request, error: Any) -> Response:
+    """An error from a lower layer, in the language of the terminal."""
+    return error_response(request, ApiError(422, "{error}", error=error))
 
 
-def told_of_us(request: Request, error: Any) -> Response:
-    """A mistake of ours: the terminal shows where, the page stays polite."""
-    return told(
-        request, Problem(500, "Something went wrong in qkv itself; the terminal tells more.")
+def internal_error_response(request: Request, error: Any) -> Response:
+    """An unexpected exception; the traceback is in the terminal."""
+    return error_response(
+        request, ApiError(500, "Internal error in qkv; the terminal has the traceback.")
     )

@@ -1,8 +1,7 @@
-"""The page's files as one: modules, styles and data in a single HTML text that asks nobody for anything.
+"""Bundle the page's modules, styles and data into a single HTML file without external requests.
 
-In: the folder of the page and the data. Out: the HTML. Each module becomes a function that gives what it exports, so
-names never meet; a content security policy names the one script and style by their hashes. Told in docs/explore.md,
-"One file".
+Each module becomes a function that returns its exports, so their names do not collide; the content
+security policy allows the one script and style by their hashes. See docs/explore.md.
 """
 
 import base64
@@ -21,15 +20,15 @@ _SCRIPT = re.compile(r'<script type="module" src="page/([\w.-]+)"></script>')
 
 
 def bundle(folder: Path, data: Any) -> str:
-    """The whole page with its data inside."""
+    """The HTML of the page with its data."""
     page = (folder / "index.html").read_text("utf-8")
     entry = _SCRIPT.search(page)
     assert entry is not None, "index.html names its script"
-    script = joined(folder, entry[1])
+    script = join_modules(folder, entry[1])
     style = "\n".join((folder / name).read_text("utf-8") for name in _STYLE.findall(page))
     policy = (
-        f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {hash_of(script)}; style-src {hash_of(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     first, *others = _STYLE.finditer(page)
@@ -37,7 +36,7 @@ def bundle(folder: Path, data: Any) -> str:
         page,
         [
             (first.span(), ""),
-            *((each.span(), "") for each in others),
+            *((other.span(), "") for other in others),
             (entry.span(), f'{data_block(data)}\n<script type="module">{script}</script>'),
         ],
     )
@@ -45,60 +44,59 @@ def bundle(folder: Path, data: Any) -> str:
 
 
 def replaced(text: str, changes: list[tuple[tuple[int, int], str]]) -> str:
-    """The text with these stretches changed; what is put in is never read again."""
+    """The text with these spans replaced; inserted text is not searched again."""
     for (start, end), new in sorted(changes, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
 
 def data_block(data: Any) -> str:
-    """JSON that no browser takes for anything else: `<` is written as an escape, so no tag can begin or end in it."""
+    """A JSON script element; `<` is escaped, so that the data cannot contain a tag."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign, escape in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
-        text = text.replace(sign, escape)
+    for character, escape in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
+        text = text.replace(character, escape)
     return f'<script type="application/json" id="qkv-data">{text}</script>'
 
 
-def joined(folder: Path, entry: str) -> str:
-    """The entry module and all that it imports, each after those it needs."""
+def join_modules(folder: Path, entry: str) -> str:
+    """The entry module and its imports, in dependency order."""
     order: list[str] = []
-    open_: list[str] = []
+    visiting: list[str] = []
 
     def visit(name: str) -> None:
-        assert name not in open_, f"{name} imports itself by way of {open_}"
+        assert name not in visiting, f"circular import: {visiting} import {name}"
         if name not in order:
-            open_.append(name)
-            for found in _IMPORT.finditer((folder / name).read_text("utf-8")):
-                visit(found[3])
-            open_.pop()
+            visiting.append(name)
+            for match in _IMPORT.finditer((folder / name).read_text("utf-8")):
+                visit(match[3])
+            visiting.pop()
             order.append(name)
 
     visit(entry)
     text = "\n".join(as_function((folder / name).read_text("utf-8"), name) for name in order)
     assert "</script" not in text.lower() and "<!--" not in text, (
-        "a script cannot hold the end of itself"
+        "a script cannot contain its own end tag"
     )
     return f'"use strict";\n{text}'
 
 
 def as_function(source: str, name: str) -> str:
-    """`const $heat_js = (() => { ...; return { HeatMap }; })();` with imports taken from those before."""
-    exported = [found[2] for found in _EXPORT.finditer(source)]
+    """`const $heatmap_js = (() => { ...; return { HeatMap }; })();`, with imports as `const`s."""
+    exported = [match[2] for match in _EXPORT.finditer(source)]
     body = _EXPORT.sub(r"\1 \2", source)
     body = _IMPORT.sub(
-        lambda found: f"const {found[1] or '{' + found[2] + '}'} = {variable(found[3])};", body
+        lambda match: f"const {match[1] or '{' + match[2] + '}'} = {variable_name(match[3])};", body
     )
-    left = re.search(r"^(?:import|export)\b.*", body, re.M)
-    assert left is None, f"{name}: the bundler does not know '{left and left[0]}'"
-    return (
-        f"const {variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
-    )
+    unknown = re.search(r"^(?:import|export)\b.*", body, re.M)
+    assert unknown is None, f"{name}: unsupported statement '{unknown and unknown[0]}'"
+    exports = ", ".join(exported)
+    return f"const {variable_name(name)} = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();"
 
 
-def variable(name: str) -> str:
+def variable_name(name: str) -> str:
     return "$" + re.sub(r"\W", "_", name)
 
 
 def hash_of(text: str) -> str:
-    """The name of an inline script or style in a content security policy."""
+    """The hash source of an inline script or style in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,7 +1,7 @@
-"""What stands before the page: who may ask, how much at once, and what every answer tells the browser.
+"""Request guard: host, origin and key checks, size and concurrency limits, security headers.
 
-In: requests. Out: those that may pass; the others get one sentence. The server listens on this machine only; names that
-lead here from elsewhere (DNS rebinding) and forms of other sites are refused. Told in docs/explore.md, "Safety".
+Requests for a foreign host name (DNS rebinding) and from other sites (CSRF) are refused.
+See docs/explore.md.
 """
 
 import hmac
@@ -11,23 +11,22 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from qkv.explore.problem import Problem
+from qkv.explore.api_error import ApiError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MOST_AT_ONCE = 16  # requests in flight
-MOST_BYTES = 64 * 1024  # of a body: 4,000 characters and a list of sentences fit
-DRAINED = (
-    8 << 20
-)  # of a body that is too long so much is read, so that the browser gets to hear the answer
+MAX_CONCURRENT_REQUESTS = 16
+MAX_BODY_BYTES = 64 * 1024  # enough for 4,000 characters and a list of sentences
+# Read from a body that is too long: browsers drop a response that comes before the body was read.
+MAX_DRAINED_BYTES = 8 << 20
 COOKIE = "qkv_key"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "content-security-policy": POLICY,
@@ -40,7 +39,7 @@ HEADERS = {
 
 
 class Guard:
-    """An ASGI application around another one."""
+    """ASGI middleware that checks each request."""
 
     def __init__(self, inner: Any, key: str | None = None):
         self.inner, self.key, self.in_flight = inner, key, 0
@@ -57,42 +56,44 @@ class Guard:
         try:
             self.check(scope, headers)
             if self.key and has_key(query_key(scope), self.key):
-                await welcome(self.key, send)
+                await set_key_cookie(self.key, send)
                 return
-            body = await whole_body(receive)
-            await self.inner(scope, again(body, receive), with_headers(send))
-        except Problem as problem:
-            await refuse(problem, with_headers(send))
+            body = await read_body(receive)
+            await self.inner(scope, replay(body, receive), with_headers(send))
+        except ApiError as error:
+            await send_error(error, with_headers(send))
         finally:
             self.in_flight -= 1
 
     def check(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Who asks, from where, and whether there is room."""
-        if self.in_flight > MOST_AT_ONCE:
-            raise Problem(503, "Too many questions at once; try again in a moment.")
+        """Check concurrency, host name, key and method."""
+        if self.in_flight > MAX_CONCURRENT_REQUESTS:
+            raise ApiError(503, "Too many concurrent requests; try again later.")
         if self.key is None and host_name(headers.get("host", "")) not in LOOPBACK:
-            raise Problem(421, "This page answers only to the name of this machine (127.0.0.1).")
+            raise ApiError(
+                421, "This page is served only under the name of this machine (127.0.0.1)."
+            )
         if self.key is not None and not has_key(cookie_key(headers) or query_key(scope), self.key):
-            raise Problem(
-                401, "The key is missing or wrong: open the address that the command printed."
+            raise ApiError(
+                401, "The key is missing or wrong; open the address that the command printed."
             )
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise Problem(405, "Only GET and POST are answered.")
+            raise ApiError(405, "Only GET and POST are allowed.")
         if scope["method"] == "POST":
             self.check_post(headers)
 
     def check_post(self, headers: dict[str, str]) -> None:
-        """A form of another site sends no JSON, and says where it comes from."""
+        """Refuse cross-site requests: a form sends no JSON, and browsers send its origin."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        elsewhere = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
-        if elsewhere or site not in ("same-origin", "none"):
-            raise Problem(403, "Only the page itself may ask this.")
+        cross_origin = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+        if cross_origin or site not in ("same-origin", "none"):
+            raise ApiError(403, "Only the page itself may send this request.")
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise Problem(415, "Send JSON (content-type application/json).")
+            raise ApiError(415, "Send JSON (content-type application/json).")
 
 
 def host_name(host: str) -> str:
-    """The name without its port: host_name("[::1]:80") == "::1"."""
+    """The host without its port: host_name("[::1]:80") == "::1"."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -111,65 +112,65 @@ def query_key(scope: Scope) -> str | None:
 def cookie_key(headers: dict[str, str]) -> str | None:
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except Exception:  # a cookie that is none
+    except Exception:  # a malformed cookie
         return None
     return found.value if found else None
 
 
-async def whole_body(receive: Receive) -> bytes:
-    """The body, if it is short enough; a long one is read on for a while, for an answer sent too early is lost."""
-    parts, count, more = [], 0, True
-    while more and count <= DRAINED:
+async def read_body(receive: Receive) -> bytes:
+    """The body; one that is too long is drained first, because browsers drop an early response."""
+    parts, n_bytes, more = [], 0, True
+    while more and n_bytes <= MAX_DRAINED_BYTES:
         message = await receive()
         part = message.get("body", b"")
-        count += len(part)
-        if count <= MOST_BYTES:
+        n_bytes += len(part)
+        if n_bytes <= MAX_BODY_BYTES:
             parts.append(part)
         more = message.get("more_body", False)
-    if count > MOST_BYTES:
-        raise Problem(
+    if n_bytes > MAX_BODY_BYTES:
+        raise ApiError(
             413,
-            "This is too long: at most {most_bytes} KB are read.",
-            most_bytes=MOST_BYTES // 1024,
+            "The request is too long; at most {max_kb} KB are allowed.",
+            max_kb=MAX_BODY_BYTES // 1024,
         )
     return b"".join(parts)
 
 
-def again(body: bytes, receive: Receive) -> Receive:
-    """The body that was read already, then whatever comes."""
-    given = False
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was already read, then further messages."""
+    sent = False
 
-    async def give() -> MutableMapping[str, Any]:
-        nonlocal given
-        if given:
+    async def receive_body() -> MutableMapping[str, Any]:
+        nonlocal sent
+        if sent:
             return await receive()
-        given = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return give
+    return receive_body
 
 
 def with_headers(send: Send) -> Send:
-    """Every answer carries the headers that keep the browser strict."""
+    """A `send` that adds the security headers."""
 
-    async def strict(message: MutableMapping[str, Any]) -> None:
+    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             message = {**message, "headers": [*message.get("headers", []), *extra]}
         await send(message)
 
-    return strict
+    return send_with_headers
 
 
-async def refuse(problem: Problem, send: Send) -> None:
-    body = json.dumps(problem.as_json(), ensure_ascii=False).encode()
+async def send_error(error: ApiError, send: Send) -> None:
+    body = json.dumps(error.as_json(), ensure_ascii=False).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def welcome(key: str, send: Send) -> None:
-    """The key moves from the address, which others may see, into a cookie that only this site reads."""
+async def set_key_cookie(key: str, send: Send) -> None:
+    """Move the key from the URL into a cookie and redirect to the page."""
     cookie = f"{COOKIE}={key}; HttpOnly; SameSite=Strict; Path=/"
     headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 303, "headers": headers})

@@ -1,7 +1,6 @@
-"""Recording: what any step of a pass gave, by its module path.
+"""Recording: outputs of modules by module path during a forward pass.
 
-In: a model and patterns of module paths. Out: the outputs of those modules while the block lasts; the model knows
-nothing of it and is given back as it was. Told in docs/explore.md, "Recording".
+Hooks and attention cores are restored afterwards. See docs/explore.md.
 """
 
 import re
@@ -17,19 +16,19 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
-from qkv.model.attention import ExplainedCore
-from qkv.model.explained import explained, fused_cores
+from qkv.model.attention import EagerCore
+from qkv.model.eager_core import eager_attention, sdpa_cores
 
 if TYPE_CHECKING:
-    from qkv.explore.picture import Picture
+    from qkv.explore.figures import Picture
 
-INSIDE_A_CORE = tuple(
-    name for name, _ in ExplainedCore().named_children()
+CORE_STEPS = tuple(
+    name for name, _ in EagerCore().named_children()
 )  # q, k, v, scores, masked, weights, mixed
 
 
 class Steps(Mapping[str, Any]):
-    """Module path -> what it gave in the latest pass; `all(path)` has every pass, a decoding step being one."""
+    """Module path -> output of the latest forward pass; `all(path)`: outputs of every pass."""
 
     def __init__(self, paths: list[str]):
         self.paths = paths
@@ -48,12 +47,14 @@ class Steps(Mapping[str, Any]):
         return path in self._passes
 
     def all(self, path: str) -> list[Any]:
-        """What the module gave, pass after pass."""
+        """The outputs of a module, one per forward pass (a decoding step is one pass)."""
         if path in self._passes:
             return self._passes[path]
         if path in self.paths:
             raise QkvError(
-                path, _("was chosen, but no pass has come by"), _("run the model inside the block")
+                path,
+                _("was selected, but no forward pass has run"),
+                _("run the model inside the block"),
             )
         raise QkvError(path, _("was not recorded"), near_miss(path, self.paths))
 
@@ -63,24 +64,23 @@ class Steps(Mapping[str, Any]):
         columns: Sequence[str] | None = None,
         path: str = "",
     ) -> "Picture":
-        """A picture of attention weights, which a notebook draws: those at `path`, else the last that were recorded."""
-        from qkv.explore.picture import picture_of  # matplotlib is slow to come
+        """A picture of attention weights for a notebook: those at `path`, or the last recorded."""
+        from qkv.explore.figures import picture_of  # importing matplotlib is slow
 
-        shown = path or next(
-            (one for one in reversed(self.paths) if one.endswith(".weights") and one in self), ""
-        )
-        if not shown:
+        recorded = [known for known in self.paths if known.endswith(".weights") and known in self]
+        path = path or (recorded[-1] if recorded else "")
+        if not path:
             raise QkvError(
                 "show",
                 _("no attention weights were recorded"),
                 _('record(model, "*.core.weights")'),
             )
-        return picture_of(self[shown][0], rows, columns, shown)
+        return picture_of(self[path][0], rows, columns, path)
 
-    def listener(self, path: str) -> Callable[..., None]:
-        """A forward hook that keeps what its module gives and changes nothing."""
+    def hook(self, path: str) -> Callable[..., None]:
+        """A forward hook that keeps the module's output."""
 
-        def keep(module: nn.Module, given: Any, output: Any) -> None:
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
             self._passes.setdefault(path, []).append(detached(output))
 
         return keep
@@ -88,47 +88,47 @@ class Steps(Mapping[str, Any]):
 
 @contextmanager
 def record(model: nn.Module, *patterns: str) -> Iterator[Steps]:
-    """Outputs of all modules whose path fits a pattern (`*` stands for any text), detached, while the block lasts.
+    """Record the detached outputs of all modules whose path matches a pattern (`*`: any text).
 
     with record(model, "decoder.layers.*.attn.branch.core.weights") as steps:
         model.decode(ids)
     steps["decoder.layers.0.attn.branch.core.weights"]  # (batch, heads, query, key)
     """
     plain = getattr(model, "_orig_mod", model)  # the model inside a torch.compile wrapper
-    paths = chosen_paths(plain, patterns)
-    opened = {path.rpartition(".")[0] for path in paths} & fused_cores(plain).keys()
+    paths = matching_paths(plain, patterns)
+    cores = {path.rpartition(".")[0] for path in paths} & sdpa_cores(plain).keys()
     steps = Steps(paths)
-    with ExitStack() as put_back:
-        put_back.enter_context(uncompiled())
-        put_back.enter_context(explained(plain, opened))
+    with ExitStack() as restore:
+        restore.enter_context(uncompiled())
+        restore.enter_context(eager_attention(plain, cores))
         for path in paths:
-            handle = plain.get_submodule(path).register_forward_hook(steps.listener(path))
-            put_back.callback(handle.remove)
+            handle = plain.get_submodule(path).register_forward_hook(steps.hook(path))
+            restore.callback(handle.remove)
         yield steps
 
 
-def chosen_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
-    """The module paths that fit a pattern, in the model's order; a pattern that fits none is a mistake."""
+def matching_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
+    """The module paths that match a pattern, in the model's order; no match is an error."""
     known = known_paths(model)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in known):
             raise QkvError(
-                pattern, _("no step of this model has such a name"), likely(pattern, known)
+                pattern, _("no module of this model matches"), suggestion(pattern, known)
             )
     return [path for path in known if any(fnmatchcase(path, pattern) for pattern in patterns)]
 
 
 def known_paths(model: nn.Module) -> list[str]:
-    """Every step that can be recorded: all modules, and what a fused core would show if it were explained."""
-    cores, known = fused_cores(model), []
+    """All paths that can be recorded: modules, and the steps of EagerCore inside each SdpaCore."""
+    cores, known = sdpa_cores(model), []
     for path, _module in model.named_modules():
-        inside = [f"{path}.{step}" for step in INSIDE_A_CORE] if path in cores else []
+        inside = [f"{path}.{step}" for step in CORE_STEPS] if path in cores else []
         known += [path, *inside]
     return [path for path in known if path]
 
 
-def likely(pattern: str, known: list[str]) -> str:
-    """The near miss among all paths, layer numbers written as `*`; if there is none, the first parts to choose from."""
+def suggestion(pattern: str, known: list[str]) -> str:
+    """The nearest path with layer numbers as `*`, or else the top-level modules."""
     general = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path) for path in known))
     if get_close_matches(pattern, general, 1, 0.6):
         return near_miss(pattern, general)
@@ -137,10 +137,8 @@ def likely(pattern: str, known: list[str]) -> str:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Compiled parts run their plain code inside the block: a compiled one does not ask for new hooks."""
-    if (
-        "torch._dynamo" not in sys.modules
-    ):  # nothing was ever compiled, and importing it takes seconds
+    """Run compiled modules eagerly inside the block, because compiled code ignores new hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
         yield
         return
     with torch.compiler.set_stance("force_eager"):
@@ -148,7 +146,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def detached(output: Any) -> Any:
-    """The output without its history; several tensors are a tuple."""
+    """The output without its autograd graph; several tensors are a tuple."""
     if isinstance(output, Tensor):
         return output.detach()
-    return tuple(detached(one) for one in output) if isinstance(output, tuple | list) else output
+    return tuple(detached(item) for item in output) if isinstance(output, tuple | list) else output

@@ -1,7 +1,7 @@
-"""Word alignment: which source word each target word comes from, by cross-attention weights.
+"""Word alignment: the source word of each target word, by cross-attention weights.
 
-In: a sentence pair as ids. Out: pairs of words with a weight. The weights are those of the head that guided alignment has trained;
-in a model without one, those of the last layer but one, averaged over its heads. Explained in docs/translation.md, "Alignment".
+The weights are those of the head that guided alignment has trained; in a model without one, the
+mean over the heads of the last layer but one. See docs/translation.md, "Word alignment".
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qkv.model.attention import ExplainedCore
+from qkv.model.attention import EagerCore
+from qkv.model.eager_core import set_submodule
 from qkv.model.eval_mode import eval_mode
-from qkv.model.explained import put
 from qkv.model.guided import AlignmentHead, core_path
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 
-Part = TypeVar("Part", bound=nn.Module)
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
 class Link(NamedTuple):
-    """A target word, the source word it looked at most, and the share of its looking."""
+    """A target word, the source word that it attends to most, and that attention weight."""
 
     source: str
     target: str
@@ -31,7 +31,7 @@ class Link(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A word as a person sees it, and the tokens that make it up."""
+    """A word, and the indices of its tokens."""
 
     text: str
     tokens: list[int]
@@ -40,90 +40,99 @@ class Unit(NamedTuple):
 def align(
     weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool = False
 ) -> list[Link]:
-    """For each target word the source word of the largest weight; `weights` are (target tokens, source tokens).
+    """Link each target word to the source word of the largest attention weight.
 
-    With `null`, a target word that attends most to tokens outside all words (<eos>) has no link, as guided alignment trains it.
+    Args:
+        weights: (target tokens, source tokens).
+        source: The source words.
+        target: The target words.
+        null: Give no link to a target word that attends most to tokens outside all words (<eos>),
+            as guided alignment trains it.
     """
-    found = linked_words(weights, source, target, null)
     return [
-        Link(source[place].text, target[word].text, round(weight, 4))
-        for word, place, weight in found
+        Link(source[source_index].text, target[target_index].text, round(weight, 4))
+        for target_index, source_index, weight in linked_words(weights, source, target, null)
     ]
 
 
 def linked_words(
     weights: Tensor, source: Sequence[Unit], target: Sequence[Unit], null: bool
 ) -> list[tuple[int, int, float]]:
-    """The same as numbers: target word, source word, weight."""
+    """As `align`, with word indices: (target word, source word, weight)."""
     if not source:
         return []
-    columns = torch.stack(
-        [weights[:, one.tokens].sum(dim=1) for one in source], dim=1
-    )  # (target tokens, words)
-    outside = weights.sum(dim=1) - columns.sum(dim=1)  # (target tokens,)
+    columns = [weights[:, unit.tokens].sum(dim=1) for unit in source]
+    by_word = torch.stack(columns, dim=1)  # (target tokens, source words)
+    outside = weights.sum(dim=1) - by_word.sum(dim=1)  # (target tokens,)
     links = []
-    for number, word in enumerate(target):
-        weight, place = columns[word.tokens].mean(dim=0).max(dim=0)
-        if not null or weight >= outside[word.tokens].mean():
-            links.append((number, int(place), float(weight)))
+    for target_index, unit in enumerate(target):
+        weight, source_index = by_word[unit.tokens].mean(dim=0).max(dim=0)
+        if not null or weight >= outside[unit.tokens].mean():
+            links.append((target_index, int(source_index), float(weight)))
     return links
 
 
 def cross_weights(
     model: Transformer,
     source_ids: Sequence[int],
-    begun: Sequence[int],
-    chosen: AlignmentHead | None = None,
+    decoder_ids: Sequence[int],
+    head: AlignmentHead | None = None,
 ) -> Tensor:
-    """The cross-attention weights of the decoder's input `begun` (<bos> first), (target, source), in a forced pass.
+    """Cross-attention weights (target, source) in a forced pass.
 
-    `chosen` is the head to read; without it, the mean of all heads of the last layer but one.
+    Args:
+        model: An encoder-decoder.
+        source_ids: The encoder's input.
+        decoder_ids: The decoder's input, <bos> first.
+        head: The attention head to read; None: the mean over the heads of the last layer but one.
     """
     assert model.decoder is not None
-    path = core_path(chosen.layer if chosen else max(0, len(model.decoder.layers) - 2))
-    device, kept = model.embed.weight.device, list[Tensor]()
+    path = core_path(head.layer if head else max(0, len(model.decoder.layers) - 2))
+    device, recorded = model.embed.weight.device, list[Tensor]()
     with eval_mode(model):
-        core, ours = ExplainedCore().eval(), apart(model, path)
-        put(ours, path, core)
-        core.weights.register_forward_hook(lambda module, given, output: kept.append(output))
-        memory = ours.encode(torch.tensor([source_ids], device=device))
-        ours.decode(torch.tensor([begun], device=device), memory)
-    return kept[0][0, chosen.head] if chosen else kept[0][0].mean(dim=0)  # (target, source)
+        core, clone = EagerCore().eval(), clone_path(model, path)
+        set_submodule(clone, path, core)
+        core.weights.register_forward_hook(lambda module, inputs, output: recorded.append(output))
+        memory = clone.encode(torch.tensor([source_ids], device=device))
+        clone.decode(torch.tensor([decoder_ids], device=device), memory)
+    return recorded[0][0, head.head] if head else recorded[0][0].mean(dim=0)  # (target, source)
 
 
-def apart(module: Part, path: str) -> Part:
-    """The same module with the same weights, but on the way to `path` its own parts: other threads go on with the old ones."""
-    twin = copy(module)
-    twin._modules = dict(module._modules)
+def clone_path(module: ModuleType, path: str) -> ModuleType:
+    """Shallow-copy a module and its submodules along `path`; all weights are shared.
+
+    The clone's submodule at `path` can be replaced while other threads use the original.
+    """
+    clone = copy(module)
+    clone._modules = dict(module._modules)
     name, _, rest = path.partition(".")
     if name:
-        setattr(twin, name, apart(module.get_submodule(name), rest))
-    return twin
+        setattr(clone, name, clone_path(module.get_submodule(name), rest))
+    return clone
 
 
 def source_units(tokenizer: Tokenizer, text: str) -> list[Unit]:
-    """The words of a source text; tokens count as in encode(text)."""
+    """The words of a source text; token indices are those of encode(text)."""
     return units(text, tokenizer.offsets(text))
 
 
 def target_units(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Unit]:
-    """The words that these very ids say; encoding their text again could give others."""
+    """The words of generated ids; encoding their text again could give other ids."""
     return units(tokenizer.decode(ids), id_spans(tokenizer, ids))
 
 
 def id_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """The characters that each of these very ids adds to the text of those before it."""
-    begun = [tokenizer.decode(ids[: place + 1]).rstrip("\ufffd") for place in range(len(ids))]
-    whole = tokenizer.decode(ids)
-    leading = len(whole) - len(
-        whole.lstrip(" ")
-    )  # a prefix space is removed only when a word follows it
-    ends = [len(text) if text.strip(" ") else min(len(text), leading) for text in begun]
+    """The span of characters that each id adds to the text of those before it."""
+    prefixes = [tokenizer.decode(ids[: n + 1]).rstrip("\ufffd") for n in range(len(ids))]
+    text = tokenizer.decode(ids)
+    # A prefix space is removed only when a word follows it.
+    leading = len(text) - len(text.lstrip(" "))
+    ends = [len(prefix) if prefix.strip(" ") else min(len(prefix), leading) for prefix in prefixes]
     return list(zip([0, *ends], ends, strict=False))
 
 
 def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
-    """Words and tokens brought together: a unit ends where both a word and a token end.
+    """Group tokens into words: a unit ends where both a word and a token end.
 
     >>> units("lower 机器", [(0, 3), (3, 5), (5, 8)])
     [Unit(text='lower', tokens=[0, 1]), Unit(text='机器', tokens=[2])]
@@ -145,10 +154,10 @@ def units(text: str, spans: Sequence[tuple[int, int]]) -> list[Unit]:
     ]
 
 
-def unit_spans(text: str, found: Sequence[Unit]) -> list[tuple[int, int]]:
-    """Where each unit stands in the text they were made from."""
+def unit_spans(text: str, units: Sequence[Unit]) -> list[tuple[int, int]]:
+    """The character span of each unit in its text."""
     spans, end = [], 0
-    for unit in found:
+    for unit in units:
         start = text.index(unit.text, end)
         end = start + len(unit.text)
         spans.append((start, end))

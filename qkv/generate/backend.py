@@ -1,7 +1,7 @@
-"""What a Translator and a Generator need of the engine that runs their model: ids in, ids out.
+"""Interface between pipelines and inference backends: token ids in, token ids out.
 
-Two engines do it, torch (torch_backend.py) and CTranslate2 (ctranslate2_translator.py,
-ctranslate2_generator.py). It imports no torch.
+Two backends implement it, torch (torch_backend.py) and CTranslate2 (ctranslate2_translator.py,
+ctranslate2_generator.py). This module does not import torch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from qkv.messages import _
 if TYPE_CHECKING:
     from qkv.model.transformer import Transformer
 
-OnToken = Callable[[int, int], bool]  # number of a text, its newest token -> whether it stops here
+OnToken = Callable[[int, int], bool]  # index of a sequence, its new token -> whether to stop it
 
 
 class Hypothesis(NamedTuple):
@@ -25,55 +25,58 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-class Draft(NamedTuple):
-    """Ids generated after a prompt; `why` they end: an "end" token, a "stop" text, or "length"."""
+class GeneratedTokens(NamedTuple):
+    """Token ids generated after a prompt.
+
+    `finish_reason` is "eos" (an end token), "stop" (a stop string) or "length".
+    """
 
     ids: list[int]
-    why: str
-    log_probs: Sequence[float] = ()  # of each token, before any rule of sampling
-    best: Sequence[list[tuple[int, float]]] = ()  # at each position the top-k tokens with theirs
+    finish_reason: str
+    logprobs: Sequence[float] = ()  # of each token, before sampling rules are applied
+    top_logprobs: Sequence[list[tuple[int, float]]] = ()  # top-k (id, logprob) at each position
 
 
 class SearchBackend(Protocol):
-    """An encoder-decoder model and its search."""
+    """Greedy and beam search with an encoder-decoder model."""
 
     bos: int
     eos: int
     pad: int
-    max_len: int  # tokens that either side may have
+    max_len: int  # maximum tokens of a source, and of a target
 
     @property
     def model(self) -> "Transformer | None": ...  # None: it does not run in torch
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
-        """The hypotheses of each row of encoder input ids, best first."""
+        """Return the hypotheses of each row of encoder input ids, best first."""
         ...
 
 
 class GenerationBackend(Protocol):
-    """A decoder-only model and its generation loop."""
+    """Generation with a decoder-only model."""
 
-    context: int  # tokens it can attend to
+    context_length: int
 
     @property
     def model(self) -> "Transformer | None": ...
 
     def check(self, config: GenerationConfig) -> None:
-        """Raise if this engine or its vocabulary cannot do what the settings ask for."""
+        """Raise if this backend or its vocabulary does not support the settings."""
 
     def generate(
         self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
-    ) -> list[Draft]:
-        """`config.n` drafts of each prompt, in its order; an end token is part of its draft."""
+    ) -> list[GeneratedTokens]:
+        """Return `config.n` sequences per prompt, in prompt order; end tokens are included."""
         ...
 
     def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
-        """The ids that `generate` gives for a prompt, one by one as they are generated."""
+        """Yield the ids that `generate` returns for a prompt, one by one."""
         ...
 
 
 def torch_model(backend: SearchBackend | GenerationBackend) -> "Transformer":
-    """The torch model, for what needs its weights or activations."""
+    """Return the torch model, for what needs its weights or activations."""
     if backend.model is None:
         raise QkvError(
             "model",

@@ -1,7 +1,6 @@
-"""Beam search: several beginnings of a translation are kept alive, and the best whole one wins.
+"""Beam search for a batch of sentences, with the rules of textbook/beam.py.
 
-In: source ids (batch, source), ending in <eos>. Out: the n best translations of each sentence with their scores. The
-rules are those of textbook/beam.py, for all sentences at once. Told in docs/translation.md, "Beam search".
+See docs/translation.md, "Beam search".
 """
 
 import math
@@ -13,14 +12,14 @@ from torch import Tensor
 from qkv.engine.stepper import decode_threads, make_stepper
 from qkv.generate.backend import Hypothesis
 from qkv.generate.decode import source_rows, suppressed_ids, target_limits
-from qkv.kernels.topk import best_sums, log_sum
+from qkv.kernels.topk import log_sum_exp, topk_candidates
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class BeamRules:
-    """The settings of a search; alpha is the power of the length penalty ((5 + length) / 6)^alpha."""
+class BeamSearchConfig:
+    """Special token ids, beam size, and alpha of the length penalty ((5 + length) / 6)^alpha."""
 
     bos_id: int
     eos_id: int
@@ -35,119 +34,118 @@ class BeamRules:
 def beam_search(
     model: Transformer,
     source_ids: Tensor,
-    real: Tensor | None,
-    rules: BeamRules,
-    max_len: int | Tensor,
+    attention_mask: Tensor | None,
+    config: BeamSearchConfig,
+    max_target_len: int | Tensor,
     int8: bool = False,
 ) -> list[list[Hypothesis]]:
-    """At most `rules.size` translations of each sentence, best first; none is longer than its `max_len`."""
+    """Return at most `config.size` translations of each sentence, best first.
+
+    Args:
+        model: An encoder-decoder.
+        source_ids: (batch, source), each row ending in <eos>.
+        attention_mask: (batch, source), True for tokens; None: no padding.
+        config: Special tokens, beam size and length penalty.
+        max_target_len: Maximum target tokens, <eos> included: one for all, or (batch,).
+        int8: Use int8-quantized weights.
+    """
     with eval_mode(model):
-        search = Search(rules, target_limits(model, max_len, source_ids), model.embed.weight.dtype)
+        limits = target_limits(model, max_target_len, source_ids)
+        search = BeamSearch(config, limits, model.embed.weight.dtype)
         stepper = make_stepper(model, int8)
-        logits = stepper.prefill([[rules.bos_id]] * len(source_ids), source_rows(source_ids, real))
+        sources = source_rows(source_ids, attention_mask)
+        logits = stepper.prefill([[config.bos_id]] * len(source_ids), sources)
         with decode_threads(stepper):
             while rows := search.advance(logits):
-                if len(rows) > 1 or len(logits) > 1:  # a single row only ever continues itself
+                if len(rows) > 1 or len(logits) > 1:  # a single row only continues itself
                     stepper.reorder(rows, search.log_prob.shape[1])
                 logits = stepper.step(search.last_ids)
-        return search.finished.hypotheses()
+        return search.hypotheses()
 
 
-class Search:
-    """Where all searches stand: one product of the model serves them all, each then weighs its own candidates."""
+class BeamSearch:
+    """Beam search state of a batch; one decode step serves all sentences."""
 
-    def __init__(self, rules: BeamRules, limits: Tensor, dtype: torch.dtype):
-        self.rules, self.finished = rules, Finished(rules, limits.tolist())
-        self.going = list(self.finished.sentences)  # those that are still searched
-        self.log_prob: Tensor = torch.zeros(
-            len(limits), 1, dtype=dtype, device=limits.device
-        )  # (sentences, live), best first
-        self.last_ids = limits.new_full(
-            (len(limits),), rules.bos_id
-        )  # (sentences * live,): what is read next
-        self.suppressed = limits.new_tensor(
-            suppressed_ids(rules.bos_id, rules.eos_id, rules.pad_id)
-        )
+    def __init__(self, config: BeamSearchConfig, limits: Tensor, dtype: torch.dtype):
+        self.config = config
+        self.sentences = [SentenceBeam(config, limit) for limit in limits.tolist()]
+        self.active = list(self.sentences)  # sentences that are not done
+        # (active sentences, live hypotheses), best first
+        self.log_prob: Tensor = torch.zeros(len(limits), 1, dtype=dtype, device=limits.device)
+        # (active sentences * live hypotheses,): the input of the next decode step
+        self.last_ids = limits.new_full((len(limits),), config.bos_id)
+        suppressed = suppressed_ids(config.bos_id, config.eos_id, config.pad_id)
+        self.suppressed = limits.new_tensor(suppressed)
 
     def advance(self, logits: Tensor) -> list[int]:
-        """One token further: the old row of each new row, sentence after sentence, each with equally many."""
+        """Add one token; return the parent row of each new row, the same number per sentence."""
         columns = (column.tolist() for column in self._candidates(logits))
-        n_live, rows, stay = self.log_prob.shape[1], list[int](), list[Sentence]()
-        for n, (sentence, *candidates) in enumerate(zip(self.going, *columns, strict=True)):
+        n_live, rows, active = self.log_prob.shape[1], list[int](), list[SentenceBeam]()
+        for index, (sentence, *candidates) in enumerate(zip(self.active, *columns, strict=True)):
             sentence.advance(list(zip(*candidates, strict=True)))
             if not sentence.done:
-                stay.append(sentence)
-                rows += [n * n_live + parent for parent in sentence.parents]
-        self.going = stay
-        self.last_ids = self.last_ids.new_tensor(
-            [ids[-1] for sentence in stay for ids in sentence.ids]
-        )
-        self.log_prob = self.log_prob.new_tensor([sentence.log_prob for sentence in stay])
+                active.append(sentence)
+                rows += [index * n_live + parent for parent in sentence.parents]
+        self.active = active
+        last_ids = [ids[-1] for sentence in active for ids in sentence.ids]
+        self.last_ids = self.last_ids.new_tensor(last_ids)
+        self.log_prob = self.log_prob.new_tensor([sentence.log_prob for sentence in active])
         return rows
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[1] The best 2 * size ways to add a token: the live one prolonged, the token, the sum of log-probabilities."""
+        """[1] The best 2 * size extensions: live hypothesis, token, sum of log-probabilities."""
         logits.index_fill_(1, self.suppressed, -math.inf)  # before the softmax, as in CTranslate2
-        shift = self.log_prob - log_sum(logits).view_as(self.log_prob)
-        return best_sums(logits, shift, 2 * self.rules.size)
-
-
-class Sentence:
-    """The search of one sentence; the numbers in brackets are the rules of textbook/beam.py."""
-
-    def __init__(self, rules: BeamRules, limit: int):
-        self.rules, self.limit, self.done = rules, limit, False
-        self.ids: list[list[int]] = [[]]  # of the live ones, best first
-        self.log_prob, self.parents = [0.0], [0]
-        self.found: list[Hypothesis] = []  # those that are whole, best first
-
-    def advance(self, candidates: list[tuple[int, int, float]]) -> None:
-        """[2] Those that end are set aside, if they stand among the first `size`; the first that do not end live on."""
-        size, eos = self.rules.size, self.rules.eos_id
-        self._set_aside(
-            [
-                ([*self.ids[parent], eos], gain)
-                for parent, token, gain in candidates[:size]
-                if token == eos
-            ]
-        )
-        live = [one for one in candidates if one[1] != eos][:size]
-        live += [(parent, eos, -math.inf) for parent, token, _ in candidates if token == eos][
-            : size - len(live)
-        ]  # none left
-        self.ids = [[*self.ids[parent], token] for parent, token, _ in live]
-        self.log_prob, self.parents = (
-            [gain for _, _, gain in live],
-            [parent for parent, _, _ in live],
-        )
-        if len(self.ids[0]) == self.limit:  # [5]
-            self._set_aside(list(zip(self.ids, self.log_prob, strict=True)))
-            self.done = True
-        self.done |= self._cannot_win(self.log_prob[0] / self.rules.penalty(self.limit))
-
-    def _set_aside(self, whole: list[tuple[list[int], float]]) -> None:
-        """[3] The best `size` of those there are and the new ones, of equals the earlier."""
-        new = [
-            Hypothesis(ids, gain, gain / self.rules.penalty(len(ids)))
-            for ids, gain in whole
-            if gain > -math.inf
-        ]
-        self.found = sorted(self.found + new, key=lambda one: -one.score)[: self.rules.size]
-
-    def _cannot_win(self, hope: float) -> bool:
-        """[4] Nothing alive can beat the worst that is found, or nothing is alive."""
-        full = len(self.found) == self.rules.size
-        return hope == -math.inf or (
-            full and (self.rules.size == 1 or hope <= self.found[-1].score)
-        )
-
-
-class Finished:
-    """The sentences in their order, and what was found for each."""
-
-    def __init__(self, rules: BeamRules, limits: list[int]):
-        self.sentences = [Sentence(rules, limit) for limit in limits]
+        shift = self.log_prob - log_sum_exp(logits).view_as(self.log_prob)
+        return topk_candidates(logits, shift, 2 * self.config.size)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """All sentences' translations, best first."""
-        return [sentence.found for sentence in self.sentences]
+        """The finished hypotheses of each sentence, best first."""
+        return [sentence.finished for sentence in self.sentences]
+
+
+class SentenceBeam:
+    """The beam of one sentence; numbers in brackets refer to the rules of textbook/beam.py."""
+
+    def __init__(self, config: BeamSearchConfig, limit: int):
+        self.config, self.limit, self.done = config, limit, False
+        self.ids: list[list[int]] = [[]]  # of the live hypotheses, best first
+        self.log_prob, self.parents = [0.0], [0]
+        self.finished: list[Hypothesis] = []  # best first
+
+    def advance(self, candidates: list[tuple[int, int, float]]) -> None:
+        """[2] Candidates ending in <eos> among the first `size` finish; the best others live."""
+        size, eos = self.config.size, self.config.eos_id
+        ended = [
+            ([*self.ids[parent], eos], log_prob)
+            for parent, token, log_prob in candidates[:size]
+            if token == eos
+        ]
+        self._add_finished(ended)
+        live = [candidate for candidate in candidates if candidate[1] != eos][:size]
+        # Fewer than `size` remain in a tiny vocabulary: fill the beam with impossible hypotheses.
+        filler = [(parent, eos, -math.inf) for parent, token, _ in candidates if token == eos]
+        live += filler[: size - len(live)]
+        self.ids = [[*self.ids[parent], token] for parent, token, _ in live]
+        self.log_prob = [log_prob for _, _, log_prob in live]
+        self.parents = [parent for parent, _, _ in live]
+        if len(self.ids[0]) == self.limit:  # [5]
+            self._add_finished(list(zip(self.ids, self.log_prob, strict=True)))
+            self.done = True
+        self.done |= self._cannot_improve(self.log_prob[0] / self.config.penalty(self.limit))
+
+    def _add_finished(self, hypotheses: list[tuple[list[int], float]]) -> None:
+        """[3] Keep the best `size` finished hypotheses; of equal scores the earlier."""
+        new = [
+            Hypothesis(ids, log_prob, log_prob / self.config.penalty(len(ids)))
+            for ids, log_prob in hypotheses
+            if log_prob > -math.inf
+        ]
+        ranked = sorted(self.finished + new, key=lambda hypothesis: -hypothesis.score)
+        self.finished = ranked[: self.config.size]
+
+    def _cannot_improve(self, best_possible: float) -> bool:
+        """[4] No live hypothesis can beat the worst finished one, or none is live."""
+        full = len(self.finished) == self.config.size
+        return best_possible == -math.inf or (
+            full and (self.config.size == 1 or best_possible <= self.finished[-1].score)
+        )

@@ -1,7 +1,7 @@
-"""Settings of decoding, frozen and validated: beam search of translations, sampling of texts.
+"""Decoding settings, frozen and validated: beam search for translation, sampling for generation.
 
-It imports no torch, so that a mistake is reported before anything is loaded. The same value goes
-from the command line to the search. Explained in docs/translation.md and docs/generation.md.
+This module does not import torch, so that invalid settings are reported before anything is loaded.
+See docs/translation.md and docs/generation.md.
 """
 
 import math
@@ -12,38 +12,39 @@ from qkv.messages import _
 
 
 def check_at_least_one(config: object, *names: str) -> None:
-    """None is allowed where it is a field's default."""
+    """Raise if one of these fields is less than 1; None is allowed."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise QkvError(name, _("{value} is too small", value=value), _("use 1 or more"))
 
 
+def out_of_range(name: str, value: object, right: str) -> QkvError:
+    return QkvError(name, _("{value} is out of range", value=value), right)
+
+
 @dataclass(frozen=True)
 class TranslationConfig:
-    """Beam search: size 4 and length penalty 0.6 are the paper's; size 1 is greedy and fastest."""
+    """Beam search: size 4, length penalty 0.6 as in the 2017 paper; size 1 is greedy, fastest."""
 
     beam_size: int = 4
     length_penalty: float = 0.6
     n_best: int = 1
-    max_length: int | None = None  # tokens of a translated sentence; None: twice its source + 20
-    batch_size: int = 32  # sentences searched together
-    details: bool = True  # tokens, and scores of a beam of 1, cost a little more time
-    alignment: bool = False  # source word of each target word, from cross-attention weights
+    max_target_len: int | None = None  # tokens per sentence; None: twice the source + 20
+    batch_size: int = 32  # sentences per batch
+    details: bool = True  # return tokens, and the scores of greedy search, which take extra time
+    alignment: bool = False  # align target words to source words by cross-attention weights
 
     def __post_init__(self) -> None:
-        check_at_least_one(self, "beam_size", "n_best", "max_length", "batch_size")
+        check_at_least_one(self, "beam_size", "n_best", "max_target_len", "batch_size")
         if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
-            raise QkvError(
-                "length_penalty",
-                _("{length_penalty} is no penalty", length_penalty=self.length_penalty),
-                _("use 0 to 20; the paper has 0.6"),
-            )
+            right = _("use 0 to 20; the 2017 paper uses 0.6")
+            raise out_of_range("length_penalty", self.length_penalty, right)
         if self.n_best > self.beam_size:
             raise QkvError(
                 "n_best",
                 _(
-                    "{n_best} of a beam of {beam_size}",
+                    "{n_best} is larger than beam_size {beam_size}",
                     n_best=self.n_best,
                     beam_size=self.beam_size,
                 ),
@@ -51,33 +52,34 @@ class TranslationConfig:
             )
 
     def penalty(self, length: int) -> float:
-        """((5 + length) / 6)^alpha (Wu et al. 2016), by which a log-probability is divided."""
+        """((5 + length) / 6)^alpha (Wu et al. 2016), which divides a log-probability."""
         return ((5 + length) / 6) ** self.length_penalty
 
-    def longest(self, n_source: int, limit: int) -> int:
-        """Maximum target tokens, <eos> included, of `n_source` tokens; `limit` is the model's."""
-        return min(2 * n_source + 20 if self.max_length is None else self.max_length, limit)
+    def target_limit(self, n_source: int, max_len: int) -> int:
+        """Maximum target tokens, <eos> included; `max_len` is the model's limit."""
+        limit = 2 * n_source + 20 if self.max_target_len is None else self.max_target_len
+        return min(limit, max_len)
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """Sampling, in the order in which the rules are applied to the logits; then stopping."""
+    """Sampling rules, in the order in which they are applied to the logits; stopping criteria."""
 
-    repetition_penalty: float = 1.0  # above 1, tokens of the prompt and the text get less likely
-    banned: tuple[int, ...] = ()  # ids that are never sampled
-    forced: tuple[int, ...] = ()  # only these ids may be sampled; (): all
+    repetition_penalty: float = 1.0  # above 1: tokens of the prompt and the text get less likely
+    suppress_tokens: tuple[int, ...] = ()  # ids that are never sampled
+    allowed_token_ids: tuple[int, ...] = ()  # only these ids are sampled; (): all
     temperature: float = 1.0  # 0 is greedy: the rules below have no effect
     top_k: int | None = None  # None: the rule is off, as for those below
     top_p: float | None = None
     min_p: float | None = None
-    typical: float | None = None
+    typical_p: float | None = None
     seed: int | None = None  # None: a new one for every call
     max_new_tokens: int = 128
-    n: int = 1  # texts for each prompt
-    stop: tuple[str, ...] | str = ()  # a text ends before the first of these
-    stop_token_ids: tuple[int, ...] = ()  # a text ends with one of these too, not only with eos
-    logprobs: int | None = None  # top-k log-probabilities at each position; None: none at all
-    batch_size: int = 16  # texts generated together
+    n: int = 1  # sequences per prompt
+    stop: tuple[str, ...] | str = ()  # the text ends before the first of these strings
+    stop_token_ids: tuple[int, ...] = ()  # end tokens besides eos
+    logprobs: int | None = None  # return logprobs, and the top-k at each position; None: none
+    batch_size: int = 16  # sequences per batch
 
     def __post_init__(self) -> None:
         self._check_sampling()
@@ -86,53 +88,43 @@ class GenerationConfig:
             raise QkvError(
                 "logprobs",
                 _("{logprobs} is negative", logprobs=self.logprobs),
-                _("use 0 for the chosen tokens alone"),
+                _("use 0 for the sampled tokens only"),
             )
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         if "" in stop:
-            raise QkvError("stop", _("an empty text stops nothing"), _("give some text"))
+            raise QkvError("stop", _("empty stop string"), _("give some text"))
 
     def _check_sampling(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            raise QkvError(
-                "temperature",
-                _("{temperature} is impossible", temperature=self.temperature),
-                _("use 0 (greedy) or more"),
-            )
+            raise out_of_range("temperature", self.temperature, _("use 0 (greedy) or more"))
         if self.top_k is not None and self.top_k < 1:
             raise QkvError(
                 "top_k",
                 _("{top_k} leaves no token", top_k=self.top_k),
                 _("use 1 or more, or leave it out"),
             )
-        for name in ("top_p", "min_p", "typical"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
-                raise QkvError(
-                    name,
-                    _("{share} is not such a share", share=share),
-                    _("use more than 0, at most 1"),
-                )
+        for name in ("top_p", "min_p", "typical_p"):
+            p = getattr(self, name)
+            if p is not None and not 0 < p <= 1:
+                raise out_of_range(name, p, _("use more than 0, at most 1"))
         if not 0 < self.repetition_penalty < math.inf:
-            penalty = self.repetition_penalty
-            raise QkvError(
-                "repetition_penalty",
-                _("{penalty} is no penalty", penalty=penalty),
-                _("use more than 0; 1 changes nothing"),
-            )
+            right = _("use more than 0; 1 disables it")
+            raise out_of_range("repetition_penalty", self.repetition_penalty, right)
         if self.seed is not None and self.seed < 0:
             raise QkvError("seed", _("{seed} is negative", seed=self.seed), _("use 0 or more"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """All ids must be in the vocabulary, and at least one token must remain."""
-        for name in ("banned", "forced", "stop_token_ids"):
+        """Raise if an id is not in the vocabulary, or if every token is suppressed."""
+        for name in ("suppress_tokens", "allowed_token_ids", "stop_token_ids"):
             unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
             if unknown:
                 raise QkvError(
                     name,
-                    _("{unknown} is no token", unknown=unknown[0]),
-                    _("ids go from 0 to {vocab_size}", vocab_size=vocab_size - 1),
+                    _("{id} is not in the vocabulary", id=unknown[0]),
+                    _("ids are 0 to {last_id}", last_id=vocab_size - 1),
                 )
-        if self.banned and not set(self.forced or range(vocab_size)) - set(self.banned):
-            raise QkvError("banned", _("nothing is left to say"), _("ban fewer tokens"))
+        suppressed = set(self.suppress_tokens)
+        if suppressed and not set(self.allowed_token_ids or range(vocab_size)) - suppressed:
+            wrong, right = _("every token is suppressed"), _("suppress fewer tokens")
+            raise QkvError("suppress_tokens", wrong, right)

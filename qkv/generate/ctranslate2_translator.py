@@ -1,21 +1,22 @@
-"""Search with CTranslate2: the same settings and hypotheses as the torch model's, and torch is never imported.
+"""CTranslate2 backend for translation: same settings and hypotheses as with torch, without torch.
 
-CTranslate2 extends the beams; which of them wins, and when nothing can overtake it any more, is decided here by our rules.
-Explained in docs/ctranslate2.md.
+CTranslate2 extends the beams; the ranking and the stopping rule are those of generate/beam.py.
+See docs/ctranslate2.md.
 """
 
 import math
 from pathlib import Path
 
-from qkv.checkpoint.ctranslate2.folder import compute_type, open_core, read_facts, read_names
+from qkv.checkpoint.ctranslate2.folder import compute_type, open_core, read_metadata, read_names
 from qkv.generate.backend import Hypothesis
 from qkv.generate.config import TranslationConfig
 
-# CTranslate2 divides by length^penalty, we by ((5 + length) / 6)^alpha. This penalty divides by 1 and so gives plain sums
-# of log-probabilities; 0 would do so too, but lets a search end as soon as its first beam has.
+# CTranslate2 divides by length^penalty, we by ((5 + length) / 6)^alpha. This penalty divides by 1
+# and gives plain sums of log-probabilities; with 0 a search would end as soon as its first beam
+# has ended.
 NO_PENALTY = 1e-9
-IMPOSSIBLE = -1e30  # log-probability of a token that must not be said
-MORE_STEPS = 4  # beyond the usual length: by then most searches are settled, others begin again with twice as many
+MIN_LOG_PROB = -1e30  # CTranslate2 gives suppressed tokens a lower one
+EXTRA_STEPS = 4  # beyond the expected length: enough for most searches
 
 
 class CTranslate2Search:
@@ -24,48 +25,44 @@ class CTranslate2Search:
     model = None
 
     def __init__(self, folder: Path, device: str = "cpu"):
-        facts = read_facts(folder, "translator")
+        metadata = read_metadata(folder, "translator")
         self.source_names, self.names = read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
-        self.bos, self.eos, self.pad, self.max_len = (
-            facts["bos"],
-            facts["eos"],
-            facts["pad"],
-            facts["max_len"],
-        )
+        self.bos, self.eos, self.pad = metadata["bos"], metadata["eos"], metadata["pad"]
+        self.max_len = metadata["max_len"]
         self.suppressed = [[self.names[id]] for id in {self.bos, self.pad} - {self.eos}]
-        self.pace = 1.0  # target tokens per source token in the last batch: an estimate that costs or saves time only
-        self.core = open_core("Translator", folder, device, compute_type(facts, device))
+        # Target tokens per source token of the last batch: an estimate that affects time only.
+        self.length_ratio = 1.0
+        self.core = open_core("Translator", folder, device, compute_type(metadata, device))
 
     def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
-        """Searches of too few steps begin again with twice as many; what is settled is what an endless one would find."""
-        limits = [config.longest(len(row), self.max_len) for row in rows]
+        """Search with an estimated number of steps; repeat with twice as many where needed.
+
+        The result of a settled search is that of a search without a limit on its steps.
+        """
+        limits = [config.target_limit(len(row), self.max_len) for row in rows]
         found: dict[int, list[Hypothesis]] = {}
-        steps = (
-            max(limits)
-            if config.beam_size == 1
-            else round(self.pace * max(map(len, rows))) + MORE_STEPS
-        )
-        while waiting := [n for n in range(len(rows)) if n not in found]:
-            steps = min(steps, min(limits[n] for n in waiting))
-            for n, all_found in zip(
-                waiting, self._search_steps([rows[n] for n in waiting], steps, config), strict=True
-            ):
-                best = settled(all_found, self.eos, steps, limits[n], config)
+        steps = round(self.length_ratio * max(map(len, rows))) + EXTRA_STEPS
+        if config.beam_size == 1:
+            steps = max(limits)
+        while pending := [n for n in range(len(rows)) if n not in found]:
+            steps = min(steps, min(limits[n] for n in pending))
+            results = self._search_steps([rows[n] for n in pending], steps, config)
+            for n, hypotheses in zip(pending, results, strict=True):
+                best = settled(hypotheses, self.eos, steps, limits[n], config)
                 if best:
                     found[n] = best
             steps *= 2
-        self.pace = sum(len(best[0].ids) for best in found.values()) / sum(map(len, rows))
+        self.length_ratio = sum(len(best[0].ids) for best in found.values()) / sum(map(len, rows))
         return [found[n] for n in range(len(rows))]
 
     def _search_steps(
         self, rows: list[list[int]], steps: int, config: TranslationConfig
     ) -> list[list[Hypothesis]]:
-        """All that ended within so many steps, and what was alive after the last of them."""
+        """All hypotheses that ended within `steps`, and the live ones after the last step."""
         size = config.beam_size
-        patience = (
-            steps + 1 if size > 1 else 1
-        )  # with each step at most `size` end: none stops the search
+        # At most `size` hypotheses end in a step: with this patience none ends the search.
+        patience = steps + 1 if size > 1 else 1
         results = self.core.translate_batch(
             [[self.source_names[id] for id in row] for row in rows],
             beam_size=size,
@@ -81,39 +78,38 @@ class CTranslate2Search:
         )
         return [
             [
-                self._hypothesis(said, score, config)
-                for said, score in zip(one.hypotheses, one.scores or [0.0], strict=True)
-                if score > IMPOSSIBLE
+                self._hypothesis(tokens, log_prob, config)
+                for tokens, log_prob in zip(result.hypotheses, result.scores or [0.0], strict=True)
+                if log_prob > MIN_LOG_PROB
             ]
-            for one in results
+            for result in results
         ]
 
     def _hypothesis(
-        self, said: list[str], log_prob: float, config: TranslationConfig
+        self, tokens: list[str], log_prob: float, config: TranslationConfig
     ) -> Hypothesis:
-        return Hypothesis(
-            [self.ids[name] for name in said], log_prob, log_prob / config.penalty(len(said))
-        )
+        ids, score = [self.ids[name] for name in tokens], log_prob / config.penalty(len(tokens))
+        return Hypothesis(ids, log_prob, score)
 
 
 def settled(
-    found: list[Hypothesis], eos: int, steps: int, limit: int, config: TranslationConfig
+    hypotheses: list[Hypothesis], eos: int, steps: int, limit: int, config: TranslationConfig
 ) -> list[Hypothesis]:
-    """The n_best, if no live hypothesis after `steps` can still beat one of them; else none.
+    """The n_best, if no live hypothesis after `steps` can still beat one of them; else [].
 
-    A live hypothesis only loses probability, and no length penalty is larger than that of the longest translation. Of the
-    last step CTranslate2 returns the best `beam_size`: if all of them ended, the live ones rank below the worst of them.
+    The log-probability of a live hypothesis only decreases, and the largest length penalty is that
+    of the longest translation. Of the last step CTranslate2 returns the best `beam_size`: if all of
+    them ended, the live ones rank below the worst of them.
     """
-    whole = [one for one in found if one.ids[-1] == eos or steps == limit]
-    whole.sort(key=lambda one: (-one.score, len(one.ids)))
-    best = whole[: config.n_best]
+    finished = [found for found in hypotheses if found.ids[-1] == eos or steps == limit]
+    finished.sort(key=lambda found: (-found.score, len(found.ids)))
+    best = finished[: config.n_best]
     if steps == limit or config.beam_size == 1:
         return best
-    last = [one for one in found if len(one.ids) == steps]
-    alive = [one.log_prob for one in last if one.ids[-1] != eos] or [
-        min((one.log_prob for one in last), default=-math.inf)
-    ]
-    hope = max(alive) / config.penalty(limit)
-    return (
-        best if hope == -math.inf or (len(best) == config.n_best and best[-1].score >= hope) else []
-    )
+    last = [found for found in hypotheses if len(found.ids) == steps]
+    live = [found.log_prob for found in last if found.ids[-1] != eos]
+    live = live or [min((found.log_prob for found in last), default=-math.inf)]
+    best_possible = max(live) / config.penalty(limit)
+    if best_possible == -math.inf:
+        return best
+    return best if len(best) == config.n_best and best[-1].score >= best_possible else []

@@ -1,7 +1,7 @@
-"""Greedy decoding: at every step the token with the highest probability.
+"""Greedy decoding of translations, and log-probabilities of given targets.
 
-In: source ids (batch, source), ending in <eos>. Out: target ids, sentence by sentence, batch-invariant. The loop is that of
-generate/loop.py at temperature 0. Explained in docs/translation.md, "Decoding".
+Greedy decoding is the loop of generate/loop.py at temperature 0, batch-invariant.
+See docs/translation.md, "Decoding".
 """
 
 import math
@@ -20,50 +20,55 @@ from qkv.model.transformer import Transformer
 def greedy(
     model: Transformer,
     source_ids: Tensor,
-    real: Tensor | None,
+    attention_mask: Tensor | None,
     *,
     bos_id: int,
     eos_id: int,
     pad_id: int,
-    max_len: int | Tensor,
+    max_target_len: int | Tensor,
     int8: bool = False,
 ) -> list[list[int]]:
-    """The tokens of each sentence, without <bos>, with <eos> if it ended before `max_len`, (batch,) or one for all."""
+    """Return the target ids of each sentence, without <bos>, with <eos> if it ended.
+
+    Args:
+        model: An encoder-decoder.
+        source_ids: (batch, source), each row ending in <eos>.
+        attention_mask: (batch, source), True for tokens; None: no padding.
+        bos_id: The decoder's first input.
+        eos_id: Ends a sentence.
+        pad_id: Never generated, like `bos_id`.
+        max_target_len: Maximum target tokens, <eos> included: one for all, or (batch,).
+        int8: Use int8-quantized weights.
+    """
     with eval_mode(model):
-        limits = target_limits(model, max_len, source_ids).tolist()
-        settings = GenerationConfig(
+        limits = target_limits(model, max_target_len, source_ids).tolist()
+        config = GenerationConfig(
             temperature=0,
             seed=0,
-            banned=suppressed_ids(bos_id, eos_id, pad_id),
+            suppress_tokens=suppressed_ids(bos_id, eos_id, pad_id),
             max_new_tokens=max(limits),
         )
         stepper, bounds = make_stepper(model, int8), Bounds(max(limits) + 1, (eos_id,))
-        sources = source_rows(source_ids, real)
-        return [
-            draft.ids
-            for draft in generate(
-                stepper, [[bos_id]] * len(limits), settings, bounds, None, sources, limits
-            )
-        ]
+        sources, prompts = source_rows(source_ids, attention_mask), [[bos_id]] * len(limits)
+        sequences = generate(stepper, prompts, config, bounds, None, sources, limits)
+        return [sequence.ids for sequence in sequences]
 
 
-def source_rows(source_ids: Tensor, real: Tensor | None) -> list[list[int]]:
+def source_rows(source_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
     """The ids of each sentence without padding."""
     rows = source_ids.tolist()
-    if real is None:
+    if attention_mask is None:
         return rows
     return [
         [id for id, is_token in zip(*pair, strict=True) if is_token]
-        for pair in zip(rows, real.tolist(), strict=True)
+        for pair in zip(rows, attention_mask.tolist(), strict=True)
     ]
 
 
-def target_limits(model: Transformer, max_len: int | Tensor, source_ids: Tensor) -> Tensor:
-    """The most tokens of each translation, (batch,): one number for all or each its own, at most what the model can count."""
-    limits = torch.as_tensor(max_len, device=source_ids.device).expand(len(source_ids))
-    assert model.decoder is not None and int(limits.min()) >= 1, (
-        "every sentence needs room for a token"
-    )
+def target_limits(model: Transformer, max_target_len: int | Tensor, source_ids: Tensor) -> Tensor:
+    """Maximum target tokens of each sentence, (batch,), at most the model's maximum positions."""
+    limits = torch.as_tensor(max_target_len, device=source_ids.device).expand(len(source_ids))
+    assert model.decoder is not None and int(limits.min()) >= 1, "max_target_len must be at least 1"
     return limits.clamp(max=model.decoder.limit) if model.decoder.limit else limits
 
 
@@ -75,23 +80,24 @@ def suppressed_ids(bos_id: int, eos_id: int, pad_id: int) -> tuple[int, ...]:
 def forced_log_probs(
     model: Transformer,
     source_ids: Tensor,
-    real: Tensor | None,
+    attention_mask: Tensor | None,
     targets: Sequence[Sequence[int]],
     bos_id: int,
     suppressed_ids: Sequence[int] = (),
 ) -> list[list[float]]:
-    """The log-probability of each token of `targets` given those before it, by one pass; suppressed tokens have none."""
+    """The log-probability of each target token given those before it, in one forced pass.
+
+    Suppressed tokens have probability 0.
+    """
     lengths = [len(target) for target in targets]
     ids = source_ids.new_full((len(targets), max(lengths)), bos_id)  # (batch, target)
     for row, target in zip(ids, targets, strict=True):
         row[: len(target)] = ids.new_tensor(target)
     with eval_mode(model):
-        begun = torch.cat(
-            [ids.new_full((len(ids), 1), bos_id), ids[:, :-1]], dim=1
-        )  # padding at the end is not seen
-        logits = model.logits(
-            model.decode(begun, model.encode(source_ids, real))
-        )  # (batch, target, vocab)
+        # Padding at the end is masked for all earlier positions by the causal mask.
+        decoder_ids = torch.cat([ids.new_full((len(ids), 1), bos_id), ids[:, :-1]], dim=1)
+        memory = model.encode(source_ids, attention_mask)
+        logits = model.logits(model.decode(decoder_ids, memory))  # (batch, target, vocab)
         logits[..., list(suppressed_ids)] = -math.inf
-        gains = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]  # (batch, target)
-    return [row[:length] for row, length in zip(gains.tolist(), lengths, strict=True)]
+        log_probs = logits.log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]  # (batch, target)
+    return [row[:length] for row, length in zip(log_probs.tolist(), lengths, strict=True)]

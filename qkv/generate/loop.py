@@ -1,7 +1,6 @@
-"""The generation loop: prefill, then one token per step and sequence until all have ended. Greedy is temperature 0.
+"""Generation loop: prefill, then one token per sequence and step until all have ended.
 
-In: a stepper, prompts (and for an encoder-decoder sources). Out: the tokens generated after each prompt, with
-log-probabilities if they are wanted. Batch-invariant. Explained in docs/generation.md, "From prompt to text".
+Temperature 0 is greedy decoding. Batch-invariant. See docs/generation.md.
 """
 
 from dataclasses import dataclass, replace
@@ -11,225 +10,208 @@ from torch import Tensor
 
 from qkv.engine.speculative import speculative_step
 from qkv.engine.stepper import Stepper, decode_threads
-from qkv.generate.backend import Draft, OnToken
+from qkv.generate.backend import GeneratedTokens, OnToken
 from qkv.generate.config import GenerationConfig
-from qkv.generate.sampling import Draws, choose
+from qkv.generate.sampling import Draws, sample
 
-LEAVE_FRACTION = (
-    0.25  # of the rows: so many must have ended before copying the cache of the others pays
-)
+MIN_FINISHED_FRACTION = 0.25  # of the rows: below, copying the cache of the others costs more
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the model sets: which ids end a sequence, how many tokens it can attend to, how its texts begin."""
+    """Properties of the model: context length, end tokens, tokens that begin every sequence."""
 
-    context: int
+    context_length: int
     ends: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
 
 
 @dataclass
 class RunningSequence:
-    """One prompt and what was generated after it."""
+    """A prompt and the tokens generated after it."""
 
     prompt: list[int]
     limit: int  # of new tokens
-    start: int = 0  # where its context begins
+    start: int = 0  # index of the first token in its context
     finish_reason: str = "length"
     alive: bool = True
 
     def __post_init__(self) -> None:
         self.ids: list[int] = []
-        self.log_probs: list[float] = []
-        self.best: list[list[tuple[int, float]]] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[list[tuple[int, float]]] = []
 
-    def draft(self, logprobs: int | None) -> Draft:
-        if logprobs is None:
-            return Draft(self.ids, self.finish_reason)
-        return Draft(self.ids, self.finish_reason, self.log_probs, self.best)
+    def result(self) -> GeneratedTokens:
+        return GeneratedTokens(self.ids, self.finish_reason, self.logprobs, self.top_logprobs)
 
 
 def generate(
     stepper: Stepper,
     prompts: list[list[int]],
-    settings: GenerationConfig,
+    config: GenerationConfig,
     bounds: Bounds,
     on_token: OnToken | None = None,
     sources: list[list[int]] | None = None,
     limits: list[int] | None = None,
-) -> list[Draft]:
-    """`settings.n` sequences for each prompt, prompt after prompt; `on_token` may end one early.
+) -> list[GeneratedTokens]:
+    """Return `config.n` sequences per prompt, in prompt order.
 
-    `limits` are the most new tokens of each prompt, where they differ.
+    Args:
+        stepper: Runs the model.
+        prompts: Token ids, one or more each.
+        config: Sampling and stopping; its seed must be set.
+        bounds: Context length and special tokens of the model.
+        on_token: Called for each new token; returns True to stop that sequence.
+        sources: Encoder inputs, for an encoder-decoder.
+        limits: Maximum new tokens of each prompt; None: `config.max_new_tokens`.
     """
-    loop = GenerationLoop(stepper, prompts, settings, bounds, sources, limits)
-    with decode_threads(
-        stepper
-    ):  # once for all steps: changing the number of threads costs as much as a small step
+    loop = GenerationLoop(stepper, prompts, config, bounds, sources, limits)
+    with decode_threads(stepper):  # once for all steps: it costs as much as a small step
         while loop.n_alive:
             loop.advance(on_token)
-    return [sequence.draft(settings.logprobs) for sequence in loop.sequences]
+    return [sequence.result() for sequence in loop.sequences]
 
 
 class GenerationLoop:
-    """All sequences of a batch; `rows` are those that still take part in the steps."""
+    """The sequences of a batch; `rows` are those that still take part in decode steps."""
 
     def __init__(
         self,
         stepper: Stepper,
         prompts: list[list[int]],
-        settings: GenerationConfig,
+        config: GenerationConfig,
         bounds: Bounds,
         sources: list[list[int]] | None = None,
         limits: list[int] | None = None,
     ):
-        assert settings.seed is not None, "chosen by the caller, who reports it"
-        self.stepper, self.settings, self.bounds = stepper, settings, bounds
-        self.sampling = replace(settings, banned=())  # banned ids are suppressed here, in place
-        limits = limits or [settings.max_new_tokens] * len(prompts)
-        each = [
-            (prompt, limit)
+        assert config.seed is not None, "the caller chooses and reports it"
+        self.stepper, self.config, self.bounds = stepper, config, bounds
+        self.sampling = replace(config, suppress_tokens=())  # suppressed here, in place
+        limits = limits or [config.max_new_tokens] * len(prompts)
+        self.sequences = self.rows = [
+            RunningSequence(prompt, limit)
             for prompt, limit in zip(prompts, limits, strict=True)
-            for _ in range(settings.n)
+            for _ in range(config.n)
         ]
-        self.sequences = self.rows = [RunningSequence(*pair) for pair in each]
         self.logits = stepper.prefill(prompts, sources)  # (prompts, vocab)
-        self.numbers = torch.arange(
-            len(self.rows), device=self.logits.device
-        )  # of the sequences in the rows
-        if settings.n > 1:  # a prompt is read once for all of its sequences
-            stepper.reorder([row // settings.n for row in range(len(self.rows))])
-            self.logits = self.logits[self.numbers // settings.n]  # (rows, vocab)
+        device = self.logits.device
+        self.indices = torch.arange(len(self.rows), device=device)  # of the sequences in `rows`
+        if config.n > 1:  # one prefill per prompt serves all of its sequences
+            stepper.reorder([row // config.n for row in range(len(self.rows))])
+            self.logits = self.logits[self.indices // config.n]  # (rows, vocab)
         self.step = speculative_step(stepper, self._choose_draft) or stepper.step
-        self.n_alive, self.length, self.room = (
-            len(self.rows),
-            0,
-            bounds.context - max(map(len, prompts)),
-        )
-        self.ends, self.last_ids = frozenset(bounds.ends), self.numbers
-        self.suppressed = (
-            torch.tensor(settings.banned, device=self.logits.device) if settings.banned else None
-        )
-        self.draws = (
-            Draws(settings.seed, settings.n, self.logits.device) if settings.temperature else None
-        )
+        self.n_alive, self.length = len(self.rows), 0
+        self.n_free = bounds.context_length - max(map(len, prompts))  # positions left
+        self.ends, self.last_ids = frozenset(bounds.ends), self.indices
+        suppressed = config.suppress_tokens
+        self.suppressed = torch.tensor(suppressed, device=device) if suppressed else None
+        self.draws = Draws(config.seed, config.n, device) if config.temperature else None
+        penalized = config.repetition_penalty != 1
         self.seen = (
-            seen_in([row.prompt for row in self.rows], self.logits)
-            if settings.repetition_penalty != 1
-            else None
+            seen_tokens([row.prompt for row in self.rows], self.logits) if penalized else None
         )
 
     def advance(self, on_token: OnToken | None = None) -> list[int]:
-        """One step: the newest token of each row."""
+        """One step: return the new token of each row. Call it in `decode_threads(stepper)`."""
         if self.length:
             self._next_logits()
-        with decode_threads(self.stepper):
-            uniforms = (
-                None if self.draws is None else self.draws.next()[self.numbers % self.settings.n]
-            )
-            self.last_ids = self._choose(self.logits, uniforms)  # (rows,)
-            tokens = self.last_ids.tolist()
-            if self.settings.logprobs is not None:
-                self._note_log_probs(self.settings.logprobs)
-            if self.seen is not None:
-                self.seen.scatter_(1, self.last_ids[:, None], True)
+        uniforms = None if self.draws is None else self.draws.next()[self.indices % self.config.n]
+        self.last_ids = self._sample(self.logits, uniforms)  # (rows,)
+        tokens = self.last_ids.tolist()
+        if self.config.logprobs is not None:
+            self._record_logprobs(self.config.logprobs)
+        if self.seen is not None:
+            self.seen.scatter_(1, self.last_ids[:, None], True)
         self.length += 1
         self._append(tokens, on_token)
         return tokens
 
-    def _choose(self, logits: Tensor, uniforms: Tensor | None) -> Tensor:
+    def _sample(self, logits: Tensor, uniforms: Tensor | None) -> Tensor:
         if self.suppressed is not None:
-            fill = logits.index_fill_ if self.settings.logprobs is None else logits.index_fill
+            fill = logits.index_fill_ if self.config.logprobs is None else logits.index_fill
             logits = fill(1, self.suppressed, -torch.inf)
-        return choose(logits, self.sampling, self.seen, uniforms)
+        return sample(logits, self.sampling, self.seen, uniforms)
 
     def _append(self, tokens: list[int], on_token: OnToken | None) -> None:
-        """Note the newest tokens, and which sequences end with them."""
-        numbers = self.numbers.tolist() if on_token is not None else range(len(tokens))
-        for number, row, token in zip(numbers, self.rows, tokens, strict=True):
+        """Append the new tokens and mark the sequences that end with them."""
+        indices = self.indices.tolist() if on_token is not None else range(len(tokens))
+        for index, row, token in zip(indices, self.rows, tokens, strict=True):
             if not row.alive:
                 continue
             row.ids.append(token)
             if token in self.ends:
-                row.alive, row.finish_reason = False, "end"
-            elif on_token is not None and on_token(number, token):
+                row.alive, row.finish_reason = False, "eos"
+            elif on_token is not None and on_token(index, token):
                 row.alive, row.finish_reason = False, "stop"
             elif len(row.ids) == row.limit:
                 row.alive = False
             self.n_alive -= not row.alive
 
     def _next_logits(self) -> None:
-        """The logits after the newest tokens; when a context is full, its last part is read again."""
-        if self.room == 0:
-            self._leave()
+        """Logits after the new tokens; a full context is truncated and prefilled again."""
+        if self.n_free == 0:
+            self._drop_finished()
             self.logits = self.stepper.prefill(self._contexts())
             return
-        if self.n_alive <= (1 - LEAVE_FRACTION) * len(self.rows):
-            self._leave()
-        with decode_threads(self.stepper):
-            self.logits = self.step(self.last_ids)
-        self.room -= 1
+        if self.n_alive <= (1 - MIN_FINISHED_FRACTION) * len(self.rows):
+            self._drop_finished()
+        self.logits = self.step(self.last_ids)
+        self.n_free -= 1
 
-    def _choose_draft(self, logits: Tensor, ahead: int) -> Tensor | None:
-        """What would be chosen so many tokens after the next one for these logits; None: it would be the last."""
+    def _choose_draft(self, logits: Tensor, offset: int) -> Tensor | None:
+        """The draft token `offset` tokens after the next one; None: it would be the last."""
         row = self.rows[0]
-        if ahead + 1 >= min(row.limit - len(row.ids), self.room):
+        if offset + 1 >= min(row.limit - len(row.ids), self.n_free):
             return None
-        ids = self._choose(
-            logits,
-            None
-            if self.draws is None
-            else self.draws.coming(ahead)[self.numbers % self.settings.n],
-        )
+        uniforms = None
+        if self.draws is not None:
+            uniforms = self.draws.peek(offset)[self.indices % self.config.n]
+        ids = self._sample(logits, uniforms)
         return None if int(ids) in self.ends else ids
 
-    def _leave(self) -> None:
-        """Sequences that have ended take no further part."""
+    def _drop_finished(self) -> None:
+        """Remove finished sequences from the batch."""
         alive = [n for n, row in enumerate(self.rows) if row.alive]
         if len(alive) == len(self.rows):
             return
         self.stepper.reorder(alive)
-        kept = self.numbers.new_tensor(alive)
-        self.rows, self.numbers, self.last_ids = (
-            [self.rows[n] for n in alive],
-            self.numbers[kept],
-            self.last_ids[kept],
-        )
+        kept = self.indices.new_tensor(alive)
+        self.rows = [self.rows[n] for n in alive]
+        self.indices, self.last_ids = self.indices[kept], self.last_ids[kept]
         self.seen = None if self.seen is None else self.seen[kept]
 
     def _contexts(self) -> list[list[int]]:
-        """What each row attends to: all of it, or of a full one the beginning mark and the last part.
+        """The context of each row: all of it, or the begin tokens and the last part of a full one.
 
-        How much stays depends on the length alone, so that it is batch-invariant: up to the next multiple of half a
-        context, where all full sequences are read again together.
+        The number of tokens kept depends on the length only, so that it is batch-invariant: up to
+        the next multiple of half a context, where all full sequences are prefilled again together.
         """
-        begin, half = list(self.bounds.begin), max(1, self.bounds.context // 2)
-        size = max(len(begin) + 1, self.bounds.context - (half - self.length % half))
+        context_length, begin = self.bounds.context_length, list(self.bounds.begin)
+        half = max(1, context_length // 2)
+        size = max(len(begin) + 1, context_length - (half - self.length % half))
         contexts = []
         for row in self.rows:
-            whole = row.prompt + row.ids
-            marked = begin if row.start else []
-            if len(marked) + len(whole) - row.start > self.bounds.context:
-                row.start, marked = len(whole) - (size - len(begin)), begin
-            contexts.append(marked + whole[row.start :])
-        self.room = self.bounds.context - max(map(len, contexts))
+            ids = row.prompt + row.ids
+            prefix = begin if row.start else []
+            if len(prefix) + len(ids) - row.start > context_length:
+                row.start, prefix = len(ids) - (size - len(begin)), begin
+            contexts.append(prefix + ids[row.start :])
+        self.n_free = context_length - max(map(len, contexts))
         return contexts
 
-    def _note_log_probs(self, n_best: int) -> None:
-        """The model's own log-probabilities, before any sampling rule: of the chosen token, and the best."""
-        log_probs = self.logits.log_softmax(dim=1)  # (rows, vocab)
-        best = log_probs.topk(min(n_best, log_probs.shape[1]), dim=1)  # (rows, n_best)
-        chosen = log_probs.gather(1, self.last_ids[:, None])[:, 0].tolist()
-        for row, log_prob, ids, values in zip(
-            self.rows, chosen, best.indices.tolist(), best.values.tolist(), strict=True
-        ):
+    def _record_logprobs(self, k: int) -> None:
+        """The model's log-probabilities before sampling rules: of the sampled token, and top-k."""
+        logprobs = self.logits.log_softmax(dim=1)  # (rows, vocab)
+        top = logprobs.topk(min(k, logprobs.shape[1]), dim=1)  # (rows, k)
+        sampled = logprobs.gather(1, self.last_ids[:, None])[:, 0].tolist()
+        columns = sampled, top.indices.tolist(), top.values.tolist()
+        for row, logprob, ids, values in zip(self.rows, *columns, strict=True):
             if row.alive:
-                row.log_probs.append(log_prob)
-                row.best.append(list(zip(ids, values, strict=True)))
+                row.logprobs.append(logprob)
+                row.top_logprobs.append(list(zip(ids, values, strict=True)))
 
 
-def seen_in(prompts: list[list[int]], logits: Tensor) -> Tensor:
+def seen_tokens(prompts: list[list[int]], logits: Tensor) -> Tensor:
     """Which tokens are in each prompt, (rows, vocab)."""
     seen = torch.zeros(len(prompts), logits.shape[1], dtype=torch.bool, device=logits.device)
     for row, prompt in zip(seen, prompts, strict=True):

@@ -1,7 +1,7 @@
-"""From the scores of the next token to the token.
+"""Sampling: from the logits of the next token to a token id, for all rows of a batch.
 
-In: logits (rows, vocab). Out: one id a row. Each rule takes logits and gives logits, -inf for what leaves the draw; the
-definitions are those of textbook/sampling.py, here for all rows at once. Told in docs/generation.md, "Sampling".
+Each rule maps logits (rows, vocab) to logits, -inf for tokens that it removes; the definitions are
+those of textbook/sampling.py. See docs/generation.md, "Sampling".
 """
 
 import math
@@ -15,193 +15,204 @@ from torch import Tensor
 from qkv.generate.config import GenerationConfig
 from qkv.kernels.topk import BLOCK, best_token
 
-NUCLEUS = (256, 2_048)  # so many tokens top-p looks at before it sorts a whole vocabulary
-LARGE = 16 * BLOCK  # a vocabulary in which a running sum over all tokens is slow
-AHEAD = 256  # chances drawn at a time
+NUCLEUS_CANDIDATES = (256, 2_048)  # tokens that top-p tries before it sorts the whole vocabulary
+MAX_FLAT_CUMSUM_VOCAB = 16 * BLOCK  # above, the cumulative sum is taken over blocks first
+DRAWS_PER_BLOCK = 256  # random numbers generated at a time
 
 
-def choose(
-    logits: Tensor, sampling: GenerationConfig, seen: Tensor | None, uniforms: Tensor | None
+def sample(
+    logits: Tensor, config: GenerationConfig, seen: Tensor | None, uniforms: Tensor | None
 ) -> Tensor:
-    """The next token of each row, (rows,): all rules in their order, then the likeliest or a draw by `uniforms` (rows,)."""
+    """The next token of each row, (rows,): apply all rules in order, then argmax or sample.
+
+    Args:
+        logits: (rows, vocab).
+        config: The sampling rules; temperature 0 is argmax.
+        seen: (rows, vocab), tokens that the repetition penalty applies to; None: no penalty.
+        uniforms: (rows,), random numbers in [0, 1); None is allowed at temperature 0.
+    """
     if seen is not None:
-        logits = penalise(logits, seen, sampling.repetition_penalty)
-    if sampling.banned:
-        logits = ban(logits, sampling.banned)
-    if sampling.forced:
-        logits = force(logits, sampling.forced)
-    if sampling.temperature == 0:
+        logits = apply_repetition_penalty(logits, seen, config.repetition_penalty)
+    if config.suppress_tokens:
+        logits = suppress(logits, config.suppress_tokens)
+    if config.allowed_token_ids:
+        logits = restrict_to(logits, config.allowed_token_ids)
+    if config.temperature == 0:
         return best_token(logits)
-    assert uniforms is not None, "a draw needs random numbers"
-    logits = heat(logits, sampling.temperature)
-    ids = shortlist(logits, sampling.top_k)  # (rows, k), in order of the ids
+    assert uniforms is not None, "sampling needs random numbers"
+    logits = apply_temperature(logits, config.temperature)
+    ids = top_k_ids(logits, config.top_k)  # (rows, k), in order of the ids
     if ids is None:
-        return draw(narrow(logits, sampling), uniforms)
-    return ids.gather(1, draw(narrow(logits.gather(1, ids), sampling), uniforms)[:, None])[:, 0]
+        return draw(apply_filters(logits, config), uniforms)
+    drawn = draw(apply_filters(logits.gather(1, ids), config), uniforms)
+    return ids.gather(1, drawn[:, None])[:, 0]
 
 
-def narrow(logits: Tensor, sampling: GenerationConfig) -> Tensor:
-    """The rules that take tokens out of the draw."""
-    if sampling.top_k is not None:
-        logits = top_k(logits, sampling.top_k)
-    if sampling.top_p is not None:
-        logits = top_p(logits, sampling.top_p)
-    if sampling.min_p is not None:
-        logits = min_p(logits, sampling.min_p)
-    if sampling.typical is not None:
-        logits = typical(logits, sampling.typical)
+def apply_filters(logits: Tensor, config: GenerationConfig) -> Tensor:
+    """The rules that remove tokens: top-k, top-p, min-p, typical."""
+    if config.top_k is not None:
+        logits = top_k(logits, config.top_k)
+    if config.top_p is not None:
+        logits = top_p(logits, config.top_p)
+    if config.min_p is not None:
+        logits = min_p(logits, config.min_p)
+    if config.typical_p is not None:
+        logits = typical_p(logits, config.typical_p)
     return logits
 
 
-def shortlist(logits: Tensor, k: int | None) -> Tensor | None:
-    """The k best tokens of each row, if top-k leaves just these: then the rules after it need not look at the others."""
+def top_k_ids(logits: Tensor, k: int | None) -> Tensor | None:
+    """The top k tokens of each row, (rows, k), if top-k keeps exactly these; else None.
+
+    The later rules then need not process the whole vocabulary.
+    """
     if k is None or k >= logits.shape[1]:
         return None
     best, ids = logits.topk(k + 1, dim=1)  # (rows, k + 1), best first
-    if bool((best[:, -1] == best[:, -2]).any()):  # equals of the k-th best stay too
+    if bool((best[:, -1] == best[:, -2]).any()):  # logits equal to the k-th are kept too
         return None
     return ids[:, :k].sort(dim=1).values
 
 
-# ── The rules ────────────────────────────────────────────────────────────────────────────────────────────────────
-def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Tokens in `seen` (rows, vocab) get less likely: positive logits are divided by the penalty, others multiplied."""
-    weaker = torch.where(logits > 0, logits / penalty, logits * penalty)
-    return torch.where(seen, weaker, logits)
+# ── Rules ────────────────────────────────────────────────────────────────────────────────────────
+def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide the positive logits of `seen` tokens (rows, vocab) by the penalty, multiply others."""
+    penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen, penalized, logits)
 
 
-def ban(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """These tokens are never said."""
+def suppress(logits: Tensor, ids: Sequence[int]) -> Tensor:
+    """Remove these tokens."""
     return logits.index_fill(1, torch.tensor(ids, device=logits.device), -math.inf)
 
 
-def force(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """Only these tokens may be said; a single one is certain."""
+def restrict_to(logits: Tensor, ids: Sequence[int]) -> Tensor:
+    """Remove all tokens but these."""
     allowed = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
     allowed[list(ids)] = True
-    return keep(logits, allowed)
+    return mask_logits(logits, allowed)
 
 
-def heat(logits: Tensor, temperature: float) -> Tensor:
-    """Below 1 the likely get likelier, above 1 the draw gets more even."""
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature: below 1 the distribution gets sharper, above 1 flatter."""
     return logits if temperature == 1 else logits / temperature
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Only tokens at least as good as the k-th best stay."""
+    """Keep the tokens whose logit is at least the k-th largest."""
     best = logits.topk(min(k, logits.shape[1]), dim=1).values  # (rows, k), best first
-    return keep(logits, logits >= best[:, -1:])
+    return mask_logits(logits, logits >= best[:, -1:])
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Only the nucleus stays: the fewest most likely tokens whose probabilities reach p together."""
-    chances = logits.softmax(dim=1)
-    ids = likeliest(chances, p)  # (rows, some), in order of the ids
-    best = chances.gather(1, ids)
-    chosen = fewest_reaching(p, best, (-best).argsort(dim=1, stable=True))
-    return keep(logits, torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, chosen))
+    """Keep the nucleus: the smallest set of most likely tokens whose probabilities sum to >= p."""
+    probs = logits.softmax(dim=1)
+    ids = nucleus_candidates(probs, p)  # (rows, candidates), in order of the ids
+    candidates = probs.gather(1, ids)
+    kept = smallest_prefix(p, candidates, (-candidates).argsort(dim=1, stable=True))
+    return mask_logits(logits, torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ids, kept))
 
 
-def likeliest(chances: Tensor, p: float) -> Tensor:
-    """Tokens among which the nucleus surely is: the best few, or all of them if those do not reach p."""
-    for size in NUCLEUS:
-        if size < chances.shape[1]:
-            best, ids = chances.topk(size, dim=1)  # (rows, size), best first
-            surely = best.where(best > best[:, -1:], 0.0).sum(
-                dim=1
-            )  # equals of the last may be missing
-            if bool((surely > p).all()):
+def nucleus_candidates(probs: Tensor, p: float) -> Tensor:
+    """Ids that contain the nucleus: the most likely ones, or all if those do not sum to p."""
+    for size in NUCLEUS_CANDIDATES:
+        if size < probs.shape[1]:
+            best, ids = probs.topk(size, dim=1)  # (rows, size), best first
+            # Not counted: tokens equal to the last one, others of which may be missing.
+            total = best.where(best > best[:, -1:], 0.0).sum(dim=1)
+            if bool((total > p).all()):
                 return ids.sort(dim=1).values
-    return torch.arange(chances.shape[1], device=chances.device).expand_as(chances)
+    return torch.arange(probs.shape[1], device=probs.device).expand_as(probs)
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Only tokens at least p times as likely as the likeliest stay."""
-    chances = logits.softmax(dim=1)
-    return keep(logits, chances >= p * chances.amax(dim=1, keepdim=True))
+    """Keep the tokens with probability >= p x the maximum."""
+    probs = logits.softmax(dim=1)
+    return mask_logits(logits, probs >= p * probs.amax(dim=1, keepdim=True))
 
 
-def typical(logits: Tensor, p: float) -> Tensor:
-    """Only the fewest tokens stay, those whose surprise is nearest to the mean surprise, that reach p together."""
-    log_chances = logits.log_softmax(dim=1)
-    chances = log_chances.exp()
-    entropy = -(chances * log_chances).nan_to_num(0.0).sum(dim=1, keepdim=True)  # 0 log 0 = 0
-    order = (-log_chances - entropy).abs().argsort(dim=1, stable=True)
-    return keep(logits, fewest_reaching(p, chances, order) & (chances > 0))
+def typical_p(logits: Tensor, p: float) -> Tensor:
+    """Locally typical sampling: keep the tokens whose -log p is nearest to the entropy.
+
+    The smallest such set whose probabilities sum to >= p.
+    """
+    log_probs = logits.log_softmax(dim=1)
+    probs = log_probs.exp()
+    entropy = -(probs * log_probs).nan_to_num(0.0).sum(dim=1, keepdim=True)  # 0 log 0 = 0
+    order = (-log_probs - entropy).abs().argsort(dim=1, stable=True)
+    return mask_logits(logits, smallest_prefix(p, probs, order) & (probs > 0))
 
 
-def fewest_reaching(p: float, chances: Tensor, order: Tensor) -> Tensor:
-    """True for the first tokens in this order, as many as it takes for their probabilities to reach p; at least one."""
-    sums = chances.gather(1, order).cumsum(dim=1, dtype=widest(chances))  # (rows, vocab)
+def smallest_prefix(p: float, probs: Tensor, order: Tensor) -> Tensor:
+    """True for the shortest prefix of `order` whose probabilities sum to >= p; at least one."""
+    sums = probs.gather(1, order).cumsum(dim=1, dtype=sum_dtype(probs.device))  # (rows, vocab)
     before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=1)
-    chosen = before < p
-    chosen[:, 0] = True
-    return torch.empty_like(chosen).scatter_(1, order, chosen)
+    kept = before < p
+    kept[:, 0] = True
+    return torch.empty_like(kept).scatter_(1, order, kept)
 
 
-def keep(logits: Tensor, chosen: Tensor) -> Tensor:
-    """-inf for every token that was not chosen."""
-    return logits.masked_fill(~chosen, -math.inf)
+def mask_logits(logits: Tensor, kept: Tensor) -> Tensor:
+    """-inf for every token that is not kept."""
+    return logits.masked_fill(~kept, -math.inf)
 
 
-# ── The draw ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def draw(logits: Tensor, chances: Tensor) -> Tensor:
-    """The token in whose share of the line from 0 to 1 the row's chance falls, shares in order of the ids."""
-    shares = logits.softmax(dim=1)  # (rows, vocab)
-    if shares.shape[1] <= LARGE:
-        return part_at(shares, chances)[0]
-    blocks = F.pad(shares, (0, -shares.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-    block, within = part_at(
-        blocks.sum(dim=2, dtype=widest(shares)), chances
-    )  # first the block, then the token in it
-    each = torch.arange(len(blocks), device=blocks.device)
-    return block * BLOCK + part_at(blocks[each, block], within)[0]
+# ── Drawing a token ──────────────────────────────────────────────────────────────────────────────
+def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
+    """Inverse transform sampling: the token at which the cumulative probability exceeds `uniforms`.
+
+    For large vocabularies the block is found first, then the token in it.
+    """
+    probs = logits.softmax(dim=1)  # (rows, vocab)
+    if probs.shape[1] <= MAX_FLAT_CUMSUM_VOCAB:
+        return inverse_cdf(probs, uniforms)[0]
+    blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    block_probs = blocks.sum(dim=2, dtype=sum_dtype(probs.device))  # (rows, blocks)
+    block, remainder = inverse_cdf(block_probs, uniforms)
+    row = torch.arange(len(blocks), device=blocks.device)
+    return block * BLOCK + inverse_cdf(blocks[row, block], remainder)[0]
 
 
-def part_at(shares: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of a line in which the chance falls, and where in that part, from 0 to 1; each (rows,)."""
-    ends = shares.cumsum(dim=1, dtype=widest(shares))  # (rows, parts)
-    whole = ends[:, -1:]  # one, or a hair beside it
-    point = torch.minimum(
-        chances[:, None].to(ends) * whole, whole.nextafter(torch.zeros_like(whole))
-    )
-    part = torch.searchsorted(ends, point, right=True)  # never one without a share
-    size = shares.gather(1, part)
-    return part[:, 0], (1 - (ends.gather(1, part) - point) / size)[:, 0]
+def inverse_cdf(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry whose interval contains `uniforms`, and where in it, 0 to 1; each (rows,)."""
+    ends = probs.cumsum(dim=1, dtype=sum_dtype(probs.device))  # (rows, entries)
+    total = ends[:, -1:]  # 1 up to rounding
+    last = total.nextafter(torch.zeros_like(total))
+    point = torch.minimum(uniforms[:, None].to(ends) * total, last)
+    entry = torch.searchsorted(ends, point, right=True)  # never one of probability 0
+    size = probs.gather(1, entry)
+    return entry[:, 0], (1 - (ends.gather(1, entry) - point) / size)[:, 0]
 
 
 class Draws:
-    """Numbers between 0 and 1, a row of them for each of `n` texts: a function of (seed, text, place) and nothing else.
+    """Uniform random numbers in [0, 1) for each of `n` sequences of a prompt.
 
-    So a text is the same alone and in any company, and each of the n texts of a prompt is another one.
+    A number is a function of (seed, sequence, position) only, so that sampling is batch-invariant
+    and the `n` sequences of a prompt differ.
     """
 
     def __init__(self, seed: int, n: int, device: torch.device):
-        self.sources = [
+        self.generators = [
             np.random.PCG64(np.random.SeedSequence([seed, index])) for index in range(n)
         ]
-        self.used, self.block = 0, torch.empty(n, 0, dtype=widest_of(device), device=device)
+        self.used, self.block = 0, torch.empty(n, 0, dtype=sum_dtype(device), device=device)
 
     def next(self) -> Tensor:
-        """One number for each text, (n,)."""
-        chances = self.coming(0)
+        """The next number of each sequence, (n,)."""
+        uniforms = self.peek(0)
         self.used += 1
-        return chances
+        return uniforms
 
-    def coming(self, ahead: int) -> Tensor:
-        """The number that comes after so many others, which all stay to be used."""
-        if self.used + ahead >= self.block.shape[1]:
-            # Raw bits only: numpy promises that these stay the same in every version.
-            raw = np.stack([source.random_raw(AHEAD) for source in self.sources])
+    def peek(self, offset: int) -> Tensor:
+        """The number `offset` positions after the next one, without consuming any."""
+        if self.used + offset >= self.block.shape[1]:
+            # Raw bits only: numpy guarantees that these are the same in every version.
+            raw = np.stack([generator.random_raw(DRAWS_PER_BLOCK) for generator in self.generators])
             more = torch.from_numpy((raw >> 11) * 2.0**-53).to(self.block)
             self.block, self.used = torch.cat([self.block[:, self.used :], more], dim=1), 0
-        return self.block[:, self.used + ahead]
+        return self.block[:, self.used + offset]
 
 
-def widest(tensor: Tensor) -> torch.dtype:
-    """Sums over a whole vocabulary are made in float64 where the device has it."""
-    return widest_of(tensor.device)
-
-
-def widest_of(device: torch.device) -> torch.dtype:
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """Sums over a whole vocabulary are computed in float64 where the device supports it."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,8 +1,7 @@
-"""The native library: the C++ files of this folder, compiled once for this CPU, cached.
+"""The native library: the C++ files of this folder, compiled once for this CPU and cached.
 
-Where there is no compiler (CXX, c++, g++ or clang++), its result fails the self-check or the cache
-cannot be written, there is no library and torch computes everything. Explained in
-docs/performance.md, "The native library".
+Without a compiler (CXX, c++, g++ or clang++), if the self-check fails or if the cache cannot be
+written, there is no library and torch computes everything. See docs/performance.md.
 """
 
 import ctypes
@@ -33,13 +32,13 @@ FLAGS = (
     "-fno-trapping-math",
     "-fno-signed-zeros",
     "-fassociative-math",
-)  # vectorize sums, keep infinities
-MARCH_VARIABLE = "QKV_NATIVE_MARCH"  # names another instruction set, as in -march=x86-64-v3
-OPENMP_FLAGS = ("-fopenmp",)  # resolved to the runtime that torch has loaded: one pool of threads
-TIMEOUT_SECONDS = 120  # for the compiler, which needs 5, and for the self-check
+)  # -fassociative-math vectorizes sums; -ffast-math would also break infinities
+MARCH_VARIABLE = "QKV_NATIVE_MARCH"  # environment variable: value of -march, as x86-64-v3
+OPENMP_FLAGS = ("-fopenmp",)  # uses the OpenMP runtime that torch has loaded: one thread pool
+TIMEOUT_SECONDS = 120  # for the compiler, which takes about 5 s, and for the self-check
 POINTER, INT, INT64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-FLOAT = None  # float or double, as the library
-FUNCTIONS: dict[str, list[Any]] = {  # the types of the arguments, as declared in api.h
+FLOAT = None  # float or double, the number type of the library
+FUNCTIONS: dict[str, list[Any]] = {  # argument types, as declared in api.h
     "qkv_step": [POINTER, POINTER, POINTER, POINTER, POINTER, INT, POINTER],
     "qkv_product": [POINTER, POINTER, INT, INT, POINTER],
     "qkv_topk": [POINTER, POINTER, INT, INT, INT, INT, INT, POINTER, POINTER],
@@ -55,7 +54,7 @@ CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).qkv_check())"
 
 @cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """The library that computes in this type, compiled now if need be, or None."""
+    """Return the library for this number type, compiled if it is not cached, or None."""
     compiler = find_compiler()
     if dtype not in (torch.float32, torch.float64) or compiler is None:
         return None
@@ -69,11 +68,11 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 
 def target_flags() -> tuple[tuple[str, ...], ...]:
-    """The options that name the instruction set, best first: QKV_NATIVE_MARCH, or this CPU's own.
+    """Compiler options for the instruction set, in order of preference.
 
-    On x86 `-march=native` is known to all compilers. Elsewhere `-mcpu=native` is the usual name
-    (Clang for aarch64 knows `-march=native` since version 16 only, GCC for POWER not at all); a
-    compiler that knows neither uses its default.
+    QKV_NATIVE_MARCH, or that of this CPU. On x86 all compilers support `-march=native`. Elsewhere
+    `-mcpu=native` is usual (Clang for aarch64 supports `-march=native` since version 16, GCC for
+    POWER does not); a compiler that supports neither uses its default.
     """
     march = os.environ.get(MARCH_VARIABLE)
     if march:
@@ -84,7 +83,7 @@ def target_flags() -> tuple[tuple[str, ...], ...]:
 
 
 def find_compiler() -> str | None:
-    """The compiler named by CXX, or the first of the usual ones."""
+    """The compiler in CXX, or the first of c++, g++ and clang++."""
     named = os.environ.get("CXX")
     names = [named] if named else ["c++", "g++", "clang++"]
     return next((path for name in names if (path := shutil.which(name))), None)
@@ -92,20 +91,20 @@ def find_compiler() -> str | None:
 
 # ── The cache ────────────────────────────────────────────────────────────────────────────────────
 def library_path(compiler: str, flags: tuple[str, ...]) -> Path | None:
-    """The file of this source, compiler, torch and CPU; None: the cache cannot be used safely."""
+    """The cache file for these sources, compiler, torch and CPU; None: no safe cache folder."""
     key = [source.read_text(encoding="utf-8") for source in [*SOURCES, *HEADERS]]
     key += [compiler, *flags, torch.__version__, torch.__file__, platform.machine(), cpu_model()]
     name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:24]
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkv"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or one that cannot be written
+    except (OSError, RuntimeError):  # no home directory, or not writable
         return None
     return folder / f"native-{name}.so" if is_private(folder) else None
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody else can put a library there for us to load."""
+    """Whether other users cannot write to the folder, from which we load code."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()
@@ -113,7 +112,7 @@ def is_private(folder: Path) -> bool:
 
 
 def cpu_model() -> str:
-    """The model and the features of this CPU, which -march=native depends on."""
+    """The CPU model and its features, which -march=native depends on."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor()
@@ -126,21 +125,21 @@ def cpu_model() -> str:
 
 # ── Compiling ────────────────────────────────────────────────────────────────────────────────────
 def is_built(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
-    """Whether the library is in the cache, compiled now if need be."""
+    """Whether the library is in the cache; compile it if not."""
     try:
         return path.exists() or build(compiler, flags, path)
-    except OSError:  # a cache that is full or cannot be written
+    except OSError:  # the cache is full or not writable
         return False
 
 
 def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
     """Compile into a temporary folder, run the self-check, then move the library to `path`.
 
-    The self-check is another process, because an instruction that the CPU does not have ends it.
+    The self-check runs in a subprocess, because an illegal instruction would end the process.
     """
     lib = Path(torch.__file__).parent / "lib"
     if sys.stderr.isatty():
-        message = _("compiling the native library for this processor, once: some seconds")
+        message = _("compiling the native library for this CPU, once; it takes some seconds")
         print(message, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         compiled = Path(folder, "native.so")
@@ -161,26 +160,20 @@ def build(compiler: str, flags: tuple[str, ...], path: Path) -> bool:
 
 def succeeds(command: list[str]) -> bool:
     try:
-        return (
-            subprocess.run(
-                command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
-            ).returncode
-            == 0
-        )
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
+        return done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 def load_library(path: Path, number: type) -> ctypes.CDLL | None:
-    """Open the library and declare the arguments of its functions, floats as `number`."""
+    """Open the library and declare the argument types of its functions; FLOAT is `number`."""
     try:
         lib = ctypes.CDLL(str(path))
     except OSError:
         return None
     for name, types in FUNCTIONS.items():
         function = getattr(lib, name)
-        function.argtypes, function.restype = (
-            [number if type_ is FLOAT else type_ for type_ in types],
-            None,
-        )
+        function.argtypes = [number if type_ is FLOAT else type_ for type_ in types]
+        function.restype = None
     return lib

@@ -2,8 +2,7 @@
 
 On a CPU the logits, the largest matrix of a training step, are computed in chunks that fit in the
 cache of a core, their gradients with them; the whole matrix is never stored. Elsewhere, in bfloat16
-and for small vocabularies torch computes the loss. Explained in docs/model.md, "The head and the
-loss".
+and for small vocabularies torch computes the loss. See docs/model.md.
 """
 
 from typing import Any
@@ -88,7 +87,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return lse.sum() - _target_score(x, weight, bias, targets, smoothing)
 
     @staticmethod
-    @once_differentiable  # a second derivative is refused, not silently wrong
+    @once_differentiable  # a second derivative raises instead of being wrong
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (*_scaled(ctx, grad), None, None)
 
@@ -138,8 +137,8 @@ def _empty_grads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Grads:
 
 def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of the forward pass, times the gradient of the loss."""
-    wanted = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
-    return tuple(saved * grad if saved is not None and needed else None for saved, needed in wanted)
+    pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+    return tuple(saved * grad if saved is not None and needed else None for saved, needed in pairs)
 
 
 def _softmax_part(
@@ -152,7 +151,7 @@ def _softmax_part(
     total = exps.sum(dim=-1, keepdim=True)
     if needs_grad:
         grad_x, grad_weight, grad_bias = grads
-        # Dividing the narrow factors by the total, not the wide one, saves a pass over the logits.
+        # Dividing the small factors by the total, not `exps`, saves a pass over the logits.
         torch.mm(exps, weight, out=grad_x).div_(total)
         grad_weight.addmm_(exps.T, x / total)
         if grad_bias is not None:
@@ -197,7 +196,7 @@ def _r_drop_part(
     kl = torch.linalg.vecdot(probs, difference).unsqueeze(
         -1
     )  # KL(p || q), KL(q || p): (2, rows, 1)
-    half = r_drop / 2  # below, in place: the matrices are wide
+    half = r_drop / 2  # below, in place: the matrices are large
     grad_logits = difference.sub_(kl).mul_(half).add_(1 + half).mul_(probs)
     grad_logits[0].sub_(probs[1], alpha=half)
     grad_logits[1].sub_(probs[0], alpha=half)

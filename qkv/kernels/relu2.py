@@ -1,7 +1,7 @@
 """Squared ReLU: y = max(x, 0)^2, dx = 2 max(x, 0) g for the gradient g of y.
 
-In training on a CPU relu2.cpp computes each in one pass; without it torch operations that keep
-max(x, 0) only. Explained in docs/performance.md, "Training".
+In training on a CPU relu2.cpp computes each in one pass; without the native library torch
+operations, which save only max(x, 0). See docs/performance.md.
 """
 
 from typing import Any
@@ -14,32 +14,32 @@ from torch.autograd.function import once_differentiable
 from qkv.kernels.calling import (
     address,
     can_be_native,
-    custom_gradient_pays,
     native,
     training_threads,
+    use_custom_gradient,
 )
 
 
 def relu2(x: Tensor) -> Tensor:
     """max(x, 0)^2"""
-    return _Relu2.apply(x) if custom_gradient_pays(x) else F.relu(x).square()
+    return _Relu2.apply(x) if use_custom_gradient(x) else F.relu(x).square()
 
 
 class _Relu2(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.native = can_be_native(x)
-        kept = x.contiguous() if ctx.native else x.relu()
-        ctx.save_for_backward(kept)
-        return _call(native(x).qkv_relu2, kept) if ctx.native else kept * kept
+        saved = x.contiguous() if ctx.native else x.relu()
+        ctx.save_for_backward(saved)
+        return _call(native(x).qkv_relu2, saved) if ctx.native else saved * saved
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (kept,) = ctx.saved_tensors
+        (saved,) = ctx.saved_tensors
         if ctx.native:
-            return _call(native(kept).qkv_relu2_backward, kept, grad.contiguous())
-        return (grad * kept).mul_(2)
+            return _call(native(saved).qkv_relu2_backward, saved, grad.contiguous())
+        return (grad * saved).mul_(2)
 
 
 def _call(function: Any, *inputs: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 With s = 1 / sqrt(mean(x^2) + eps), n = x s and the gradient g of y:
     dx = s (gain g - n mean(gain g n)),  dgain = sum of g n over all rows.
-In training on a CPU rms_norm.cpp computes each in one pass; without it a few torch operations do,
-in fewer passes than torch's own RMSNorm. Explained in docs/performance.md, "Training".
+In training on a CPU rms_norm.cpp computes each in one pass; without the native library a few torch
+operations, in fewer passes than torch's own RMSNorm. See docs/performance.md.
 """
 
 from typing import Any
@@ -16,17 +16,17 @@ from torch.autograd.function import once_differentiable
 from qkv.kernels.calling import (
     as_heads,
     can_be_native,
-    custom_gradient_pays,
     empty_heads_like,
     head_layout,
     native,
     training_threads,
+    use_custom_gradient,
 )
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """gain * x / sqrt(mean(x^2) + eps) for x (..., width) and gain (width,)."""
-    if custom_gradient_pays(x):
+    if use_custom_gradient(x):
         return _RMSNorm.apply(x, gain, eps)
     return F.rms_norm(x, list(gain.shape), gain, eps)
 
@@ -35,8 +35,8 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
         ctx.native = can_be_native(x)
-        out, kept, scale = (_native_forward if ctx.native else _forward)(x, gain, eps)
-        ctx.save_for_backward(kept, scale, gain)
+        out, saved, scale = (_native_forward if ctx.native else _forward)(x, gain, eps)
+        ctx.save_for_backward(saved, scale, gain)
         return out
 
     @staticmethod

@@ -7,10 +7,10 @@
 #include "api.h"
 
 extern "C" {
-// The first 2 * half elements of each row are rotated in pairs (i, i + half):
-// (a, b) -> (a cos - b sin, b cos + a sin); the others are copied. direction 1 rotates by the angle,
-// -1 by its opposite (the gradient). cos and sin are (batch or 1, length, half); angle_stride is
-// their stride from one batch index to the next, 0 if all share the same angles.
+// Rotate the first 2 * half elements of each row in pairs (i, i + half):
+// (a, b) -> (a cos - b sin, b cos + a sin); copy the others. direction 1 rotates by the angle, -1
+// by its negative (the gradient). cos and sin are (batch or 1, length, half); angle_stride is their
+// stride over the batch, 0 if all share the same angles.
 void qkv_rotate(const HeadLayout *h, const number *in, const number *cos, const number *sin,
                 int64_t angle_stride, int half, int direction, int threads, number *out) {
 #pragma omp parallel for collapse(2) num_threads(threads)

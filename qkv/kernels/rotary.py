@@ -1,8 +1,10 @@
 """Rotary position embedding: dimension i of the rotated width is paired with dimension i + half.
 
-Each pair (a, b) becomes (a cos - b sin, b cos + a sin); the gradient is rotated backward.
-In training on a CPU rotary.cpp computes each in one pass; without it torch operations in place.
-Explained in docs/performance.md, "Training".
+Each pair (a, b) becomes (a cos - b sin, b cos + a sin); the gradient is rotated by the negative
+angle.
+In training on a CPU rotary.cpp computes each in one pass; without the native library torch
+operations in place.
+See docs/performance.md.
 """
 
 from typing import Any
@@ -14,11 +16,11 @@ from torch.autograd.function import once_differentiable
 from qkv.kernels.calling import (
     as_heads,
     can_be_native,
-    custom_gradient_pays,
     empty_heads_like,
     head_layout,
     native,
     training_threads,
+    use_custom_gradient,
 )
 
 
@@ -27,10 +29,10 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Args:
         x: (batch, heads, length, width).
-        cos: Of the angles, (batch or 1, 1, length, half).
-        sin: The same.
+        cos: Cosines of the angles, (batch or 1, 1, length, half).
+        sin: Sines, in the same shape.
     """
-    if custom_gradient_pays(x):
+    if use_custom_gradient(x):
         return _RotateHalves.apply(x, cos, sin)
     half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
@@ -51,8 +53,8 @@ class _RotateHalves(torch.autograd.Function):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
-    """By the angle (direction 1) or by its opposite (-1)."""
-    if can_be_native(x) and _have_angle_of_each_position(x, cos, sin):
+    """Rotate by the angle (direction 1) or by its negative (-1)."""
+    if can_be_native(x) and _has_angles_per_position(x, cos, sin):
         return _native_rotate(x, cos, sin, direction)
     half = cos.shape[-1]
     out = torch.empty_like(x)
@@ -63,8 +65,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
     return out
 
 
-def _have_angle_of_each_position(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    """Whether only batch and heads of the angles are broadcast, as the C++ expects."""
+def _has_angles_per_position(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    """Whether the angles broadcast over batch and heads only, as rotary.cpp expects."""
     if x.dim() != 4 or cos.shape != sin.shape:
         return False
     return len(cos) in (1, len(x)) and cos.shape[2] == x.shape[2]

@@ -59,7 +59,7 @@ void qkv_topk(const number *scores, const number *shift, int sentences, int live
 #pragma omp parallel num_threads(threads)
     {
         int begin, end;
-        share(sentences, thread_range(), begin, end);
+        split_work(sentences, thread_range(), begin, end);
         std::fill(indices + (int64_t)begin * k, indices + (int64_t)end * k, -1);
         for (int row = begin * live; row < end * live; row++) {
             int64_t to = (int64_t)(row / live) * k;
@@ -74,7 +74,7 @@ void qkv_log_sum_exp(const number *scores, int rows, int vocab, int threads, num
 #pragma omp parallel num_threads(threads)
     {
         int begin, end;
-        share(rows, thread_range(), begin, end);
+        split_work(rows, thread_range(), begin, end);
         for (int row = begin; row < end; row++)
             sums[row] = log_sum_exp(scores + (int64_t)row * vocab, vocab);
     }

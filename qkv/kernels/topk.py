@@ -1,8 +1,8 @@
 """argmax, top-k over the live rows of beam search, and log-sum-exp, faster than torch's own.
 
-Scores are read in blocks: only the blocks with the largest maxima are searched. topk.cpp does it in
-one pass; without it torch operations find the maxima first. Of equal scores the lower index wins.
-There is no gradient. Explained in docs/translation.md, "Decoding".
+Scores are read in blocks: only the blocks with the largest maxima are searched. topk.cpp does this
+in one pass; without the native library torch operations find the maxima first. Of equal scores the
+lower index comes first. No gradient. See docs/translation.md.
 """
 
 from functools import lru_cache
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from qkv.kernels.calling import address, can_be_native, inference_threads_for, native
 
-BLOCK = 64  # scores; measured: 32 rows of 10,000, argmax 500 us whole, 80 us in blocks
-VECTOR = 16  # elements of a vector register
-MIN_ROWS_FOR_BLOCKS = 2  # with fewer, blocks cost more than they save
-MIN_BLOCKS_PER_TOKEN = 4  # of a row, for each token wanted: the same
-MIN_SCORES_FOR_THREADS = 1 << 17  # with fewer a second thread does not pay
+BLOCK = 64  # scores; measured: argmax of 32 rows of 10,000 takes 500 us, in blocks 80 us
+VECTOR_ELEMENTS = 16  # of a vector register
+MIN_ROWS_FOR_BLOCKS = 2  # with fewer, blocks are slower
+MIN_BLOCKS_PER_TOKEN = 4  # blocks of a row for each of the top-k tokens: the same
+MIN_SCORES_FOR_THREADS = 1 << 17  # with fewer, one thread is faster
 
 
 def best_token(scores: Tensor) -> Tensor:
@@ -28,23 +28,23 @@ def best_token(scores: Tensor) -> Tensor:
         return scores.argmax(dim=1)
     end = vocab // BLOCK * BLOCK
     blocks = scores[:, :end].unflatten(1, (-1, BLOCK))  # (rows, blocks, BLOCK), no copy
-    peaks = blocks.amax(dim=2)  # (rows, blocks)
-    block = peaks.argmax(dim=1)  # (rows,): the first of equal ones
+    maxima = blocks.amax(dim=2)  # (rows, blocks)
+    block = maxima.argmax(dim=1)  # (rows,): the first of equal ones
     row = torch.arange(rows, device=scores.device)
-    ids, best = block * BLOCK + blocks[row, block].argmax(dim=1), peaks[row, block]
+    ids, best = block * BLOCK + blocks[row, block].argmax(dim=1), maxima[row, block]
     if end < vocab:  # an incomplete block
         tail_best, tail_index = scores[:, end:].max(dim=1)
         ids = torch.where(tail_best > best, end + tail_index, ids)
     return ids
 
 
-def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The n best candidates of each sentence over its live rows: one step of beam search.
+def topk_candidates(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The top n candidates of each sentence over its live rows: one step of beam search.
 
     Args:
         scores: (sentences * live, vocab), contiguous.
         shift: (sentences, live), added to all scores of a row.
-        n: Candidates wanted of each sentence.
+        n: Candidates per sentence.
 
     Returns:
         The live row, the token and the sum, each (sentences, n), best first; of equal sums the
@@ -55,18 +55,18 @@ def best_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor, Te
     if _is_native(scores):
         best, index = _native_topk(scores, shift, sentences, n)
         return index // vocab, index % vocab, best
-    best, index = _top_sums(scores, shift, min(n + 1, live * vocab))
-    unsure = (best[:, 1:] == best[:, :-1]).any(dim=1)  # topk returns equal sums in any order
-    if bool(unsure.any()):
-        sums = (scores.view(sentences, live, vocab)[unsure] + shift[unsure][..., None]).flatten(1)
+    best, index = _torch_topk(scores, shift, min(n + 1, live * vocab))
+    tied = (best[:, 1:] == best[:, :-1]).any(dim=1)  # whose order topk does not define
+    if bool(tied.any()):
+        sums = (scores.view(sentences, live, vocab)[tied] + shift[tied][..., None]).flatten(1)
         ranked = sums.sort(dim=1, descending=True, stable=True)
-        best[unsure] = ranked.values[:, : best.shape[1]]
-        index[unsure] = ranked.indices[:, : best.shape[1]]
+        best[tied] = ranked.values[:, : best.shape[1]]
+        index[tied] = ranked.indices[:, : best.shape[1]]
     best, index = best[:, :n], index[:, :n]
     return index // vocab, index % vocab, best
 
 
-def log_sum(scores: Tensor) -> Tensor:
+def log_sum_exp(scores: Tensor) -> Tensor:
     """log(sum(exp(scores))) of each row, (rows, vocab) -> (rows,)."""
     if _is_native(scores):
         out, threads = scores.new_empty(len(scores)), _threads(scores)
@@ -91,7 +91,8 @@ def _native_topk(
     scores: Tensor, shift: Tensor | None, sentences: int, n: int
 ) -> tuple[Tensor, Tensor]:
     """The n best sums of each sentence and their indices, live row * vocab + token."""
-    live, vocab = len(scores) // max(1, sentences), scores.shape[1]
+    rows, vocab = scores.shape
+    live = rows // max(1, sentences)
     best, index = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
     shift = None if shift is None else shift.contiguous()
     native(scores).qkv_topk(
@@ -109,15 +110,15 @@ def _native_topk(
 
 
 # ── By torch ─────────────────────────────────────────────────────────────────────────────────────
-def _top_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _torch_topk(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The n best sums of each sentence and their indices, equal sums in any order."""
     (sentences, live), vocab = shift.shape, scores.shape[1]
     size = block_size(vocab)
     if len(scores) < MIN_ROWS_FOR_BLOCKS or vocab < MIN_BLOCKS_PER_TOKEN * size * n:
         return (scores.view(sentences, live, vocab) + shift[..., None]).flatten(1).topk(n, dim=1)
     blocks = scores.view(sentences, live, -1, size)  # a row is a whole number of blocks
-    peaks = (blocks.amax(dim=3) + shift[..., None]).flatten(1)  # (sentences, live * blocks)
-    chosen = peaks.topk(n, dim=1).indices  # no other block holds one of the n best
+    maxima = (blocks.amax(dim=3) + shift[..., None]).flatten(1)  # (sentences, live * blocks)
+    chosen = maxima.topk(n, dim=1).indices  # only these blocks can contain one of the n best
     chosen_shift = shift.gather(1, chosen // (vocab // size))  # (sentences, n)
     chosen_blocks = blocks.flatten(1, 2).gather(1, chosen[..., None].expand(-1, -1, size))
     best, order = (chosen_blocks + chosen_shift[..., None]).flatten(1).topk(n, dim=1)
@@ -126,7 +127,7 @@ def _top_sums(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache
 def block_size(vocab: int) -> int:
-    """The divisor of vocab nearest to BLOCK, of the multiples of VECTOR if there are any."""
+    """The divisor of vocab nearest to BLOCK, a multiple of VECTOR_ELEMENTS if there is one."""
     divisors = [size for size in range(1, vocab + 1) if vocab % size == 0]
-    fit = [size for size in divisors if size >= VECTOR or size == vocab]
-    return min(fit, key=lambda size: (size % VECTOR > 0, abs(size - BLOCK)))
+    fitting = [size for size in divisors if size >= VECTOR_ELEMENTS or size == vocab]
+    return min(fitting, key=lambda size: (size % VECTOR_ELEMENTS > 0, abs(size - BLOCK)))

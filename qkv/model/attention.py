@@ -1,7 +1,7 @@
 """Attention: softmax(q k^T / sqrt(d_head)) v for each head, joined by o_proj.
 
-Self-attention takes q, k and v from the residual stream, cross-attention k and v from the encoder's memory.
-Explained in docs/model.md, "Attention".
+Self-attention takes q, k and v from the residual stream, cross-attention k and v from the encoder's
+memory. See docs/model.md, "Grouped-query attention (GQA)".
 """
 
 import math
@@ -10,47 +10,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.model.attention_context import AttentionContext, AttentionMask
 from qkv.model.cache import FixedCache, GrowingCache
 from qkv.model.norms import RMSNorm
-from qkv.model.spec import Heads
-from qkv.model.view import Sight, View
+from qkv.model.spec import Attention
 
 
-class FusedCore(nn.Module):
-    """softmax(q k^T * scale) v in one kernel; a row that may attend to nothing gives zeros."""
+class SdpaCore(nn.Module):
+    """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
+        grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(
-            q, k, v, sight.visible, is_causal=sight.causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-        )  # (batch, heads, query, d_value)
+            q, k, v, mask.allowed, is_causal=mask.is_causal, scale=scale, enable_gqa=grouped
+        )                                                        # (batch, heads, query, v_head_dim)
 
 
-class ExplainedCore(nn.Module):
+class EagerCore(nn.Module):
     """The same step by step; each step is a module, so that a recording can name it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v = nn.Identity(), nn.Identity(), nn.Identity()
-        self.scores, self.masked, self.weights, self.mixed = nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity()
+        self.scores, self.masked = nn.Identity(), nn.Identity()
+        self.weights, self.mixed = nn.Identity(), nn.Identity()
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
         group = q.shape[1] // k.shape[1]
-        q, k, v = self.q(q), self.k(k.repeat_interleave(group, 1)), self.v(v.repeat_interleave(group, 1))
-        scores = self.scores(q @ k.transpose(-1, -2) * scale)                # (batch, heads, query, key)
-        visible = sight.visible
-        if visible is None:
-            everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-            visible = everything.tril() if sight.causal else everything
-        masked = self.masked(scores.masked_fill(~visible, -math.inf))
-        # A row that may attend to nothing would be 0/0: its weights are zeros.
-        weights = self.weights(masked.softmax(dim=-1).masked_fill(~visible.any(-1, keepdim=True), 0.0))
-        return self.mixed(weights @ v)                                       # (batch, heads, query, d_value)
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        q, k, v = self.q(q), self.k(k), self.v(v)
+        scores = self.scores(q @ k.transpose(-1, -2) * scale)    # (batch, heads, query, key)
+        allowed = mask.allowed
+        if allowed is None:
+            all_pairs = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+            allowed = all_pairs.tril() if mask.is_causal else all_pairs
+        masked = self.masked(scores.masked_fill(~allowed, -math.inf))
+        empty_rows = ~allowed.any(-1, keepdim=True)  # their softmax is 0/0: weights become zeros
+        weights = self.weights(masked.softmax(dim=-1).masked_fill(empty_rows, 0.0))
+        return self.mixed(weights @ v)                           # (batch, heads, query, v_head_dim)
 
 
-class GroupedAttention(nn.Module):
-    """Multi-head attention in which groups of query heads share one key/value head."""
+class GroupedQueryAttention(nn.Module):
+    """Multi-head attention in which groups of query heads share one key/value head (GQA)."""
 
-    def __init__(self, heads: Heads, d_model: int, eps: float = 1e-6):
+    def __init__(self, heads: Attention, d_model: int, eps: float = 1e-6):
         super().__init__()
         self.heads, self.scale = heads, heads.d_head**-0.5
         self.q_proj = nn.Linear(d_model, heads.n_heads * heads.d_head, heads.bias)
@@ -59,34 +62,42 @@ class GroupedAttention(nn.Module):
         self.o_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, heads.out_bias)
         self.q_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
-        self.core: nn.Module = FusedCore()  # the explorer swaps in ExplainedCore, which shows its weights
+        self.core: nn.Module = SdpaCore()  # the explorer uses EagerCore, which shows its weights
 
     def queries(self, x: Tensor) -> Tensor:
-        return self.q_norm(split_heads(self.q_proj(x), self.heads.n_heads))       # (batch, heads, query, d_head)
+        q = split_heads(self.q_proj(x), self.heads.n_heads)
+        return self.q_norm(q)                                    # (batch, heads, query, d_head)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        k = self.k_norm(split_heads(self.k_proj(x), self.heads.n_kv_heads))       # (batch, kv_heads, key, d_head)
-        return k, split_heads(self.v_proj(x), self.heads.n_kv_heads)
+        k = split_heads(self.k_proj(x), self.heads.n_kv_heads)
+        v = split_heads(self.v_proj(x), self.heads.n_kv_heads)
+        return self.k_norm(k), v                                 # (batch, kv_heads, key, d_head)
 
-    def forward(self, x: Tensor, view: View, cache: GrowingCache | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, context: AttentionContext, cache: GrowingCache | None = None
+    ) -> Tensor:
         q, (k, v) = self.queries(x), self.keys_values(x)
-        q, k = view.turn(q), view.turn(k)
+        q, k = context.rotate(q), context.rotate(k)
         if cache is not None:
-            k, v = cache.extend(k, v)                                             # key axis: all so far
-        mixed = self.core(q, k, v, view.sight(self.heads.window), self.scale)     # (batch, heads, query, d_head)
-        return self.o_proj(join_heads(mixed))                                     # (batch, query, d_model)
+            k, v = cache.extend(k, v)                            # key axis: all so far
+        mask = context.mask(self.heads.window)
+        mixed = self.core(q, k, v, mask, self.scale)             # (batch, heads, query, d_head)
+        return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)
 
 
-class CrossAttention(GroupedAttention):
-    """Keys and values are the encoder's; nothing is rotated: the positions of the two sequences are unrelated."""
+class CrossAttention(GroupedQueryAttention):
+    """Keys and values come from the encoder's memory.
+
+    Nothing is rotated: the positions of the two sequences are unrelated.
+    """
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, memory: Tensor, view: View, cache: FixedCache | None = None
+        self, x: Tensor, memory: Tensor, context: AttentionContext, cache: FixedCache | None = None
     ) -> Tensor:
         cache = cache if cache is not None else FixedCache()
-        k, v = cache.remember(lambda: self.keys_values(memory))
-        mixed = self.core(self.queries(x), k, v, view.sight(self.heads.window), self.scale)
-        return self.o_proj(join_heads(mixed))                                     # (batch, query, d_model)
+        k, v = cache.get_or_compute(lambda: self.keys_values(memory))
+        mixed = self.core(self.queries(x), k, v, context.mask(self.heads.window), self.scale)
+        return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""A block: self-attention or another mixer, cross-attention if there is an encoder, feed-forward; each with a residual.
+"""A block: self-attention or another mixer, optional cross-attention, feed-forward; with residuals.
 
-The residual is itself a module, so that each point of the residual stream has a name. Explained in docs/model.md,
-"The stream".
+Each residual connection is a module, so that each point of the residual stream has a name.
+See docs/model.md, "Residual stream and hidden states".
 """
 
 from typing import Any
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention
+from qkv.model.attention_context import AttentionContext
 from qkv.model.cache import LayerCache
 from qkv.model.dropout import Dropout
 from qkv.model.feed_forward import make_feed_forward
 from qkv.model.mixers import make_mixer
 from qkv.model.norms import make_norm
-from qkv.model.view import View
 
 
 class PreNorm(nn.Module):
-    """x + branch(norm(x)): today's order. PostNorm, 2017's, is norm(x + branch(x))."""
+    """Pre-norm residual: x + branch(norm(x)). Post-norm (2017) is norm(x + branch(x))."""
 
     def __init__(self, norm: nn.Module, branch: nn.Module, dropout: float):
         super().__init__()
@@ -30,7 +30,7 @@ class PreNorm(nn.Module):
 
 
 class PostNorm(PreNorm):
-    """norm(x + branch(x)): 2017's order. PreNorm, today's, is x + branch(norm(x))."""
+    """Post-norm residual (2017): norm(x + branch(x)). Pre-norm is x + branch(norm(x))."""
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
         return self.norm(self.dropout.add(x, self.branch(x, *context)))
@@ -39,35 +39,46 @@ class PostNorm(PreNorm):
 class Block(nn.Module):
     """Self-attention (or another mixer), then the feed-forward."""
 
-    def __init__(self, layer: s.Layer, spec: s.Spec, sees: str):
+    def __init__(self, layer: s.Layer, spec: s.Spec, causal: bool):
         super().__init__()
-        self.attn = make_residual(layer.norm, make_mixer(layer, spec, sees), spec)
-        self.ffn = make_residual(layer.norm, make_feed_forward(layer.feed_forward, spec.d_model), spec)
+        self.attn = make_residual(layer.norm, make_mixer(layer, spec, causal), spec)
+        feed_forward = make_feed_forward(layer.feed_forward, spec.d_model)
+        self.ffn = make_residual(layer.norm, feed_forward, spec)
 
-    def forward(self, x: Tensor, view: View, memory: Any = None, cache: LayerCache | None = None) -> Tensor:
-        return self.ffn(self.attn(x, view, cache and cache.attn))  # (batch, length, d_model)
+    def forward(
+        self,
+        x: Tensor,
+        context: AttentionContext,
+        memory: Any = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        return self.ffn(self.attn(x, context, cache and cache.attn))  # (batch, length, d_model)
 
 
 class CrossBlock(nn.Module):
     """Self-attention, then cross-attention to the encoder's memory, then the feed-forward."""
 
-    def __init__(self, layer: s.Layer, spec: s.Spec, sees: str):
+    def __init__(self, layer: s.Layer, spec: s.Spec, causal: bool):
         super().__init__()
         assert layer.cross is not None
-        self.attn = make_residual(layer.norm, make_mixer(layer, spec, sees), spec)
-        self.cross = make_residual(layer.norm, CrossAttention(layer.cross, spec.d_model, layer.norm.eps), spec)
-        self.ffn = make_residual(layer.norm, make_feed_forward(layer.feed_forward, spec.d_model), spec)
+        self.attn = make_residual(layer.norm, make_mixer(layer, spec, causal), spec)
+        cross = CrossAttention(layer.cross, spec.d_model, layer.norm.eps)
+        self.cross = make_residual(layer.norm, cross, spec)
+        feed_forward = make_feed_forward(layer.feed_forward, spec.d_model)
+        self.ffn = make_residual(layer.norm, feed_forward, spec)
 
-    def forward(self, x: Tensor, view: View, memory: Any, cache: LayerCache | None = None) -> Tensor:
-        x = self.attn(x, view, cache and cache.attn)
-        x = self.cross(x, memory.states, memory.view, cache and cache.cross)
-        return self.ffn(x)  # (batch, length, d_model)
+    def forward(
+        self, x: Tensor, context: AttentionContext, memory: Any, cache: LayerCache | None = None
+    ) -> Tensor:
+        x = self.attn(x, context, cache and cache.attn)
+        x = self.cross(x, memory.states, memory.context, cache and cache.cross)
+        return self.ffn(x)                                         # (batch, length, d_model)
 
 
 def make_residual(norm: s.Norm, branch: nn.Module, spec: s.Spec) -> PreNorm:
-    residual = PreNorm if norm.place == "pre" else PostNorm
+    residual = PreNorm if norm.placement == "pre" else PostNorm
     return residual(make_norm(norm, spec.d_model), branch, spec.dropout)
 
 
-def make_block(layer: s.Layer, spec: s.Spec, sees: str) -> nn.Module:
-    return Block(layer, spec, sees) if layer.cross is None else CrossBlock(layer, spec, sees)
+def make_block(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:
+    return Block(layer, spec, causal) if layer.cross is None else CrossBlock(layer, spec, causal)

@@ -1,7 +1,6 @@
-"""What a decoder remembers between steps, one object per layer.
+"""KV cache: keys and values of earlier tokens, one object per layer.
 
-In: the keys and values of new tokens. Out: those of all tokens so far. Queries are not kept: a past query has already
-been answered. Told in docs/model.md, "The cache".
+See docs/model.md, "KV cache".
 """
 
 from collections.abc import Callable
@@ -11,14 +10,14 @@ from torch import Tensor
 
 
 class GrowingCache:
-    """Tensors that grow along their key axis, in buffers that double, so that a step copies only what is new."""
+    """Keys and values that grow along their key axis, in buffers that double in size."""
 
     def __init__(self) -> None:
         self.buffers: tuple[Tensor, ...] = ()
         self.length = 0
 
     def extend(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Append each (batch, heads, new, width); all so far, (batch, heads, key, width), come back without a copy."""
+        """Append tensors (batch, heads, new, width); returns views (batch, heads, key, width)."""
         end = self.length + new[0].shape[2]
         if not self.buffers or end > self.buffers[0].shape[2]:
             self._grow(max(64, 2 * end), new)
@@ -29,71 +28,73 @@ class GrowingCache:
 
     def _grow(self, capacity: int, new: tuple[Tensor, ...]) -> None:
         grown = tuple(piece.new_empty(*piece.shape[:2], capacity, piece.shape[3]) for piece in new)
-        for old, fresh in zip(self.buffers, grown, strict=False):
-            fresh[:, :, : self.length] = old[:, :, : self.length]
+        for old, larger in zip(self.buffers, grown, strict=False):
+            larger[:, :, : self.length] = old[:, :, : self.length]
         self.buffers = grown
 
     @torch.no_grad()
-    def keep(self, rows: Tensor) -> None:
-        """Drop, reorder or repeat rows: beam search keeps the winners."""
-        kept = []
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch: drop, reorder or repeat them, as beam search needs."""
+        selected = []
         for buffer in self.buffers:
-            fresh = buffer.new_empty(len(rows), *buffer.shape[1:])
-            torch.index_select(buffer[:, :, : self.length], 0, rows, out=fresh[:, :, : self.length])
-            kept.append(fresh)
-        self.buffers = tuple(kept)
+            copy = buffer.new_empty(len(rows), *buffer.shape[1:])
+            used = buffer[:, :, : self.length]
+            torch.index_select(used, 0, rows, out=copy[:, :, : self.length])
+            selected.append(copy)
+        self.buffers = tuple(selected)
 
 
 class FixedCache:
-    """Keys and values of the encoder's memory: worked out at the first step, the same ever after."""
+    """Keys and values of the encoder's memory: computed at the first step, constant afterwards."""
 
     def __init__(self) -> None:
-        self.kept: tuple[Tensor, ...] | None = None
+        self.tensors: tuple[Tensor, ...] | None = None
 
-    def remember(self, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        if self.kept is None:
-            self.kept = make()
-        return self.kept
+    def get_or_compute(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if self.tensors is None:
+            self.tensors = compute()
+        return self.tensors
 
-    def keep(self, rows: Tensor) -> None:
-        if self.kept is not None:
-            self.kept = tuple(one.index_select(0, rows) for one in self.kept)
+    def reorder(self, rows: Tensor) -> None:
+        if self.tensors is not None:
+            self.tensors = tuple(tensor.index_select(0, rows) for tensor in self.tensors)
 
 
 class LayerCache:
-    """What one block remembers: of its own tokens, and of the encoder's memory."""
+    """The cache of one block: self-attention and cross-attention."""
 
     def __init__(self) -> None:
         self.attn, self.cross = GrowingCache(), FixedCache()
 
 
 class Cache:
-    """What a whole decoder remembers."""
+    """The KV cache of a decoder."""
 
     def __init__(self, n_layers: int):
         self.layers = [LayerCache() for _ in range(n_layers)]
         self.length = 0
-        self.real: Tensor | None = None  # (batch, length), None: no padding so far
+        self.attention_mask: Tensor | None = None  # (batch, length); None: no padding so far
 
-    def note(self, real: Tensor | None, batch: int, length: int) -> None:
-        """New tokens have come, `real` among them; remembers padding only if there has ever been any."""
-        known = self.real if self.real is not None else real
+    def append_mask(self, attention_mask: Tensor | None, batch: int, length: int) -> None:
+        """Append the mask of `length` new tokens; a mask is kept only if there is padding."""
+        known = self.attention_mask if self.attention_mask is not None else attention_mask
         if known is not None:
-            before = known.new_ones(batch, self.length) if self.real is None else self.real
-            after = known.new_ones(batch, length) if real is None else real
-            self.real = torch.cat([before, after], dim=1)
+            before, after = self.attention_mask, attention_mask
+            before = known.new_ones(batch, self.length) if before is None else before
+            after = known.new_ones(batch, length) if after is None else after
+            self.attention_mask = torch.cat([before, after], dim=1)
         self.length += length
 
-    def keep(self, rows: Tensor) -> None:
-        """Drop, reorder or repeat sentences in every layer."""
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch in every layer: drop, reorder or repeat them."""
         for layer in self.layers:
-            layer.attn.keep(rows)
-            layer.cross.keep(rows)
-        if self.real is not None:
-            self.real = self.real.index_select(0, rows)
+            layer.attn.reorder(rows)
+            layer.cross.reorder(rows)
+        if self.attention_mask is not None:
+            self.attention_mask = self.attention_mask.index_select(0, rows)
 
     @property
     def bytes(self) -> int:
-        """The memory in use for keys and values of own tokens (the buffers may be up to twice as long)."""
+        """Bytes in use for self-attention keys and values (a buffer may be up to twice as long)."""
         used = (b[:, :, : layer.attn.length] for layer in self.layers for b in layer.attn.buffers)
-        return sum(one.numel() * one.element_size() for one in used)
+        return sum(tensor.numel() * tensor.element_size() for tensor in used)

@@ -1,4 +1,4 @@
-"""Dropout as a module: active in training mode only. The operation is kernels/dropout.py."""
+"""Dropout as a module, active in training mode only. The operation is in kernels/dropout.py."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from qkv.kernels.dropout import dropout
 
 
 class Dropout(nn.Module):
-    """In training each element is 0 with probability p, else divided by 1 - p; in eval mode the identity."""
+    """In training each element is 0 with probability p, else divided by 1 - p."""
 
     def __init__(self, p: float):
         super().__init__()

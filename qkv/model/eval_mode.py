@@ -1,4 +1,4 @@
-"""Inference with a model that may be in training: `eval_mode` sets it aside and restores it."""
+"""Run inference on a model that may be in training mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,16 @@ from torch import nn
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in eval mode, without gradients and without autocast; its training mode is restored, also after an error."""
+    """Inside, the model is in eval mode, without gradients and without autocast.
+
+    The training mode is restored afterwards, also after an error.
+    """
     training = model.training
-    if training:  # going through all modules costs more than a step of a small model
+    if training:  # visiting all modules takes longer than a step of a small model
         model.eval()
     try:
-        with torch.inference_mode(), torch.autocast("cpu", enabled=False):  # the native library reads float32
+        # autocast off: the native library reads float32
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             yield
     finally:
         if training:

@@ -1,7 +1,7 @@
-"""A mixture of experts: many feed-forwards, of which a token asks only a few.
+"""Mixture of experts (MoE): a router sends each token to its top-k experts.
 
-In: the stream. Out: the weighted sum of the chosen experts' answers, and of the shared one's. All tokens of one expert
-are laid side by side, so all experts answer in one batched product. Told in docs/model.md, "Experts".
+Tokens are grouped by expert, so that all experts run in one batched product.
+See docs/model.md, "Mixture of experts".
 """
 
 from collections.abc import Callable
@@ -14,95 +14,128 @@ from qkv.model import spec as s
 
 
 class Router(nn.Module):
-    """score = softmax or sigmoid of a linear map; the best `n_active` experts answer, weighted by their score."""
+    """Scores = softmax or sigmoid of a linear map; selects the top-k experts of each token."""
 
-    def __init__(self, experts: s.Experts, d_model: int):
+    def __init__(self, spec: s.MixtureOfExperts, d_model: int):
         super().__init__()
-        self.spec = experts
-        self.weight = nn.Parameter(torch.empty(experts.n_experts, d_model))
-        self.balance_bias = nn.Parameter(torch.zeros(experts.n_experts)) if experts.balance_bias else None
+        self.spec = spec
+        self.weight = nn.Parameter(torch.empty(spec.n_experts, d_model))
+        bias = nn.Parameter(torch.zeros(spec.n_experts)) if spec.score_correction_bias else None
+        self.score_correction_bias = bias
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(tokens, d_model) -> the chosen experts, their weights (tokens, active), all scores (tokens, experts)."""
-        logits = x @ self.weight.T                                            # (tokens, experts)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bf16 has too few digits to rank and share by
-        scores = logits.softmax(dim=-1) if self.spec.scoring == "softmax" else logits.sigmoid()
-        chosen = self.choose(scores)                                          # (tokens, active)
-        weights = scores.gather(1, chosen)
-        if self.spec.normalised:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        return chosen, weights * self.spec.scale, scores
+        """Route (tokens, d_model).
 
-    def choose(self, scores: Tensor) -> Tensor:
-        """The bias balances the choice and never the weights; a group counts by its best one (or two, with a bias)."""
-        wanted = scores if self.balance_bias is None else scores + self.balance_bias
-        if self.spec.n_active_groups < self.spec.n_groups:
-            groups = wanted.unflatten(-1, (self.spec.n_groups, -1))           # (tokens, groups, experts of a group)
-            best = groups.topk(1 if self.balance_bias is None else min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)
-            winners = best.topk(self.spec.n_active_groups).indices
-            kept = torch.zeros_like(best, dtype=torch.bool).scatter(1, winners, True)
-            wanted = groups.masked_fill(~kept[..., None], -torch.inf).flatten(1)
-        return wanted.topk(self.spec.n_active, dim=-1).indices
+        Returns the selected experts and their weights, both (tokens, active), and all scores,
+        (tokens, experts).
+        """
+        logits = x @ self.weight.T                                 # (tokens, experts)
+        # bf16 has too few digits to rank the experts and weight their outputs
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        softmax = self.spec.scoring == "softmax"
+        scores = logits.softmax(dim=-1) if softmax else logits.sigmoid()
+        selected = self.select(scores)                             # (tokens, active)
+        weights = scores.gather(1, selected)
+        if self.spec.norm_topk_prob:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return selected, weights * self.spec.routed_scaling_factor, scores
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Top-k experts of each token, (tokens, active).
+
+        The bias changes the selection, not the weights. A group's score is that of its best expert,
+        or the sum of its best two with a bias (DeepSeek-V3).
+        """
+        bias, spec = self.score_correction_bias, self.spec
+        biased = scores if bias is None else scores + bias
+        if spec.n_active_groups < spec.n_groups:
+            groups = biased.unflatten(-1, (spec.n_groups, -1))     # (tokens, groups, group size)
+            n_best = 1 if bias is None else min(2, groups.shape[-1])
+            group_scores = groups.topk(n_best, dim=-1).values.sum(dim=-1)
+            top_groups = group_scores.topk(spec.n_active_groups).indices
+            active = torch.zeros_like(group_scores, dtype=torch.bool).scatter(1, top_groups, True)
+            biased = groups.masked_fill(~active[..., None], -torch.inf).flatten(1)
+        return biased.topk(spec.n_experts_per_token, dim=-1).indices
 
 
 class StackedFeedForward(nn.Module):
-    """The same feed-forward `n_experts` times, weights side by side: (experts, tokens, d_model) -> the same shape."""
+    """All experts with stacked weights: (experts, tokens, d_model) -> the same shape."""
 
-    def __init__(self, experts: s.Experts, d_model: int, activation: Callable[[Tensor], Tensor]):
+    def __init__(
+        self, spec: s.MixtureOfExperts, d_model: int, activation: Callable[[Tensor], Tensor]
+    ):
         super().__init__()
-        n, each = experts.n_experts, experts.each
+        n, d_ff, gated = spec.n_experts, spec.expert.d_ff, isinstance(spec.expert, s.Gated)
         self.activation = activation
-        self.gate_proj = nn.Parameter(torch.empty(n, each.d_ff, d_model)) if isinstance(each, s.Gated) else None
-        self.up_proj = nn.Parameter(torch.empty(n, each.d_ff, d_model))
-        self.down_proj = nn.Parameter(torch.empty(n, d_model, each.d_ff))
+        self.gate_proj = nn.Parameter(torch.empty(n, d_ff, d_model)) if gated else None
+        self.up_proj = nn.Parameter(torch.empty(n, d_ff, d_model))
+        self.down_proj = nn.Parameter(torch.empty(n, d_model, d_ff))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x @ self.up_proj.mT                                            # (experts, tokens, d_ff)
-        wide = self.activation(wide) if self.gate_proj is None else self.activation(x @ self.gate_proj.mT) * wide
-        return wide @ self.down_proj.mT                                       # (experts, tokens, d_model)
+        hidden = x @ self.up_proj.mT                               # (experts, tokens, d_ff)
+        if self.gate_proj is None:
+            hidden = self.activation(hidden)
+        else:
+            hidden = self.activation(x @ self.gate_proj.mT) * hidden
+        return hidden @ self.down_proj.mT                          # (experts, tokens, d_model)
 
 
 class ExpertFeedForward(nn.Module):
-    """y = sum over the chosen experts e of weight_e * FFN_e(x), plus the shared FFN(x)."""
+    """y = sum over the selected experts e of weight_e * FFN_e(x), plus the shared FFN(x)."""
 
     def __init__(
-        self, experts: s.Experts, d_model: int, activation: Callable[[Tensor], Tensor], shared: nn.Module | None
+        self,
+        spec: s.MixtureOfExperts,
+        d_model: int,
+        activation: Callable[[Tensor], Tensor],
+        shared: nn.Module | None,
     ):
         super().__init__()
-        self.router = Router(experts, d_model)
-        self.experts = StackedFeedForward(experts, d_model, activation)
+        self.router = Router(spec, d_model)
+        self.experts = StackedFeedForward(spec, d_model, activation)
         self.shared = shared
-        self.balance = torch.zeros(())  # the load-balancing loss of the last pass
+        self.router_aux_loss = torch.zeros(())  # the load-balancing loss of the last pass
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy leaves the graph of the last pass behind, for torch copies no graphs."""
-        return self.__dict__ | {"balance": self.balance.detach()}
+        """A copy has no autograd graph of the last pass, because torch cannot copy one."""
+        return self.__dict__ | {"router_aux_loss": self.router_aux_loss.detach()}
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.reshape(-1, x.shape[-1])                                   # (tokens, d_model)
-        chosen, weights, scores = self.router(tokens)
-        self.balance = balance_loss(chosen, scores)
-        out = self.answer(tokens, chosen, weights).view_as(x)
+        tokens = x.reshape(-1, x.shape[-1])                        # (tokens, d_model)
+        selected, weights, scores = self.router(tokens)
+        self.router_aux_loss = load_balancing_loss(selected, scores)
+        out = self.routed(tokens, selected, weights).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
-    def answer(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Lay the tokens of each expert side by side, ask all experts at once, send the answers home."""
-        n_experts, n_active = self.router.spec.n_experts, chosen.shape[1]
-        expert = chosen.flatten()                                             # (tokens * active,)
+    def routed(self, tokens: Tensor, selected: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of the selected experts' outputs, (tokens, d_model).
+
+        Sorts the tokens by expert, pads each expert's tokens to the same number, runs all experts
+        at once, and scatters the outputs back to token order.
+        """
+        n_experts, n_active = self.router.spec.n_experts, selected.shape[1]
+        expert = selected.flatten()                                # (tokens * active,)
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=n_experts)
-        seat = torch.arange(len(expert), device=expert.device) - (counts.cumsum(0) - counts)[expert[order]]
-        seats = int(counts.max())
-        place = expert[order] * seats + seat                                  # where each asked token sits
-        home = order // n_active
-        asked = tokens.new_zeros(n_experts * seats, tokens.shape[1]).index_copy(0, place, tokens[home])
-        answers = self.experts(asked.view(n_experts, seats, -1)).flatten(0, 1)[place]
-        answers = (answers * weights.flatten()[order, None]).to(tokens.dtype)  # autocast answers in bf16, the stream is float32
-        return torch.zeros_like(tokens).index_add(0, home, answers)
+        starts = (counts.cumsum(0) - counts)[expert[order]]
+        index_in_expert = torch.arange(len(expert), device=expert.device) - starts
+        capacity = int(counts.max())
+        slot = expert[order] * capacity + index_in_expert          # row among all experts' inputs
+        token = order // n_active
+        inputs = tokens.new_zeros(n_experts * capacity, tokens.shape[1])
+        inputs = inputs.index_copy(0, slot, tokens[token])
+        outputs = self.experts(inputs.view(n_experts, capacity, -1)).flatten(0, 1)[slot]
+        # under autocast the outputs are bf16, the residual stream is float32
+        outputs = (outputs * weights.flatten()[order, None]).to(tokens.dtype)
+        return torch.zeros_like(tokens).index_add(0, token, outputs)
 
 
-def balance_loss(chosen: Tensor, scores: Tensor) -> Tensor:
-    """n * sum over experts of (share of tokens) * (mean score): 1 x active when balanced, larger when not."""
+def load_balancing_loss(selected: Tensor, scores: Tensor) -> Tensor:
+    """n * sum_e (fraction of tokens of expert e) * (mean score of e) (Switch Transformer).
+
+    It equals the number of active experts when all n are used equally, and is larger otherwise.
+    """
     n_experts = scores.shape[-1]
-    share = torch.bincount(chosen.flatten(), minlength=n_experts).to(scores.dtype) / len(scores)
-    return n_experts * (share * scores.mean(dim=0)).sum()
+    counts = torch.bincount(selected.flatten(), minlength=n_experts)
+    fractions = counts.to(scores.dtype) / len(scores)
+    return n_experts * (fractions * scores.mean(dim=0)).sum()

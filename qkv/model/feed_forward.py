@@ -1,6 +1,6 @@
-"""Feed-forward layers, applied to each token separately: down(act(up(x))), or gated: down(act(gate(x)) * up(x)).
+"""Feed-forward layers, applied to each token: down(act(up(x))), or down(act(gate(x)) * up(x)).
 
-About two thirds of a model's weights are here. Explained in docs/model.md, "Feed-forward".
+About two thirds of a model's weights are here. See docs/model.md, "Feed-forward".
 """
 
 from collections.abc import Callable
@@ -23,36 +23,36 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class DenseFeedForward(nn.Module):
-    """down(act(up(x)))."""
+    """Feed-forward of 2017: down(act(up(x)))."""
 
-    def __init__(self, dense: s.Dense, d_model: int):
+    def __init__(self, spec: s.Dense, d_model: int):
         super().__init__()
-        self.activation = ACTIVATIONS[dense.activation]
-        self.up_proj = nn.Linear(d_model, dense.d_ff, dense.bias)
-        self.down_proj = nn.Linear(dense.d_ff, d_model, dense.bias)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.up_proj = nn.Linear(d_model, spec.d_ff, spec.bias)
+        self.down_proj = nn.Linear(spec.d_ff, d_model, spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.up_proj(x)))  # (..., d_ff) in the middle
 
 
 class GatedFeedForward(nn.Module):
-    """down(act(gate(x)) * up(x)): the gated linear unit; SwiGLU with silu."""
+    """Gated linear unit: down(act(gate(x)) * up(x)); SwiGLU with silu."""
 
-    def __init__(self, gated: s.Gated, d_model: int):
+    def __init__(self, spec: s.Gated, d_model: int):
         super().__init__()
-        self.activation = ACTIVATIONS[gated.activation]
-        self.gate_proj = nn.Linear(d_model, gated.d_ff, gated.bias)
-        self.up_proj = nn.Linear(d_model, gated.d_ff, gated.bias)
-        self.down_proj = nn.Linear(gated.d_ff, d_model, gated.bias)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.gate_proj = nn.Linear(d_model, spec.d_ff, spec.bias)
+        self.up_proj = nn.Linear(d_model, spec.d_ff, spec.bias)
+        self.down_proj = nn.Linear(spec.d_ff, d_model, spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
 
-def make_feed_forward(part: s.FeedForward, d_model: int) -> nn.Module:
-    match part:
-        case s.Dense(): return DenseFeedForward(part, d_model)
-        case s.Gated(): return GatedFeedForward(part, d_model)
-        case s.Experts():
-            shared = make_feed_forward(part.shared, d_model) if part.shared else None
-            return ExpertFeedForward(part, d_model, ACTIVATIONS[part.each.activation], shared)
+def make_feed_forward(spec: s.FeedForward, d_model: int) -> nn.Module:
+    match spec:
+        case s.Dense(): return DenseFeedForward(spec, d_model)
+        case s.Gated(): return GatedFeedForward(spec, d_model)
+        case s.MixtureOfExperts():
+            shared = make_feed_forward(spec.shared_expert, d_model) if spec.shared_expert else None
+            return ExpertFeedForward(spec, d_model, ACTIVATIONS[spec.expert.activation], shared)

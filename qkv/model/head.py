@@ -1,6 +1,6 @@
-"""Heads: from the last hidden states to logits and the training loss, or to one vector per sentence.
+"""Heads: from the last hidden states to logits and the training loss, or to one sentence vector.
 
-Explained in docs/model.md, "The head and the loss".
+See docs/model.md, "Output head and loss".
 """
 
 import torch
@@ -14,7 +14,7 @@ from qkv.model.norms import make_norm
 
 
 class LmHead(nn.Module):
-    """logits = x W^T + b; tied: W is the embedding table itself."""
+    """Language-model head: logits = x W^T + b; tied: W is the embedding table."""
 
     def __init__(self, head: s.LmHead, vocab_size: int, d_model: int):
         super().__init__()
@@ -22,20 +22,23 @@ class LmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if head.bias else None
 
     def prepared(self, x: Tensor) -> Tensor:
-        """What is applied before the product with the vocabulary: nothing here."""
+        """The transform before the product with the vocabulary: the identity here."""
         return x
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        return F.linear(self.prepared(x), table if self.weight is None else self.weight, self.bias)  # (..., vocab)
+        weight = table if self.weight is None else self.weight
+        return F.linear(self.prepared(x), weight, self.bias)       # (..., vocab)
 
-    def loss(self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float, r_drop: float = 0.0) -> Tensor:
-        """The summed cross-entropy of (tokens, d_model) against (tokens,) targets; see `cross_entropy`."""
+    def loss(
+        self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float, r_drop: float = 0.0
+    ) -> Tensor:
+        """Summed cross-entropy of (tokens, d_model) and targets (tokens,); see `cross_entropy`."""
         weight = table if self.weight is None else self.weight
         return cross_entropy(self.prepared(x), weight, self.bias, targets, smoothing, r_drop)
 
 
 class MaskedHead(LmHead):
-    """logits = norm(act(dense(x))) W^T + b with the tied table: BERT's."""
+    """BERT's masked-language-model head: logits = norm(act(dense(x))) W^T + b, W tied."""
 
     def __init__(self, head: s.MaskedHead, norm: s.Norm, vocab_size: int, d_model: int):
         super().__init__(s.LmHead(tied=True, bias=True), vocab_size, d_model)
@@ -47,21 +50,22 @@ class MaskedHead(LmHead):
 
 
 class Pooler(nn.Module):
-    """tanh(dense(first token)): one vector per sentence."""
+    """BERT's pooler: tanh(dense(first token)), one vector per sentence."""
 
     def __init__(self, d_model: int):
         super().__init__()
         self.dense = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        return self.dense(x[:, 0]).tanh()  # (batch, d_model)
+        return self.dense(x[:, 0]).tanh()                          # (batch, d_model)
 
 
 def make_head(spec: s.Spec) -> nn.Module | None:
     stack = spec.decoder or spec.encoder
     assert stack is not None
+    norm = stack.layers[-1].norm
     match spec.head:
         case s.LmHead(): return LmHead(spec.head, spec.vocab_size, spec.d_model)
-        case s.MaskedHead(): return MaskedHead(spec.head, stack.layers[-1].norm, spec.vocab_size, spec.d_model)
+        case s.MaskedHead(): return MaskedHead(spec.head, norm, spec.vocab_size, spec.d_model)
         case s.Pooler(): return Pooler(spec.d_model)
         case None: return None

@@ -1,6 +1,6 @@
-"""First weights: random, and of a size that keeps the stream's size through all layers.
+"""Weight initialization.
 
-In: a freshly built model. Out: the same, filled. Told in docs/model.md, "First weights".
+See docs/model.md, "Weight initialization".
 """
 
 import torch
@@ -9,23 +9,27 @@ from torch import nn
 from qkv.model.spec import Spec
 
 
-def initialise(model: nn.Module, spec: Spec) -> None:
-    """Matrices: Xavier's uniform; tables: normal of unit size after scaling; biases 0, gains 1 (torch's own)."""
+def initialize(model: nn.Module, spec: Spec) -> None:
+    """Xavier-uniform matrices, normal tables, zero biases; norm gains stay 1 (torch's default).
+
+    Tables have std d_model^-0.5 if embeddings are scaled by sqrt(d_model), else 0.02.
+    """
     for name, weight in model.named_parameters():
         if name.endswith(("embed.weight", "positions.weight")) or name == "lm_head.weight":
             nn.init.normal_(weight, std=spec.d_model**-0.5 if spec.scaled_embedding else 0.02)
         elif weight.ndim == 2 and "norm" not in name:
             nn.init.xavier_uniform_(weight)
         elif weight.ndim == 3 and "experts" in name:
-            for one in weight:
-                nn.init.xavier_uniform_(one)
+            for matrix in weight:
+                nn.init.xavier_uniform_(matrix)
         elif name.endswith("bias") and "norm" not in name:
             nn.init.zeros_(weight)
 
 
-def calm_start(model: nn.Module) -> None:
-    """Every branch begins by adding nothing: the maps that write to the stream are zero."""
+def zero_init_residual(model: nn.Module) -> None:
+    """Set the output projection of every residual branch to zero: each branch adds 0 at first."""
+    outputs = ("o_proj.weight", "down_proj.weight", "down_proj")
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) and ".branch." in name:
+            if name.endswith(outputs) and ".branch." in name:
                 weight.zero_()

@@ -1,7 +1,7 @@
-"""What could stand in attention's place: recurrence, convolution, an MLP across places, plain pooling (MetaFormer).
+"""Token mixers: attention, or an RNN, convolution, token MLP or pooling (MetaFormer).
 
-In: the stream. Out: the stream with tokens mixed. They are here to be compared, so they are simple: real tokens are
-moved together first, so that padding never stands between them. Told in docs/model.md, "Mixers".
+They are for comparison and simple: padding is moved to the end of each row before mixing.
+See docs/model.md, "Other token mixers".
 """
 
 import torch
@@ -9,106 +9,114 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.model import spec as s
-from qkv.model.attention import GroupedAttention
+from qkv.model.attention import GroupedQueryAttention
+from qkv.model.attention_context import AttentionContext
 from qkv.model.cache import GrowingCache
-from qkv.model.latent import LatentAttention
-from qkv.model.view import View
+from qkv.model.latent import MultiHeadLatentAttention
 
 
-class PlaceMixer(nn.Module):
-    """Moves real tokens together, lets `mix` work on them, and moves them back."""
+class TokenMixer(nn.Module):
+    """Moves padding to the end of each row, calls `mix`, and restores the order."""
 
-    def forward(self, x: Tensor, view: View, cache: GrowingCache | None = None) -> Tensor:
-        n_new = x.shape[1]
+    def forward(
+        self, x: Tensor, context: AttentionContext, cache: GrowingCache | None = None
+    ) -> Tensor:
+        n_new, mask = x.shape[1], context.attention_mask
         if cache is not None:
-            x = cache.extend(x[:, None])[0][:, 0]                                # (batch, all so far, d_model)
-        if view.real is None:
+            x = cache.extend(x[:, None])[0][:, 0]                  # (batch, all so far, d_model)
+        if mask is None:
             return self.mix(x, torch.full((len(x),), x.shape[1], device=x.device))[:, -n_new:]
-        order = (~view.real).long().argsort(dim=1, stable=True)                  # real tokens first, in their order
-        together = x.gather(1, order[..., None].expand_as(x)) * view.real.gather(1, order)[..., None]
-        mixed = self.mix(together, view.real.sum(dim=1))
-        back = order.argsort(dim=1)
-        return mixed.gather(1, back[..., None].expand_as(mixed))[:, -n_new:]     # (batch, query, d_model)
+        order = (~mask).long().argsort(dim=1, stable=True)         # tokens first, in their order
+        packed = x.gather(1, order[..., None].expand_as(x)) * mask.gather(1, order)[..., None]
+        mixed = self.mix(packed, mask.sum(dim=1))
+        inverse = order.argsort(dim=1)
+        mixed = mixed.gather(1, inverse[..., None].expand_as(mixed))
+        return mixed[:, -n_new:]                                   # (batch, query, d_model)
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(batch, length, d_model) with `lengths` real tokens in each row, the rest zeros -> the same shape."""
-        raise AssertionError("each kind says how")
+        """(batch, length, d_model) -> the same shape; the first `lengths` of a row are tokens."""
+        raise NotImplementedError
 
 
-class RecurrentMixer(PlaceMixer):
-    """h_t from h_(t-1) and x_t: one step after the other; where all may be seen, a second one runs backwards."""
+class RecurrentMixer(TokenMixer):
+    """LSTM or GRU: h_t from h_(t-1) and x_t; bidirectional without a causal mask."""
 
-    def __init__(self, recurrent: s.Recurrent, d_model: int, sees: str):
+    def __init__(self, recurrent: s.Recurrent, d_model: int, causal: bool):
         super().__init__()
         cell = nn.LSTM if recurrent.cell == "lstm" else nn.GRU
-        width = d_model if sees == "past" else d_model // 2
+        width = d_model if causal else d_model // 2
         self.onward = cell(d_model, width, batch_first=True)
-        self.backward_ = cell(d_model, width, batch_first=True) if sees == "all" else None
+        self.backward_ = cell(d_model, width, batch_first=True) if not causal else None
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        onward = self.onward(x)[0]                                               # (batch, length, width)
+        forward = self.onward(x)[0]                                # (batch, length, width)
         if self.backward_ is None:
-            return onward
-        place = torch.arange(x.shape[1], device=x.device)[None]                  # (1, length)
-        mirror = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)[..., None]
-        back = self.backward_(x.gather(1, mirror.expand_as(x)))[0]
-        return torch.cat([onward, back.gather(1, mirror.expand_as(back))], dim=-1)
+            return forward
+        position, n = torch.arange(x.shape[1], device=x.device)[None], lengths[:, None]
+        reverse = torch.where(position < n, n - 1 - position, position)[..., None]
+        backward = self.backward_(x.gather(1, reverse.expand_as(x)))[0]
+        backward = backward.gather(1, reverse.expand_as(backward))
+        return torch.cat([forward, backward], dim=-1)              # (batch, length, d_model)
 
 
-class ConvolutionMixer(PlaceMixer):
-    """y_t = sum over `width` places of W_j x_(t+j): the last places only, or centred."""
+class ConvolutionMixer(TokenMixer):
+    """y_t = sum over `width` positions of W_j x_(t+j): the past only if causal, else centered."""
 
-    def __init__(self, convolution: s.Convolution, d_model: int, sees: str):
+    def __init__(self, convolution: s.Convolution, d_model: int, causal: bool):
         super().__init__()
         width = convolution.width
-        self.pad = (width - 1, 0) if sees == "past" else ((width - 1) // 2, width // 2)
+        self.pad = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
         self.conv = nn.Conv1d(d_model, d_model, width)
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        return self.conv(F.pad(x.transpose(1, 2), self.pad)).transpose(1, 2)     # (batch, length, d_model)
+        y = self.conv(F.pad(x.transpose(1, 2), self.pad))          # (batch, d_model, length)
+        return y.transpose(1, 2)                                   # (batch, length, d_model)
 
 
-class TokenMlpMixer(PlaceMixer):
-    """y = W_down gelu(W_up x) across places, the same for every channel; lower triangles where the future is hidden."""
+class TokenMlpMixer(TokenMixer):
+    """y = W_down gelu(W_up x) across positions, as in MLP-Mixer; lower triangular if causal."""
 
-    def __init__(self, max_len: int, sees: str):
+    def __init__(self, max_len: int, causal: bool):
         super().__init__()
-        self.sees = sees
+        self.causal = causal
         self.up_proj = nn.Parameter(torch.empty(max_len, max_len))
         self.down_proj = nn.Parameter(torch.empty(max_len, max_len))
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
         n = x.shape[1]
         up, down = self.up_proj[:n, :n], self.down_proj[:n, :n]
-        if self.sees == "past":
+        if self.causal:
             up, down = up.tril(), down.tril()
-        real = (torch.arange(n, device=x.device)[None] < lengths[:, None])[..., None]
-        return down @ (F.gelu(up @ x) * real)                                    # (batch, length, d_model)
+        mask = torch.arange(n, device=x.device)[None] < lengths[:, None]  # (batch, length)
+        return down @ (F.gelu(up @ x) * mask[..., None])           # (batch, length, d_model)
 
 
-class PoolingMixer(PlaceMixer):
-    """mean of the neighbours minus the token itself."""
+class PoolingMixer(TokenMixer):
+    """The mean of `width` neighbors minus the token itself."""
 
-    def __init__(self, pooling: s.Pooling, sees: str):
+    def __init__(self, pooling: s.Pooling, causal: bool):
         super().__init__()
-        width = pooling.width
-        self.width, self.pad = width, (width - 1, 0) if sees == "past" else ((width - 1) // 2, width // 2)
+        width = self.width = pooling.width
+        self.pad = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
 
     def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        real = (torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]).to(x.dtype)  # (batch, length)
-        summed = F.avg_pool1d(F.pad(x.transpose(1, 2), self.pad), self.width, 1)                 # (batch, d, length)
-        counted = F.avg_pool1d(F.pad(real[:, None], self.pad), self.width, 1)                    # (batch, 1, length)
-        return (summed / counted.clamp(min=1 / self.width)).transpose(1, 2) - x
+        mask = torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]
+        tokens = mask.to(x.dtype)[:, None]                         # (batch, 1, length)
+        means = F.avg_pool1d(F.pad(x.transpose(1, 2), self.pad), self.width, 1)
+        fractions = F.avg_pool1d(F.pad(tokens, self.pad), self.width, 1)
+        means = means / fractions.clamp(min=1 / self.width)        # (batch, d_model, length)
+        return means.transpose(1, 2) - x                           # (batch, length, d_model)
 
 
-def make_mixer(layer: s.Layer, spec: s.Spec, sees: str) -> nn.Module:
-    """The mixer of a layer; attention is one of them."""
+def make_mixer(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:
+    """The token mixer of a layer."""
+    mixer, d_model, eps = layer.mixer, spec.d_model, layer.norm.eps
     scaling = spec.positions.scaling if isinstance(spec.positions, s.Rotary) else None
-    sharpness = scaling.score_sharpness if isinstance(scaling, s.YarnScaling) else 1.0
-    match layer.mixer:
-        case s.Heads(): return GroupedAttention(layer.mixer, spec.d_model, layer.norm.eps)
-        case s.Latent(): return LatentAttention(layer.mixer, spec.d_model, layer.norm.eps, sharpness)
-        case s.Recurrent(): return RecurrentMixer(layer.mixer, spec.d_model, sees)
-        case s.Convolution(): return ConvolutionMixer(layer.mixer, spec.d_model, sees)
-        case s.TokenMlp(): return TokenMlpMixer(spec.max_len, sees)
-        case s.Pooling(): return PoolingMixer(layer.mixer, sees)
+    mscale = scaling.mscale if isinstance(scaling, s.YarnScaling) else 1.0
+    match mixer:
+        case s.Attention(): return GroupedQueryAttention(mixer, d_model, eps)
+        case s.LatentAttention(): return MultiHeadLatentAttention(mixer, d_model, eps, mscale)
+        case s.Recurrent(): return RecurrentMixer(mixer, d_model, causal)
+        case s.Convolution(): return ConvolutionMixer(mixer, d_model, causal)
+        case s.TokenMlp(): return TokenMlpMixer(spec.max_len, causal)
+        case s.Pooling(): return PoolingMixer(mixer, causal)

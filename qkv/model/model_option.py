@@ -1,8 +1,8 @@
-"""The `model` option of a recipe and of `qkv model new`: a preset, its arguments, and overrides of the spec.
+"""The `model` option of recipes and `qkv model new`: a preset, its arguments, spec overrides.
 
-In: a mapping such as {preset: tiny, layers: 6, decoder.layers.0.mixer.n_kv_heads: 1}. Out: the mapping written out, and
-the spec. A plain value under the name of an argument of the preset is that argument; every other key is a path in
-model.json, and its value replaces what is there. Told in docs/model.md, "A preset, its arguments, overrides".
+Example: {preset: tiny, layers: 6, decoder.layers.0.mixer.n_kv_heads: 1}. A plain value whose key is
+an argument of the preset sets that argument; any other key is a path in model.json, and its value
+replaces the value there. See docs/model.md, "Preset arguments and overrides".
 """
 
 import inspect
@@ -15,22 +15,22 @@ from typing import Any
 
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.messages import _
-from qkv.model.door import CHOICES, complaint, from_json, to_json
-from qkv.model.possible import Problem
+from qkv.model.check_spec import SpecProblem, spec_error
 from qkv.model.presets import PRESETS, RENAMED, find_preset
 from qkv.model.spec import Spec
+from qkv.model.spec_io import CHOICES, OLD_FIELDS, from_json, rename_old, to_json
 from qkv.text.lines import read_text
 
-MAY_BE_ZERO = ("convolution", "n_experts")  # all other whole numbers among the arguments are at least 1
+MAY_BE_ZERO = ("convolution", "n_experts")  # all other integer arguments are at least 1
 FIELDS = [field.name for field in fields(Spec)]
-SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")  # 1e6, which YAML reads as text
+SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")  # 1e6, which YAML reads as a string
 
 
 def complete_option(model: object, default: str) -> dict[str, Any]:
-    """The option with its preset, all arguments of the preset and the overrides written out.
+    """The option with its preset, all arguments of the preset and the overrides.
 
-    A name alone is a preset. A mapping without a preset, as recipes had before there were presets with arguments, holds
-    arguments of `default`, the preset of the task.
+    A string is the name of a preset. A mapping without a preset, as in old recipes, has arguments
+    of `default`, the preset of the task.
     """
     given = {"preset": model} if isinstance(model, str) else model
     if not isinstance(given, dict):
@@ -42,17 +42,29 @@ def complete_option(model: object, default: str) -> dict[str, Any]:
     return {"preset": name, **_checked(name, rest)}
 
 
+def rename_old_option(model: Any) -> Any:
+    """The option of an old recipe with the current names of arguments and of fields in paths."""
+    if not isinstance(model, dict):
+        return model
+    renamed = {}
+    for key, value in model.items():
+        path = ".".join(OLD_FIELDS.get(part, part) for part in str(key).split("."))
+        renamed[path] = rename_old({path.rpartition(".")[2]: value}).popitem()[1]
+    return renamed
+
+
 def build_spec(option: Mapping[str, Any], where: str = "model") -> Spec:
-    """The spec of a completed option: the preset with its arguments, then the overrides, shorter paths first."""
+    """The spec of a completed option: the preset with its arguments, then overrides by depth."""
     name, known = option["preset"], arguments_of(option["preset"])
     overrides = {key: value for key, value in option.items() if key != "preset"}
-    arguments = {key: overrides.pop(key) for key in [*overrides] if _is_argument(key, overrides[key], known)}
+    names = [key for key, value in overrides.items() if _is_argument(key, value, known)]
+    arguments = {key: overrides.pop(key) for key in names}
     spec = _read(Path(name)) if is_file(name) else find_preset(name)(**arguments)
     if not overrides:
         return spec
     tree = json.loads(to_json(spec))
     for path in sorted(overrides, key=_order):
-        _put(tree, path, _number(overrides[path]), where)
+        _set_value(tree, path, _parse_numbers(overrides[path]), where)
     return from_json(json.dumps(tree, default=str), where)
 
 
@@ -66,14 +78,16 @@ def is_file(name: str) -> bool:
 
 
 def _is_argument(key: str, value: object, known: Mapping[str, Any]) -> bool:
-    """Arguments are plain values; objects, lists and null (where a spec has such a field) replace a part of the spec."""
-    return key in known and not isinstance(value, dict | list) and (value is not None or key not in FIELDS)
+    """Whether it is an argument: objects, lists and null (for a field of Spec) are overrides."""
+    plain = not isinstance(value, dict | list) and (value is not None or key not in FIELDS)
+    return key in known and plain
 
 
 def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """All arguments with their values, then the overrides; unknown names and values of a wrong type are refused."""
-    known, problems = arguments_of(name), list[Problem]()
-    arguments = {key: one.default for key, one in known.items() if key != "vocab_size"}  # it comes from the tokenizer
+    """All arguments with their values, then the overrides; unknown names are errors."""
+    known, problems = arguments_of(name), list[SpecProblem]()
+    arguments = {key: parameter.default for key, parameter in known.items()}
+    arguments.pop("vocab_size", None)  # it comes from the tokenizer
     overrides = {}
     for key, value in given.items():
         if _is_argument(key, value, known):
@@ -81,15 +95,19 @@ def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
         elif key.partition(".")[0] in FIELDS:
             overrides[key] = value
         else:
-            wrong = _("'{name}' has no argument '{key}', nor has a spec such a field", name=name, key=key)
-            problems.append(("", wrong, near_miss(key.partition(".")[0], dict.fromkeys([*known, *FIELDS]))))
+            wrong = _("'{name}' has no argument '{key}', and a spec has no such field",
+                      name=name, key=key)
+            names = dict.fromkeys([*known, *FIELDS])
+            problems.append(("", wrong, near_miss(key.partition(".")[0], names)))
     if problems:
-        raise complaint("model", problems)
-    # An object under the name of an argument (positions: {kind: rotary, base: 500000}) takes that argument's place.
+        raise spec_error("model", problems)
+    # An object under the name of an argument (positions: {kind: rotary, theta: 5e5}) replaces it.
     return arguments | overrides
 
 
-def _argument(key: str, value: Any, parameter: inspect.Parameter, problems: list[Problem]) -> Any:
+def _argument(
+    key: str, value: Any, parameter: inspect.Parameter, problems: list[SpecProblem]
+) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -100,7 +118,8 @@ def _argument(key: str, value: Any, parameter: inspect.Parameter, problems: list
         return value
     least = 0 if key in MAY_BE_ZERO else 1
     if type(value) is int and value < least:
-        problems.append((key, _("cannot be {value}", value=value), _("use at least {least}", least=least)))
+        wrong = _("cannot be {value}", value=value)
+        problems.append((key, wrong, _("use at least {least}", least=least)))
     return value
 
 
@@ -111,14 +130,14 @@ def _read(path: Path) -> Spec:
     return from_json(read_text(path), str(path))
 
 
-# ── Overrides ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Overrides ─────────────────────────────────────────────────────────────────────────────────────
 def _order(path: str) -> tuple[int, bool]:
-    """Whole objects before their fields, and a kind before the other fields, so that the order of the keys does not matter."""
+    """Sort key: objects before their fields, and `kind` before the other fields."""
     return path.count("."), not path.endswith(".kind")
 
 
-def _put(tree: Any, path: str, value: Any, where: str) -> None:
-    """Replace what is at `path`; door.py judges the result."""
+def _set_value(tree: Any, path: str, value: Any, where: str) -> None:
+    """Replace the value at `path`; spec_io checks the result."""
     *parents, last = path.split(".")
     node = tree
     for depth, key in enumerate(parents, start=1):
@@ -130,26 +149,27 @@ def _put(tree: Any, path: str, value: Any, where: str) -> None:
             wrong = _("{here} is {node}", here=here, node=json.dumps(node))
             raise QkvError(where, wrong, _("give {here} as a whole object", here=here))
     if last == "kind" and parents and (chosen := CHOICES.get(parents[-1], {}).get(str(value))):
-        kept = {field.name for field in fields(chosen)}
-        for name in [name for name in node if name not in kept]:
-            del node[name]  # of the fields of the old kind, those that the new kind has stay
+        new_fields = {field.name for field in fields(chosen)}
+        for name in [name for name in node if name not in new_fields]:
+            del node[name]  # fields that both kinds have keep their values
     if last in CHOICES and isinstance(value, str):
         value = {"kind": value}
     node[_known(node, last, path, where) if isinstance(node, list) else last] = value
 
 
 def _known(node: Any, key: str, here: str, where: str) -> Any:
-    """The key of a dict or the index of a list, if it is there."""
-    keys = {str(index): index for index in range(len(node))} if isinstance(node, list) else {name: name for name in node}
+    """The key of a dict or the index of a list; an error if there is none."""
+    indices = range(len(node)) if isinstance(node, list) else node
+    keys = {str(index): index for index in indices}
     if key not in keys:
         raise QkvError(where, _("the spec has no '{here}'", here=here), near_miss(key, keys))
     return keys[key]
 
 
-def _number(value: Any) -> Any:
-    """The value with numbers such as 1e6 read as numbers."""
+def _parse_numbers(value: Any) -> Any:
+    """The value with strings such as 1e6 as numbers."""
     match value:
-        case dict(): return {key: _number(part) for key, part in value.items()}
-        case list(): return [_number(part) for part in value]
+        case dict(): return {key: _parse_numbers(part) for key, part in value.items()}
+        case list(): return [_parse_numbers(part) for part in value]
         case str() if SCIENTIFIC.fullmatch(value): return float(value)
         case _: return value

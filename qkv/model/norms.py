@@ -1,6 +1,6 @@
 """Normalization layers: LayerNorm (torch's), RMSNorm and, for comparison, BatchNorm over tokens.
 
-Explained in docs/model.md, "Norms".
+See docs/model.md, "Normalization".
 """
 
 import torch
@@ -21,17 +21,21 @@ class RMSNorm(nn.RMSNorm):
 
 
 class TokenBatchNorm(nn.Module):
-    """Each channel is normalized over all tokens of the batch (padding too; batches of one length have little)."""
+    """Batch norm: each channel is normalized over all tokens of the batch, padding included."""
 
     def __init__(self, d_model: int, eps: float):
         super().__init__()
         self.eps = eps
-        self.weight, self.bias = nn.Parameter(torch.ones(d_model)), nn.Parameter(torch.zeros(d_model))
-        self.mean, self.variance = nn.Buffer(torch.zeros(d_model)), nn.Buffer(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.mean = nn.Buffer(torch.zeros(d_model))
+        self.variance = nn.Buffer(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])  # (tokens, d_model)
-        out = F.batch_norm(flat, self.mean, self.variance, self.weight, self.bias, self.training, 0.1, self.eps)
+        tokens = x.reshape(-1, x.shape[-1])                        # (tokens, d_model)
+        out = F.batch_norm(
+            tokens, self.mean, self.variance, self.weight, self.bias, self.training, 0.1, self.eps
+        )
         return out.view_as(x)
 
 

@@ -1,7 +1,7 @@
-"""A model is a value: a small frozen tree that says everything about the architecture and nothing about weights.
+"""The spec of a model: a frozen tree of dataclasses that defines the architecture, without weights.
 
-In: choices, each a type with exactly its own fields. Out: a Spec, comparable and saved as model.json.
-Read and checked at the door by model/door.py. Told in docs/model.md, "A model is a value".
+Each choice is a type with exactly the fields it needs. A spec is saved as model.json; spec_io reads
+and check_spec checks it. See docs/model.md, "Spec".
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,18 @@ Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
 
 
 class _Strict:
-    """Unknown fields in a file are errors, so that a typing mistake is never ignored."""
+    """Unknown fields in a file are errors."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
-# ── Positions ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Positions ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Sinusoidal(_Strict):
-    """sin and cos of many wavelengths, added to the embeddings; the paper alternates them, Marian keeps two halves."""
+    """Sinusoidal position encoding (2017), added to the embeddings.
+
+    Sines and cosines alternate, as in the paper, or are two halves, as in Marian.
+    """
 
     layout: Literal["alternating", "halves"] = "alternating"
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -27,7 +30,7 @@ class Sinusoidal(_Strict):
 
 @dataclass(frozen=True)
 class Learned(_Strict):
-    """A trained table added to the embeddings; RoBERTa and BART start counting at `first`."""
+    """Learned position embeddings; the first token uses row `first` (RoBERTa and BART: 2)."""
 
     first: int = 0
     kind: Literal["learned"] = "learned"
@@ -35,7 +38,7 @@ class Learned(_Strict):
 
 @dataclass(frozen=True)
 class LinearScaling(_Strict):
-    """All places are divided by `factor`."""
+    """Position interpolation: all positions are divided by `factor`."""
 
     factor: float
     kind: Literal["linear"] = "linear"
@@ -43,42 +46,45 @@ class LinearScaling(_Strict):
 
 @dataclass(frozen=True)
 class LlamaScaling(_Strict):
-    """Llama 3.1: waves longer than the first context are slowed by `factor`, short ones stay, with a ramp between."""
+    """Llama 3.1: low frequencies are divided by `factor`, high ones stay, with a ramp between."""
 
     factor: float
-    low_factor: float
-    high_factor: float
-    first_len: int
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_len: int
     kind: Literal["llama3"] = "llama3"
 
 
 @dataclass(frozen=True)
 class YarnScaling(_Strict):
-    """YaRN: slow waves are interpolated, fast ones kept, and scores sharpened a little."""
+    """YaRN: low frequencies are interpolated, high ones kept, and attention scores scaled."""
 
     factor: float
-    first_len: int
+    original_max_len: int
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    sharpness: float = 1.0  # multiplies cos and sin
-    score_sharpness: float = 1.0  # multiplies the scores of latent attention
+    attention_factor: float = 1.0  # multiplies cos and sin
+    mscale: float = 1.0  # multiplies the scores of latent attention
     kind: Literal["yarn"] = "yarn"
+
+
+Scaling = LinearScaling | LlamaScaling | YarnScaling
 
 
 @dataclass(frozen=True)
 class Rotary(_Strict):
-    """Queries and keys are turned by an angle that grows with their place, so scores depend on distances only."""
+    """Rotary position embedding (RoPE): scores depend on the distance of query and key only."""
 
-    base: float = 10_000.0
-    share: float = 1.0  # the part of each head that is turned
-    pairs: Literal["halves", "adjacent"] = "halves"
-    scaling: LinearScaling | LlamaScaling | YarnScaling | None = None
+    theta: float = 10_000.0
+    partial_rotary_factor: float = 1.0  # fraction of each head that is rotated
+    interleaved: bool = False  # pairs (2i, 2i + 1), as in the paper; False: (i, i + half)
+    scaling: Scaling | None = None
     kind: Literal["rotary"] = "rotary"
 
 
 @dataclass(frozen=True)
 class NoPositions(_Strict):
-    """A bag of words, or an order that only the causal mask tells."""
+    """No position encoding (NoPE): only the causal mask gives an order."""
 
     kind: Literal["none"] = "none"
 
@@ -86,37 +92,37 @@ class NoPositions(_Strict):
 Positions = Sinusoidal | Learned | Rotary | NoPositions
 
 
-# ── Token mixers ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Token mixers ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Heads(_Strict):
-    """Grouped attention: as many key/value heads as heads is 2017's form, a single one is multi-query."""
+class Attention(_Strict):
+    """Grouped-query attention (GQA): n_kv_heads == n_heads is multi-head (2017), 1 multi-query."""
 
     n_heads: int
     n_kv_heads: int
     d_head: int
-    window: int | None = None  # how many places back a token sees, itself included; None: all
+    window: int | None = None  # sliding window: positions a token attends to, itself included
     bias: bool = False
     out_bias: bool = False
-    qk_norm: bool = False  # RMSNorm on each head's q and k
-    kind: Literal["heads"] = "heads"
+    qk_norm: bool = False  # RMSNorm on q and k of each head
+    kind: Literal["attention"] = "attention"
 
 
 @dataclass(frozen=True)
-class Latent(_Strict):
-    """Latent attention: keys and values are unfolded from one short vector per token, and only that one is cached."""
+class LatentAttention(_Strict):
+    """Multi-head latent attention (MLA): keys and values from one low-rank latent per token."""
 
     n_heads: int
-    kv_rank: int
-    d_nope: int  # the part of a head that carries content
-    d_rope: int  # the part that carries the place; its key is shared by all heads
-    d_value: int
-    q_rank: int | None = None
-    kind: Literal["latent"] = "latent"
+    kv_lora_rank: int
+    qk_nope_head_dim: int  # dimensions of a head without RoPE
+    qk_rope_head_dim: int  # dimensions with RoPE; their key is shared by all heads
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    kind: Literal["latent_attention"] = "latent_attention"
 
 
 @dataclass(frozen=True)
 class Recurrent(_Strict):
-    """An LSTM or GRU in attention's place; in both directions where all may be seen."""
+    """An LSTM or GRU instead of attention; bidirectional in a stack that is not causal."""
 
     cell: Literal["lstm", "gru"] = "lstm"
     kind: Literal["recurrent"] = "recurrent"
@@ -124,7 +130,7 @@ class Recurrent(_Strict):
 
 @dataclass(frozen=True)
 class Convolution(_Strict):
-    """A convolution over `width` places: the last ones in a decoder, centred ones in an encoder."""
+    """A convolution over `width` positions: the last ones if causal, else centered."""
 
     width: int
     kind: Literal["convolution"] = "convolution"
@@ -132,26 +138,26 @@ class Convolution(_Strict):
 
 @dataclass(frozen=True)
 class TokenMlp(_Strict):
-    """Two linear maps across places, one table for all inputs (MLP-Mixer); the past only in a decoder."""
+    """MLP-Mixer: two linear maps across positions, lower triangular if causal."""
 
     kind: Literal["token_mlp"] = "token_mlp"
 
 
 @dataclass(frozen=True)
 class Pooling(_Strict):
-    """The mean of `width` places minus the token itself (MetaFormer's simplest mixer; no parameters)."""
+    """The mean of `width` positions minus the token itself (PoolFormer; no parameters)."""
 
     width: int
     kind: Literal["pooling"] = "pooling"
 
 
-Mixer = Heads | Latent | Recurrent | Convolution | TokenMlp | Pooling
+Mixer = Attention | LatentAttention | Recurrent | Convolution | TokenMlp | Pooling
 
 
-# ── Feed-forward ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Feed-forward ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Dense(_Strict):
-    """down(act(up(x))): the paper's."""
+    """The feed-forward of 2017: down(act(up(x)))."""
 
     d_ff: int
     activation: Activation = "relu"
@@ -161,7 +167,7 @@ class Dense(_Strict):
 
 @dataclass(frozen=True)
 class Gated(_Strict):
-    """down(act(gate(x)) * up(x)): SwiGLU when act is silu."""
+    """Gated linear unit: down(act(gate(x)) * up(x)); SwiGLU with silu."""
 
     d_ff: int
     activation: Activation = "silu"
@@ -170,63 +176,66 @@ class Gated(_Strict):
 
 
 @dataclass(frozen=True)
-class Experts(_Strict):
-    """A router sends each token to `n_active` of `n_experts` feed-forwards; a shared one answers every token."""
+class MixtureOfExperts(_Strict):
+    """Mixture of experts (MoE): a router sends each token to `n_experts_per_token` experts.
+
+    The shared expert, if there is one, processes every token.
+    """
 
     n_experts: int
-    n_active: int
-    each: Dense | Gated
-    shared: Dense | Gated | None = None
+    n_experts_per_token: int
+    expert: Dense | Gated
+    shared_expert: Dense | Gated | None = None
     scoring: Literal["softmax", "sigmoid"] = "softmax"
-    normalised: bool = True  # the chosen weights are divided by their sum
-    scale: float = 1.0  # and then multiplied by this
-    n_groups: int = 1  # DeepSeek: first choose groups of experts,
-    n_active_groups: int = 1  # so many of them, then experts inside
-    balance_bias: bool = False  # DeepSeek V3: a bias added for choosing only
-    kind: Literal["experts"] = "experts"
+    norm_topk_prob: bool = True  # divide the selected experts' weights by their sum
+    routed_scaling_factor: float = 1.0  # then multiply them by this
+    n_groups: int = 1  # DeepSeek: select `n_active_groups` groups of experts first,
+    n_active_groups: int = 1  # then experts within them
+    score_correction_bias: bool = False  # DeepSeek-V3: a bias for the selection only
+    kind: Literal["mixture_of_experts"] = "mixture_of_experts"
 
 
-FeedForward = Dense | Gated | Experts
+FeedForward = Dense | Gated | MixtureOfExperts
 
 
-# ── The tree ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The tree ──────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Norm(_Strict):
-    """What keeps the stream's size in bounds, and where it stands: before each branch (pre) or after the sum (post)."""
+    """The norm of each residual branch: before the branch (pre) or after the sum (post, 2017)."""
 
     kind: Literal["layer", "rms", "batch"] = "layer"
-    place: Literal["pre", "post"] = "pre"
+    placement: Literal["pre", "post"] = "pre"
     eps: float = 1e-5
 
 
 @dataclass(frozen=True)
 class Layer(_Strict):
-    """`repeat` blocks alike: mix tokens, (look at the encoder's memory,) then think about each token alone."""
+    """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward."""
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm = Norm()
-    cross: Heads | None = None
+    cross: Attention | None = None
     repeat: int = 1
 
 
 @dataclass(frozen=True)
 class Stack(_Strict):
-    """Layers one after the other; a final or an embedding norm is of the same kind as that of the layer beside it."""
+    """An encoder or decoder; final and embedding norm are of the kind of the adjacent layer's."""
 
     layers: tuple[Layer, ...]
-    sees: Literal["all", "past"] = "all"
+    causal: bool = False
     final_norm: bool = False
     embed_norm: bool = False
 
     def each_layer(self) -> list[Layer]:
-        """The layers one by one, repeats written out."""
+        """All layers, with repeats expanded."""
         return [layer for layer in self.layers for _ in range(layer.repeat)]
 
 
 @dataclass(frozen=True)
 class LmHead(_Strict):
-    """Stream to logits; tied: the embedding table read the other way round."""
+    """Language-model head: hidden states to logits; tied: with the embedding table."""
 
     tied: bool = True
     bias: bool = False
@@ -235,7 +244,7 @@ class LmHead(_Strict):
 
 @dataclass(frozen=True)
 class MaskedHead(_Strict):
-    """BERT's way to logits: a linear map, an activation and a norm, then the tied table with a bias."""
+    """BERT's MLM head: a linear map, an activation and a norm, then the tied table with a bias."""
 
     activation: Activation = "gelu"
     kind: Literal["masked"] = "masked"
@@ -253,7 +262,7 @@ Head = LmHead | MaskedHead | Pooler
 
 @dataclass(frozen=True)
 class Spec(_Strict):
-    """A whole model. Which stacks are present is the family; both: the decoder has cross-attention."""
+    """A model: encoder-only, decoder-only, or both with cross-attention in the decoder."""
 
     vocab_size: int
     d_model: int
@@ -261,8 +270,8 @@ class Spec(_Strict):
     decoder: Stack | None = None
     positions: Positions = Rotary()
     head: Head | None = LmHead()
-    source_vocab_size: int | None = None  # None: one vocabulary for both sides
-    scaled_embedding: bool = False  # embeddings times sqrt(d_model)
-    token_types: int = 0  # BERT's sentence A and B
+    source_vocab_size: int | None = None  # None: source and target share one vocabulary
+    scaled_embedding: bool = False  # multiply embeddings by sqrt(d_model)
+    token_types: int = 0  # BERT's segments A and B
     max_len: int = 1_024
     dropout: float = 0.0

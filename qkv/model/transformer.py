@@ -1,7 +1,7 @@
-"""The Transformer: encoder, decoder or both, from one spec.
+"""The Transformer: encoder-only, decoder-only or encoder-decoder, built from one spec.
 
-In: token ids. Out: the encoder's memory (`encode`), the decoder's stream (`decode`), logits (`logits`) or the training
-loss (`loss`). Which stacks are present is the family. Told in docs/model.md, "The whole".
+`encode` gives the encoder's memory, `decode` the decoder's hidden states, `logits` and `loss` the
+output. See docs/model.md, "Transformer".
 """
 
 import math
@@ -15,156 +15,206 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model import spec as s
+from qkv.model.attention_context import AttentionContext, position_ids_of
 from qkv.model.block import make_block
 from qkv.model.cache import Cache
-from qkv.model.door import check
+from qkv.model.check_spec import check_spec
 from qkv.model.dropout import Dropout
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.head import LmHead, make_head
-from qkv.model.init import initialise
+from qkv.model.init import initialize
 from qkv.model.norms import make_norm
 from qkv.model.positions import make_positions
-from qkv.model.view import View, places_of
 
 
 @dataclass
 class Memory:
-    """What the encoder has understood: a vector per source token, and which of them are real."""
+    """The encoder's output: a hidden state per source token, and the source's attention mask."""
 
-    states: Tensor                # (batch, source, d_model)
-    real: Tensor | None = None    # (batch, source), None: no padding
+    states: Tensor                        # (batch, source, d_model)
+    attention_mask: Tensor | None = None  # (batch, source); None: no padding
 
     @cached_property
-    def view(self) -> View:
-        """All of the memory may be seen by every query, padding apart."""
-        return View(length=1, past=self.states.shape[1] - 1, real=self.real, device=self.states.device)
+    def context(self) -> AttentionContext:
+        """The context of cross-attention: every query may attend to all source tokens."""
+        past, device = self.states.shape[1] - 1, self.states.device
+        return AttentionContext(1, past, attention_mask=self.attention_mask, device=device)
 
-    def keep(self, rows: Tensor) -> "Memory":
-        """The memory of these sentences, dropped, reordered or repeated."""
-        return Memory(self.states.index_select(0, rows), None if self.real is None else self.real.index_select(0, rows))
+    def reorder(self, rows: Tensor) -> "Memory":
+        """The memory of these rows of the batch: dropped, reordered or repeated."""
+        mask = self.attention_mask
+        mask = None if mask is None else mask.index_select(0, rows)
+        return Memory(self.states.index_select(0, rows), mask)
 
 
 class LayerStack(nn.Module):
-    """Positions, then the blocks, then a last norm."""
+    """An encoder or decoder: positions, blocks, final norm."""
 
     def __init__(self, stack: s.Stack, spec: s.Spec):
         super().__init__()
-        layers = stack.each_layer()
-        self.sees, self.limit = stack.sees, longest(spec, stack)
+        layers, d_model = stack.each_layer(), spec.d_model
+        self.causal, self.limit = stack.causal, max_positions(spec, stack)
         self.positions = make_positions(spec, stack)
-        self.embed_norm = make_norm(layers[0].norm, spec.d_model) if stack.embed_norm else nn.Identity()
+        self.embed_norm = make_norm(layers[0].norm, d_model) if stack.embed_norm else nn.Identity()
         self.dropout = Dropout(spec.dropout)
-        self.layers = nn.ModuleList(make_block(layer, spec, stack.sees) for layer in layers)
-        self.norm = make_norm(layers[-1].norm, spec.d_model) if stack.final_norm else nn.Identity()
+        self.layers = nn.ModuleList(make_block(layer, spec, stack.causal) for layer in layers)
+        self.norm = make_norm(layers[-1].norm, d_model) if stack.final_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, real: Tensor | None, memory: Memory | None = None, cache: Cache | None = None
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None,
+        memory: Memory | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         length, past = x.shape[1], 0 if cache is None else cache.length
-        refuse_mask(real, x)
-        if self.limit is not None and past + length > self.limit:
-            wrong = _("{past} tokens are too long", past=past + length)
-            raise QkvError("ids", wrong, _("this model reads at most {limit}", limit=self.limit))
+        check_attention_mask(attention_mask, x)
+        self.check_length(past + length)
         if cache is not None:
-            cache.note(real, len(x), length)
-            real = cache.real
-        places = places_of(length, past, real, x.device)                        # (batch or 1, length)
-        view = View(length, past, self.sees, real, self.positions.turn(places, x.dtype), x.device)
-        x = self.dropout(self.embed_norm(self.positions(x, places)))            # (batch, length, d_model)
+            cache.append_mask(attention_mask, len(x), length)
+            attention_mask = cache.attention_mask
+        position_ids = position_ids_of(length, past, attention_mask, x.device)
+        rotation = self.positions.rotation(position_ids, x.dtype)
+        context = AttentionContext(length, past, self.causal, attention_mask, rotation, x.device)
+        x = self.embed_norm(self.positions(x, position_ids))       # (batch, length, d_model)
+        x = self.dropout(x)
         for index, block in enumerate(self.layers):
-            x = block(x, view, memory, cache and cache.layers[index])
-        return self.norm(x)
+            x = block(x, context, memory, cache and cache.layers[index])
+        return self.norm(x)                                        # (batch, length, d_model)
+
+    def check_length(self, n_tokens: int) -> None:
+        if self.limit is not None and n_tokens > self.limit:
+            wrong = _("{n_tokens} tokens are too long", n_tokens=n_tokens)
+            raise QkvError("ids", wrong, _("this model reads at most {limit}", limit=self.limit))
 
 
 class Transformer(nn.Module):
-    """ids -> vectors -> layers -> logits."""
+    """ids -> embeddings -> layers -> logits."""
 
     def __init__(self, spec: s.Spec):
         super().__init__()
-        check(spec)
+        check_spec(spec)
+        d_model, n_source, n_types = spec.d_model, spec.source_vocab_size, spec.token_types
         self.spec = spec
-        self.scale = math.sqrt(spec.d_model) if spec.scaled_embedding else 1.0
-        self.embed = nn.Embedding(spec.vocab_size, spec.d_model)
-        self.source_embed = nn.Embedding(spec.source_vocab_size, spec.d_model) if spec.source_vocab_size else None
-        self.type_embed = nn.Embedding(spec.token_types, spec.d_model) if spec.token_types else None
+        self.scale = math.sqrt(d_model) if spec.scaled_embedding else 1.0
+        self.embed = nn.Embedding(spec.vocab_size, d_model)
+        self.source_embed = nn.Embedding(n_source, d_model) if n_source else None
+        self.type_embed = nn.Embedding(n_types, d_model) if n_types else None
         self.encoder = LayerStack(spec.encoder, spec) if spec.encoder else None
         self.decoder = LayerStack(spec.decoder, spec) if spec.decoder else None
         self.lm_head = make_head(spec)
-        initialise(self, spec)
+        initialize(self, spec)
 
-    def encode(self, ids: Tensor, real: Tensor | None = None, types: Tensor | None = None) -> Memory:
-        """(batch, source) ids, and which of them are real, to a vector in context for each."""
+    def encode(
+        self, ids: Tensor, attention_mask: Tensor | None = None, types: Tensor | None = None
+    ) -> Memory:
+        """Run the encoder.
+
+        Args:
+            ids: (batch, source) token ids.
+            attention_mask: (batch, source), True = token, False = padding; None: no padding.
+            types: (batch, source) token types; None: all 0.
+        """
         assert self.encoder is not None, "this model has no encoder"
         table = self.embed if self.source_embed is None else self.source_embed
-        x = look_up(table, ids) * self.scale                                    # (batch, source, d_model)
+        x = look_up(table, ids) * self.scale                       # (batch, source, d_model)
         if self.type_embed is not None:
-            x = x + (self.type_embed.weight[0] if types is None else look_up(self.type_embed, types))
-        return Memory(self.encoder(x, real), real)
+            row = self.type_embed.weight[0] if types is None else look_up(self.type_embed, types)
+            x = x + row
+        return Memory(self.encoder(x, attention_mask), attention_mask)
 
     def decode(
-        self, ids: Tensor, memory: Memory | None = None, cache: Cache | None = None, real: Tensor | None = None
+        self,
+        ids: Tensor,
+        memory: Memory | None = None,
+        cache: Cache | None = None,
+        attention_mask: Tensor | None = None,
     ) -> Tensor:
-        """(batch, target) ids to the stream after the last layer, (batch, target, d_model)."""
+        """Run the decoder; returns the hidden states of the last layer, (batch, target, d_model).
+
+        Args:
+            ids: (batch, target) token ids; with a cache, the new ones only.
+            memory: the encoder's output, for cross-attention.
+            cache: the KV cache of the earlier tokens; it is extended.
+            attention_mask: (batch, target), True = token, False = padding; None: no padding.
+        """
         assert self.decoder is not None, "this model has no decoder"
-        x = look_up(self.embed, ids) * self.scale                               # (batch, target, d_model)
-        return self.decoder(x, real, memory, cache)
+        x = look_up(self.embed, ids) * self.scale                  # (batch, target, d_model)
+        return self.decoder(x, attention_mask, memory, cache)
 
     def logits(self, stream: Tensor) -> Tensor:
-        """Scores over the vocabulary, (..., vocab); for a pooler: the sentence vectors."""
-        assert self.lm_head is not None, "this model ends in its stream"
+        """Logits over the vocabulary, (..., vocab); with a pooler: sentence vectors."""
+        assert self.lm_head is not None, "this model has no head"
         return self.lm_head(stream, self.embed.weight)
 
-    def loss(self, stream: Tensor, targets: Tensor, real: Tensor | None = None, label_smoothing: float = 0.0,
-             r_drop: float = 0.0) -> Tensor:
-        """The summed cross-entropy at real positions; the logits of the others are never computed.
+    def loss(
+        self,
+        stream: Tensor,
+        targets: Tensor,
+        attention_mask: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> Tensor:
+        """Summed cross-entropy over tokens; the logits of padding are not computed.
 
-        With r_drop, the second half of the batch is a second pass over the first half; r_drop is the
-        weight of the KL divergence of the two.
+        With r_drop, the second half of the batch is a second pass over the first half; r_drop is
+        the weight of the KL divergence between the two.
         """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
-        if real is None:
-            stream, targets = stream.flatten(0, 1), targets.flatten()           # (tokens, d_model), (tokens,)
+        if attention_mask is None:
+            stream, targets = stream.flatten(0, 1), targets.flatten()
         else:
-            stream, targets = stream[real], targets[real]
-        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.spec.vocab_size:
-            raise out_of_range("targets", targets, self.spec.vocab_size)        # -1 would read the last row
+            stream, targets = stream[attention_mask], targets[attention_mask]
+        # stream (tokens, d_model), targets (tokens,)
+        vocab_size = self.spec.vocab_size
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocab_size:
+            raise out_of_range("targets", targets, vocab_size)     # -1 would read the last row
         return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, r_drop)
 
     def new_cache(self) -> Cache:
-        """An empty memory for step-by-step decoding."""
+        """An empty KV cache."""
         assert self.decoder is not None, "this model has no decoder"
         return Cache(len(self.decoder.layers))
 
-    def balance_loss(self) -> Tensor:
-        """The load-balancing loss of the last pass, summed over layers with experts; 0 where there are none."""
-        parts = [module.balance for module in self.modules() if isinstance(module, ExpertFeedForward)]
-        return torch.stack(parts).sum() if parts else self.embed.weight.new_zeros(())
+    def router_aux_loss(self) -> Tensor:
+        """The load-balancing loss of the last pass, summed over MoE layers; 0 without experts."""
+        experts = [module for module in self.modules() if isinstance(module, ExpertFeedForward)]
+        if not experts:
+            return self.embed.weight.new_zeros(())
+        return torch.stack([module.router_aux_loss for module in experts]).sum()
 
 
-def longest(spec: s.Spec, stack: s.Stack) -> int | None:
-    """How many tokens fit; None where positions and mixers are rules that know no end."""
-    has_table = isinstance(spec.positions, s.Learned) or any(isinstance(one.mixer, s.TokenMlp) for one in stack.layers)
+def max_positions(spec: s.Spec, stack: s.Stack) -> int | None:
+    """The longest sequence; None without learned positions and token MLPs, which have tables."""
+    learned = isinstance(spec.positions, s.Learned)
+    has_table = learned or any(isinstance(layer.mixer, s.TokenMlp) for layer in stack.layers)
     return spec.max_len if has_table else None
 
 
 def look_up(table: nn.Embedding, ids: Tensor) -> Any:
-    """The rows of these ids; ids that are none get one clear line."""
+    """Embeddings of these ids; an error for ids of a wrong shape or out of range."""
     if ids.ndim != 2 or ids.numel() == 0:
-        raise QkvError("ids", _("a batch of shape {shape}", shape=tuple(ids.shape)), _("give (batch, length) with at least one token"))
+        wrong = _("a batch of shape {shape}", shape=tuple(ids.shape))
+        raise QkvError("ids", wrong, _("give (batch, length) with at least one token"))
     try:
         return table(ids)
     except IndexError:
         raise out_of_range("ids", ids, table.num_embeddings) from None
 
 
-def refuse_mask(real: Tensor | None, x: Tensor) -> None:
-    """A mask of numbers or of another shape would be read wrongly or not at all."""
-    if real is None or (real.dtype == torch.bool and real.shape == x.shape[:2]):
+def check_attention_mask(attention_mask: Tensor | None, x: Tensor) -> None:
+    """Raise an error unless the mask is boolean and of the shape of the ids."""
+    mask, shape = attention_mask, tuple(x.shape[:2])
+    if mask is None or (mask.dtype == torch.bool and mask.shape == shape):
         return
-    wrong = f"{str(real.dtype).removeprefix('torch.')} {tuple(real.shape)}"
-    raise QkvError("real", _("a mask of {wrong}", wrong=wrong), _("give bool {shape}, True = a token", shape=tuple(x.shape[:2])))
+    dtype = str(mask.dtype).removeprefix("torch.")
+    wrong = _("a mask of {dtype} {shape}", dtype=dtype, shape=tuple(mask.shape))
+    raise QkvError("attention_mask", wrong, _("give bool {shape}, True = token", shape=shape))
 
 
 def out_of_range(where: str, ids: Tensor, size: int) -> QkvError:
-    wrong = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
-    return QkvError(where, _("{wrong} is out of range", wrong=wrong), _("this vocabulary ends at {size}; is the tokenizer the model's own?", size=size - 1))
+    wrong_id = int(ids.max()) if int(ids.max()) >= size else int(ids.min())
+    wrong = _("{wrong_id} is out of range", wrong_id=wrong_id)
+    right = _("this vocabulary ends at {last_id}; is the tokenizer the model's own?",
+              last_id=size - 1)
+    return QkvError(where, wrong, right)

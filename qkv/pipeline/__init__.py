@@ -1,7 +1,7 @@
-"""Model folder -> Translator (encoder and decoder), Generator (decoder) or Embedder (encoder).
+"""Pipelines from text to text or vectors: Translator, Generator and Embedder.
 
-Torch is imported when a folder needs it; folders exported to CTranslate2 do not. Explained in
-docs/translation.md, docs/generation.md and docs/embedding.md.
+Folders exported to CTranslate2 load without importing torch. See docs/translation.md,
+docs/generation.md and docs/embedding.md.
 """
 
 from pathlib import Path
@@ -14,7 +14,16 @@ __all__ = ["Generator", "Translator", "load"]
 
 
 def load(folder: str | Path, device: str = "cpu") -> Any:
-    """What a model folder holds: the stacks of its model decide the class."""
+    """Load the pipeline of a model folder.
+
+    Args:
+        folder: A folder written by qkv, Hugging Face or `qkv export --to ctranslate2`.
+        device: A torch device, such as "cpu" or "cuda".
+
+    Returns:
+        A Translator for an encoder-decoder model, a Generator for a decoder-only model, an
+        Embedder for an encoder-only model.
+    """
     if (Path(folder) / "qkv.json").is_file():
         return _load_ctranslate2(Path(folder), device)
     from qkv.checkpoint.load import load_folder
@@ -30,7 +39,7 @@ def load(folder: str | Path, device: str = "cpu") -> Any:
 
 
 def _load_ctranslate2(folder: Path, device: str) -> Translator | Generator:
-    from qkv.checkpoint.ctranslate2.folder import read_facts
+    from qkv.checkpoint.ctranslate2.folder import read_metadata
 
-    kind = Translator if read_facts(folder)["kind"] == "translator" else Generator
+    kind = Translator if read_metadata(folder)["kind"] == "translator" else Generator
     return kind.load_ctranslate2(folder, device)

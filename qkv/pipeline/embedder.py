@@ -1,13 +1,11 @@
-"""Sentences in, vectors out: tokenizing, batching, pooling and cutting in one call.
+"""The embedder: text -> ids -> encoder -> pooling -> vector.
 
-In: a model folder, then texts. Out: a float32 matrix, one row a text, each the same alone and in company.
-Told in docs/embedding.md, "Use".
+Vectors are batch-invariant. See docs/embedding.md.
 """
 
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,36 +16,36 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.load import HALVES, load_folder
+from qkv.checkpoint.load import HALF_DTYPES, load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
-from qkv.engine.encoder import Groups, groups_of, make_encoder
-from qkv.errors import QkvError, near_miss
+from qkv.engine.encoder import LengthGroups, length_groups, make_encoder
+from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
-from qkv.model.pooling import POOLINGS, pool
+from qkv.model.pooling import pool
 from qkv.model.transformer import Transformer
-from qkv.text.lines import no_text
+from qkv.pipeline.embed_options import EmbedOptions
+from qkv.text.lines import empty_text_error
 from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-TOKENS = 8_192  # of one pass at most, however many sentences: memory stays bounded
-LONG = ("cut", "split")
+MAX_BATCH_TOKENS = 8_192  # bounds the memory of a batch
+BATCHES_READ_AHEAD = 16  # lines of a file, sorted by length before batching
 
-BATCHES_AT_ONCE = 16  # lines of a file are read so many batches ahead, so that those of one length can go together
-
-Progress = Callable[[int, int], None]  # sentences done, sentences in all
+Progress = Callable[[int, int], None]  # texts done, texts in total
 
 
-class Place(NamedTuple):
-    """Where a text stands, for messages: a file, and the line of the first text."""
+class Location(NamedTuple):
+    """The location of texts, for messages: a file, and the line of the first text."""
 
     file: str
-    first: int
+    first_line: int
 
-    def of(self, number: int) -> str:
-        line = self.first + number
+    def of(self, index: int) -> str:
+        """Return the file and line of the text of this index."""
+        line = self.first_line + index
         return (
             _("{file}, line {line}", file=self.file, line=line)
             if self.file
@@ -55,96 +53,75 @@ class Place(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """How token vectors become the vector of a sentence; None: as the model was made for."""
-
-    pooling: str | None = None  # cls, mean or max
-    normalize: bool | None = None  # to length one
-    dimensions: int | None = None  # keep the first ones only
-    long: str = "cut"  # what is beyond the model's length: cut, or split into parts and averaged
-    batch_size: int = 64  # sentences of one pass
-
-    def check(self, d_model: int) -> None:
-        if self.pooling is not None and self.pooling not in POOLINGS:
-            raise QkvError(
-                "pooling",
-                _("no pooling '{pooling}'", pooling=self.pooling),
-                near_miss(self.pooling, POOLINGS),
-            )
-        if self.long not in LONG:
-            raise QkvError("long", _("no way '{long}'", long=self.long), near_miss(self.long, LONG))
-        if self.dimensions is not None and not 1 <= self.dimensions <= d_model:
-            raise QkvError(
-                "dimensions",
-                _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
-                _("use 1 to {d_model}", d_model=d_model),
-            )
-        if self.batch_size < 1:
-            raise QkvError(
-                "batch_size",
-                _("{batch_size} is too small", batch_size=self.batch_size),
-                _("use 1 or more"),
-            )
-
-
 class Embedder:
-    """embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model)."""
+    """Sentence embeddings of an encoder-only model.
+
+    embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model).
+
+    Attributes:
+        model: The encoder.
+        tokenizer: Its tokenizer.
+        template: The special tokens before and after each text.
+        pooling: The default pooling.
+        normalize: Whether vectors are L2-normalized by default.
+        max_len: The maximum number of tokens, special tokens included.
+    """
 
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, pooling: PoolingConfig | None = None
     ):
-        self.model, self.tokenizer, self.frame = (
-            model.eval(),
-            tokenizer,
-            encoder_template(tokenizer),
-        )
+        """Make an embedder.
+
+        Args:
+            model: An encoder-only model.
+            tokenizer: Its tokenizer.
+            pooling: The pooling stored with the model; by default mean pooling, not normalized.
+        """
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.template = encoder_template(tokenizer)
         stored = pooling or PoolingConfig()
         self.pooling, self.normalize = stored.pooling, stored.normalize
-        self.limit = min(
-            stored.max_len or model.spec.max_len, model.spec.max_len
-        )  # tokens, [CLS] and [SEP] too
-        if self.limit <= self.frame.size:
+        self.max_len = min(stored.max_len or model.spec.max_len, model.spec.max_len)
+        if self.max_len <= self.template.size:
             raise QkvError(
                 "max_len",
-                _("{limit} tokens", limit=self.limit),
-                _("a sentence needs more than {size}", size=self.frame.size),
+                _("{max_len} tokens", max_len=self.max_len),
+                _("use more than {n_special_tokens}", n_special_tokens=self.template.size),
             )
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Embedder":
-        """The embedder in a model folder, ours or Hugging Face's."""
+        """Load the embedder of a model folder written by qkv or Hugging Face."""
         return cls.of(load_folder(folder, device), folder)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path) -> "Embedder":
-        """The embedder that a loaded folder holds."""
+        """Make the embedder of a loaded folder; `folder` is its name in errors."""
         if loaded.model.encoder is None or loaded.model.decoder is not None:
-            raise QkvError(folder, _("not an embedder"), _("an embedder is an encoder alone"))
+            raise QkvError(folder, _("not an embedding model"), _("use an encoder-only model"))
         if "tokenizer" not in loaded.tokenizers:
             raise QkvError(folder, _("no tokenizer.json"), _("is the copy complete?"))
         return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.pooling)
 
     def save(self, folder: str | Path) -> None:
-        """A folder that `qkv.load` reads."""
-        stored = PoolingConfig(self.pooling, self.normalize, self.limit)
+        """Write a folder that `qkv.load` reads."""
+        stored = PoolingConfig(self.pooling, self.normalize, self.max_len)
         save_model(folder, self.model, {"tokenizer": self.tokenizer}, stored_files(pooling=stored))
 
     @property
     def d_model(self) -> int:
+        """The width of the model, and of its vectors unless `dimensions` is smaller."""
         return self.model.spec.d_model
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal weights and tokenizers, wherever they lie."""
-        whole = hashlib.sha256(self.tokenizer.fingerprint.encode())
+        """A SHA-256 of the weights and the tokenizer; half precision is hashed as float32."""
+        digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         for name, weight in sorted(self.model.state_dict().items()):
-            whole.update(name.encode())
-            weight = (
-                weight.detach().float() if weight.dtype in HALVES else weight.detach()
-            )  # as a CPU computes with it
-            whole.update(weight.cpu().contiguous().numpy().data)
-        return whole.hexdigest()
+            digest.update(name.encode())
+            weight = weight.detach().float() if weight.dtype in HALF_DTYPES else weight.detach()
+            digest.update(weight.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
 
     def __call__(
         self,
@@ -152,31 +129,48 @@ class Embedder:
         pooling: str | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
-        **more: Any,
+        **settings: Any,
     ) -> np.ndarray:
-        """One vector a text; `more` are the other fields of Wishes, such as long="split"."""
-        wishes = Wishes(pooling, normalize, dimensions, **more)
-        return (
-            self.embed([texts], wishes)[0] if isinstance(texts, str) else self.embed(texts, wishes)
-        )
+        """Embed a text, (dimensions,), or a list of texts, (texts, dimensions), in float32.
+
+        Args:
+            texts: One text or several.
+            pooling: cls, mean or max.
+            normalize: Whether to L2-normalize the vectors.
+            dimensions: Keep only the first dimensions (Matryoshka).
+            settings: Other fields of EmbedOptions, such as truncation="chunk".
+        """
+        options = EmbedOptions(pooling, normalize, dimensions, **settings)
+        if isinstance(texts, str):
+            return self.embed([texts], options)[0]
+        return self.embed(texts, options)
 
     def embed(
         self,
         texts: Sequence[str],
-        wishes: Wishes | None = None,
+        options: EmbedOptions | None = None,
         progress: Progress | None = None,
         file: str = "",
-        first: int = 1,
+        first_line: int = 1,
     ) -> np.ndarray:
-        """(n, dimensions) float32; messages name a text as this line of this file."""
-        wishes = wishes or Wishes()
-        wishes.check(self.d_model)
-        rows, owners = self._parts(texts, wishes.long, Place(file, first))
-        vectors = self._pooled(rows, wishes, progress)
+        """Embed texts, (texts, dimensions), in float32.
+
+        Args:
+            texts: The texts.
+            options: Pooling, normalization and truncation.
+            progress: Called after each batch with the number of rows done and in total.
+            file: The file of the texts, for error messages.
+            first_line: The line of the first text, for error messages.
+        """
+        options = options or EmbedOptions()
+        options.check(self.d_model)
+        rows, owners = self._rows(texts, options.truncation, Location(file, first_line))
+        vectors = self._pooled(rows, options, progress)
         if len(rows) > len(texts):
-            vectors = joined_parts(vectors, owners, [len(row) - self.frame.size for row in rows])
-        vectors = vectors[:, : wishes.dimensions]
-        if self.normalize if wishes.normalize is None else wishes.normalize:
+            n_tokens = [len(row) - self.template.size for row in rows]
+            vectors = average_chunks(vectors, owners, n_tokens)
+        vectors = vectors[:, : options.dimensions]
+        if self.normalize if options.normalize is None else options.normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return vectors.numpy()
 
@@ -184,76 +178,89 @@ class Embedder:
         self,
         lines: Iterator[str],
         file: str,
-        wishes: Wishes | None = None,
+        options: EmbedOptions | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[list[str], np.ndarray]]:
-        """Lines of a file of any size, some at a time, with their vectors; `progress` hears how many are done."""
-        wishes, done = wishes or Wishes(), 0
-        while some := list(islice(lines, BATCHES_AT_ONCE * wishes.batch_size)):
+        """Embed the lines of a file of any size.
 
-            def tell(now: int, of: int, before: int = done, size: int = len(some)) -> None:
+        Args:
+            lines: The lines.
+            file: The name of the file, for error messages.
+            options: Pooling, normalization and truncation.
+            progress: Called after each batch with the number of lines done.
+
+        Yields:
+            Some lines and their vectors, (lines, dimensions).
+        """
+        options, done = options or EmbedOptions(), 0
+        while texts := list(islice(lines, BATCHES_READ_AHEAD * options.batch_size)):
+
+            def report(rows: int, total: int, before: int = done, size: int = len(texts)) -> None:
                 if progress is not None:
-                    progress(before + now * size // of)
+                    progress(before + rows * size // total)
 
-            yield some, self.embed(some, wishes, tell, file, done + 1)
-            done += len(some)
+            yield texts, self.embed(texts, options, report, file, done + 1)
+            done += len(texts)
 
-    def _parts(
-        self, texts: Sequence[str], long: str, place: Place
+    def _rows(
+        self, texts: Sequence[str], truncation: str, location: Location
     ) -> tuple[list[list[int]], list[int]]:
-        """What the encoder reads, and which text each row belongs to; a text within the limit is one row."""
-        room, rows, owners, too_long = self.limit - self.frame.size, [], [], []
-        for number, ids in enumerate(self.tokenizer.encode_batch(texts)):
-            if not ids or not texts[number].strip():
-                raise no_text(place.of(number))
-            if len(ids) > room:
-                too_long.append((number, len(ids)))
-            for start in range(0, len(ids) if long == "split" else 1, room):
-                rows.append(self.frame.around(ids[start : start + room]))
-                owners.append(number)
-        if too_long and long == "cut":
-            log.warning(_cut(too_long, room, place))
+        """Return the encoder inputs, and the index of the text of each; several if chunked."""
+        max_tokens, rows, owners, too_long = self.max_len - self.template.size, [], [], []
+        for index, ids in enumerate(self.tokenizer.encode_batch(texts)):
+            if not ids or not texts[index].strip():
+                raise empty_text_error(location.of(index))
+            if len(ids) > max_tokens:
+                too_long.append((index, len(ids)))
+            for start in range(0, len(ids) if truncation == "chunk" else 1, max_tokens):
+                rows.append(self.template.around(ids[start : start + max_tokens]))
+                owners.append(index)
+        if too_long and truncation == "truncate":
+            log.warning(_truncation_warning(too_long, max_tokens, location))
         return rows, owners
 
-    def _pooled(self, rows: list[list[int]], wishes: Wishes, progress: Progress | None) -> Tensor:
-        """The vector of each row, (rows, d_model); rows of about one length go together."""
+    def _pooled(
+        self, rows: list[list[int]], options: EmbedOptions, progress: Progress | None
+    ) -> Tensor:
+        """Return the vector of each row, (rows, d_model)."""
         encoder, device = make_encoder(self.model), self.model.embed.weight.device
-        found, done = torch.empty(len(rows), self.d_model), 0
+        pooled, done = torch.empty(len(rows), self.d_model), 0
         with eval_mode(self.model):
-            for some in passes(rows, wishes.batch_size):
-                ids = torch.tensor([id for n in some for id in rows[n]], device=device)
-                groups = groups_of([len(rows[n]) for n in some])
-                vectors = pool_groups(encoder(ids, groups), groups, wishes.pooling or self.pooling)
-                found[some] = vectors.to("cpu", torch.float32)
-                done += len(some)
+            for batch in length_sorted_batches(rows, options.batch_size):
+                ids = torch.tensor([id for n in batch for id in rows[n]], device=device)
+                groups = length_groups([len(rows[n]) for n in batch])
+                pooling = options.pooling or self.pooling
+                vectors = pool_groups(encoder(ids, groups), groups, pooling)
+                pooled[batch] = vectors.to("cpu", torch.float32)
+                done += len(batch)
                 if progress is not None:
                     progress(done, len(rows))
-        return found
+        return pooled
 
 
-def passes(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Which rows go through the model together, the longest first: what does not fit is known at once."""
-    some: list[int] = []
-    tokens = 0
+def length_sorted_batches(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+    """Yield the row indices of each batch, longest rows first: memory peaks in the first batch."""
+    batch: list[int] = []
+    n_tokens = 0
     for n in sorted(range(len(rows)), key=lambda n: -len(rows[n])):
-        if some and (len(some) == batch_size or tokens + len(rows[n]) > TOKENS):
-            yield some
-            some, tokens = [], 0
-        some.append(n)
-        tokens += len(rows[n])
-    if some:
-        yield some
+        if batch and (len(batch) == batch_size or n_tokens + len(rows[n]) > MAX_BATCH_TOKENS):
+            yield batch
+            batch, n_tokens = [], 0
+        batch.append(n)
+        n_tokens += len(rows[n])
+    if batch:
+        yield batch
 
 
-def pool_groups(states: Tensor, groups: Groups, how: str) -> Tensor:
-    """(tokens, d_model) of sentences laid end to end -> (sentences, d_model)."""
+def pool_groups(states: Tensor, groups: LengthGroups, pooling: str) -> Tensor:
+    """Pool concatenated sequences: (tokens, d_model) -> (sequences, d_model)."""
     parts = zip(states.split([rows * length for rows, length in groups]), groups, strict=True)
-    return torch.cat([pool(part.unflatten(0, shape), None, how) for part, shape in parts])
+    return torch.cat([pool(part.unflatten(0, shape), None, pooling) for part, shape in parts])
 
 
-def joined_parts(vectors: Tensor, owners: list[int], tokens: list[int]) -> Tensor:
-    """The vector of a text in parts is their mean, each part counting by its tokens."""
-    weights = torch.tensor(tokens, dtype=vectors.dtype)
+def average_chunks(vectors: Tensor, owners: list[int], n_tokens: list[int]) -> Tensor:
+    """Return the mean of the chunk vectors of each text, weighted by their numbers of tokens."""
+    weights = torch.tensor(n_tokens, dtype=vectors.dtype)
     texts = torch.tensor(owners)
     sums = vectors.new_zeros(owners[-1] + 1, vectors.shape[1]).index_add_(
         0, texts, vectors * weights[:, None]
@@ -261,15 +268,25 @@ def joined_parts(vectors: Tensor, owners: list[int], tokens: list[int]) -> Tenso
     return sums / weights.new_zeros(len(sums)).index_add_(0, texts, weights)[:, None]
 
 
-def _cut(too_long: list[tuple[int, int]], room: int, place: Place) -> str:
-    """One line for all that was cut: the first is named, the others are counted."""
-    number, tokens = too_long[0]
-    others = len(too_long) - 1
-    more = _(" (and {others:,} more)", others=others) if others else ""
+def _truncation_warning(
+    too_long: list[tuple[int, int]], max_tokens: int, location: Location
+) -> str:
+    """Return one warning for all truncated texts: the first by line, the others by number."""
+    index, n_tokens = too_long[0]
+    n_others = len(too_long) - 1
+    if n_others:
+        return _(
+            "{where} (and {n_others:,} more): {n_tokens:,} tokens truncated to {max_tokens:,}; "
+            "use truncation chunk to embed the whole text",
+            where=location.of(index),
+            n_others=n_others,
+            n_tokens=n_tokens,
+            max_tokens=max_tokens,
+        )
     return _(
-        "{number}{more}: {tokens:,} tokens, the model reads {room:,}; the rest is cut (long=split reads it all)",
-        number=place.of(number),
-        more=more,
-        tokens=tokens,
-        room=room,
+        "{where}: {n_tokens:,} tokens truncated to {max_tokens:,}; "
+        "use truncation chunk to embed the whole text",
+        where=location.of(index),
+        n_tokens=n_tokens,
+        max_tokens=max_tokens,
     )

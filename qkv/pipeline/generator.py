@@ -1,7 +1,7 @@
 """The generator: prompt -> ids -> generation loop -> ids -> text, whole or as a stream.
 
-A backend runs the loop: torch, or CTranslate2, with which torch is never imported. A text does not
-depend on the prompts beside its own. Explained in docs/generation.md.
+A backend runs the loop: torch, or CTranslate2, which does not import torch. Generation is
+batch-invariant. See docs/generation.md.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.errors import QkvError
-from qkv.generate.backend import Draft, GenerationBackend, torch_model
+from qkv.generate.backend import GeneratedTokens, GenerationBackend, torch_model
 from qkv.generate.config import GenerationConfig
 from qkv.generate.stream import TextStream
 from qkv.messages import _
@@ -25,19 +25,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneratedSequence:
-    """A text that follows a prompt, its ids, why it ended, and the seed that gives it again."""
+    """A generated text with its ids, finish reason, and the seed that reproduces it."""
 
     text: str
     ids: list[int]
-    why: str
+    finish_reason: str  # "eos", "stop" or "length"
     seed: int
     tokens: list[str] = field(default_factory=list)  # for display
-    log_probs: list[float] | None = None  # None: not asked for
-    best: list[list[tuple[str, float]]] | None = None
+    logprobs: list[float] | None = None  # None: not requested
+    top_logprobs: list[list[tuple[str, float]]] | None = None  # (token, logprob), best first
 
 
 class Generator:
-    """generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40); lists give lists."""
+    """Text generation with a decoder-only model.
+
+    generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40) returns a text, or a list for
+    a list of prompts.
+
+    Attributes:
+        backend: Runs the generation loop.
+        tokenizer: The tokenizer of the model.
+        begin: Special tokens before every prompt.
+        first: The prompt if the text is empty.
+        ends: The eos tokens.
+        context_length: The maximum number of prompt tokens.
+    """
 
     def __init__(
         self,
@@ -46,10 +58,17 @@ class Generator:
         tokens: GenerationTokens,
         stored: SpecialTokenIds = NOT_STORED,
     ):
-        """`tokens` begin and end texts; `stored` are the special token ids saved with the model."""
+        """Make a generator; see from_model and load.
+
+        Args:
+            backend: Runs the generation loop.
+            tokenizer: The tokenizer of the model.
+            tokens: The special tokens before and after texts.
+            stored: Special token ids saved with the model.
+        """
         self.backend, self.tokenizer, self.stored = backend, tokenizer, stored
         self.begin, self.first, self.ends = tokens.begin, tokens.first, tokens.ends
-        self.context = backend.context
+        self.context_length = backend.context_length
 
     @classmethod
     def from_model(
@@ -60,13 +79,13 @@ class Generator:
         int8: bool = False,
         stored: SpecialTokenIds = NOT_STORED,
     ) -> "Generator":
-        """The generator of a torch model.
+        """Make the generator of a torch model.
 
         Args:
-            model: with a causal decoder alone.
-            tokenizer: the decoder's.
-            int8: quantize the matrices.
-            stored: special token ids that an imported folder names.
+            model: A decoder-only model.
+            tokenizer: Its tokenizer.
+            int8: Whether to quantize the weight matrices to int8.
+            stored: Special token ids of an imported folder.
         """
         from qkv.generate.torch_backend import TorchGeneration
 
@@ -75,14 +94,14 @@ class Generator:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Generator":
-        """The generator in a model folder, ours or Hugging Face's."""
+        """Load the generator of a model folder written by qkv or Hugging Face."""
         from qkv.checkpoint.load import load_folder
 
         return cls.of(load_folder(folder, device), folder, int8)
 
     @classmethod
     def load_ctranslate2(cls, folder: str | Path, device: str = "cpu") -> "Generator":
-        """The generator in a folder that `qkv export --to ctranslate2` wrote."""
+        """Load the generator of a folder written by `qkv export --to ctranslate2`."""
         from qkv.generate.ctranslate2_generator import CTranslate2Generation
 
         backend = CTranslate2Generation(Path(folder), device)
@@ -90,11 +109,11 @@ class Generator:
 
     @classmethod
     def of(cls, loaded: "LoadedModel", folder: str | Path, int8: bool = False) -> "Generator":
-        """The generator that a loaded folder holds."""
+        """Make the generator of a loaded folder; `folder` is its name in errors."""
         spec = loaded.model.spec
-        if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
+        if spec.encoder is not None or spec.decoder is None or not spec.decoder.causal:
             raise QkvError(
-                folder, _("not a language model"), _("one has a decoder alone, which sees the past")
+                folder, _("not a language model"), _("use a decoder-only model with a causal mask")
             )
         if "tokenizer" not in loaded.tokenizers:
             wrong = _("no tokenizer.json")
@@ -111,66 +130,85 @@ class Generator:
 
     @property
     def model(self) -> "Transformer":
-        """The torch model; an error if CTranslate2 runs it."""
+        """The torch model; an error with the CTranslate2 backend."""
         return torch_model(self.backend)
 
     # ── Text to text ─────────────────────────────────────────────────────────────────────────
     def __call__(self, prompts: str | Sequence[str], **settings: Any) -> Any:
-        """The text after each prompt (n > 1: a list); `settings` are fields of GenerationConfig."""
+        """Return the generated text of a prompt, or the texts of several prompts.
+
+        Args:
+            prompts: One prompt or several.
+            settings: Fields of GenerationConfig; with n > 1 each prompt has a list of texts.
+        """
         if isinstance(prompts, str):
             return self([prompts], **settings)[0]
-        generated = self.generate(prompts, **settings)
-        return [[one.text for one in some] if len(some) > 1 else some[0].text for some in generated]
+        texts = [
+            [sequence.text for sequence in sequences]
+            for sequences in self.generate(prompts, **settings)
+        ]
+        return [several if len(several) > 1 else several[0] for several in texts]
 
     def generate(
         self, prompts: Sequence[str], config: GenerationConfig | None = None, **settings: Any
     ) -> list[list[GeneratedSequence]]:
-        """The `n` texts of each prompt, without the prompt.
+        """Generate `n` sequences per prompt, without the prompt.
 
         Args:
-            prompts: an empty one begins a new text.
-            config: how to generate; by default sampling as in GenerationConfig.
-            settings: fields that replace those of `config`, such as temperature=0.
+            prompts: The prompts; an empty one starts a new text.
+            config: The generation settings; by default sampling as in GenerationConfig.
+            settings: Fields that override those of `config`, such as temperature=0.
         """
         config = self._resolved(config, settings)
         ids = [self.encode_prompt(prompt) for prompt in prompts]
-        order = sorted(range(len(ids)), key=lambda n: -len(ids[n]))  # similar lengths together
-        found: dict[int, list[GeneratedSequence]] = {}
+        order = sorted(range(len(ids)), key=lambda n: -len(ids[n]))  # batches of similar length
+        sequences: dict[int, list[GeneratedSequence]] = {}
         size = max(1, config.batch_size // config.n)
         for batch in (order[start : start + size] for start in range(0, len(order), size)):
-            drafts = iter(self._drafts([ids[n] for n in batch], config))
+            outputs = iter(self._generate_tokens([ids[n] for n in batch], config))
             for n in batch:
-                found[n] = [self._sequence(ids[n], next(drafts), config) for _ in range(config.n)]
-        return [found[n] for n in range(len(ids))]
+                sequences[n] = [
+                    self._sequence(ids[n], next(outputs), config) for _ in range(config.n)
+                ]
+        return [sequences[n] for n in range(len(ids))]
 
     def stream(
         self, prompt: str, config: GenerationConfig | None = None, **settings: Any
     ) -> Iterator[str]:
-        """The text after a prompt, piece by piece as it is generated."""
+        """Generate the text after a prompt as a stream.
+
+        Args:
+            prompt: The prompt.
+            config: The generation settings, with n = 1.
+            settings: Fields that override those of `config`.
+
+        Yields:
+            Parts of the text; a character of several tokens is not split.
+        """
         config = self._resolved(config, settings)
         if config.n > 1:
             raise QkvError(
-                "n", _("{n} texts in one stream", n=config.n), _("stream them one by one")
+                "n", _("{n} sequences cannot be streamed together", n=config.n), _("use n 1")
             )
         return self._pieces(self.encode_prompt(prompt), config)
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """The ids of a prompt, with the begin tokens of the model."""
+        """Encode a prompt, with the special tokens before it."""
         ids = [*self.begin, *self.tokenizer.encode(prompt)]
         if not ids and self.first is None:
             raise QkvError(
                 "prompt",
-                _("empty, and the vocabulary has no mark to begin with"),
+                _("empty, and the vocabulary has no bos or eos token"),
                 _("give some text"),
             )
         ids = ids or [self.first or 0]
-        if len(ids) > self.context:
+        if len(ids) > self.context_length:
             raise QkvError(
                 "prompt",
                 _(
-                    "{n_ids:,} tokens, the model reads {context:,}",
-                    n_ids=len(ids),
-                    context=self.context,
+                    "{n_tokens:,} tokens, the context length is {context_length:,}",
+                    n_tokens=len(ids),
+                    context_length=self.context_length,
                 ),
                 _("shorten it"),
             )
@@ -179,9 +217,9 @@ class Generator:
     def _resolved(
         self, config: GenerationConfig | None, settings: dict[str, Any]
     ) -> GenerationConfig:
-        """The settings, checked against the model, with a seed and all ids that end a text.
+        """Return the checked settings, with a seed and all stop token ids.
 
-        A stop string that is a special token becomes such an id.
+        A stop string that is a special token becomes a stop token id.
         """
         config = replace(config, **settings) if config else GenerationConfig(**settings)
         self.backend.check(config)
@@ -192,22 +230,25 @@ class Generator:
             if not ids or self.tokenizer.unk_id in ids:
                 raise QkvError(
                     "stop",
-                    _("'{text}' never comes", text=text),
-                    _("this vocabulary cannot write it"),
+                    _("'{text}' cannot be generated", text=text),
+                    _("use characters of the vocabulary"),
                 )
         ends = {special_ids[text] for text in config.stop if text in special_ids}
         ends.update(self.ends, config.stop_token_ids)
         seed = secrets.randbits(32) if config.seed is None else config.seed
         return replace(config, stop=stop, seed=seed, stop_token_ids=tuple(sorted(ends)))
 
-    def _drafts(self, prompts: list[list[int]], config: GenerationConfig) -> list[Draft]:
+    def _generate_tokens(
+        self, prompts: list[list[int]], config: GenerationConfig
+    ) -> list[GeneratedTokens]:
+        """Run the backend; a stop string ends a sequence early."""
         streams = [self._text_stream(prompt, config) for prompt in prompts for _ in range(config.n)]
 
-        def stops(text: int, id: int) -> bool:
-            streams[text].add(id)
-            return streams[text].stopped
+        def on_token(sequence: int, id: int) -> bool:
+            streams[sequence].add(id)
+            return streams[sequence].stopped
 
-        return self.backend.generate(prompts, config, stops if config.stop else None)
+        return self.backend.generate(prompts, config, on_token if config.stop else None)
 
     def _pieces(self, prompt: list[int], config: GenerationConfig) -> Iterator[str]:
         stream = self._text_stream(prompt, config)
@@ -220,23 +261,26 @@ class Generator:
             yield piece
 
     def _sequence(
-        self, prompt: list[int], draft: Draft, config: GenerationConfig
+        self, prompt: list[int], output: GeneratedTokens, config: GenerationConfig
     ) -> GeneratedSequence:
-        """The text of a draft up to its first stop string."""
+        """Decode generated tokens up to the first stop string."""
         stream, pieces = self._text_stream(prompt, config), list[str]()
-        for id in draft.ids[:-1] if draft.why == "end" else draft.ids:
+        for id in output.ids[:-1] if output.finish_reason == "eos" else output.ids:
             if not stream.stopped:
                 pieces.append(stream.add(id))
-        n = len(pieces) if stream.stopped else len(draft.ids)
+        n = len(pieces) if stream.stopped else len(output.ids)
         pieces.append(stream.finish())
-        ids, why = draft.ids[:n], "stop" if stream.stopped else draft.why
-        shown = self.tokenizer.tokens_for_people
+        ids, finish_reason = output.ids[:n], "stop" if stream.stopped else output.finish_reason
+        display = self.tokenizer.display_tokens
         assert config.seed is not None
-        sequence = GeneratedSequence("".join(pieces), ids, why, config.seed, shown(ids))
+        sequence = GeneratedSequence("".join(pieces), ids, finish_reason, config.seed, display(ids))
         if config.logprobs is None:
             return sequence
-        best = [[(shown([id])[0], number) for id, number in some] for some in draft.best[:n]]
-        return replace(sequence, log_probs=list(draft.log_probs[:n]), best=best)
+        top = [
+            [(display([id])[0], logprob) for id, logprob in candidates]
+            for candidates in output.top_logprobs[:n]
+        ]
+        return replace(sequence, logprobs=list(output.logprobs[:n]), top_logprobs=top)
 
     def _text_stream(self, prompt: list[int], config: GenerationConfig) -> TextStream:
         return TextStream(self.tokenizer, config.stop, before=prompt)

@@ -1,31 +1,32 @@
-"""Searching by meaning: the sentences of a file, their vectors on disk, and the nearest ones to a question.
+"""Semantic search: a vector index of the lines of a file, with exact k-nearest-neighbor search.
 
-In: an embedder and a file of sentences, one a line. Out: the k lines with the largest cosine, exactly. The vectors are
-kept and made anew when the file changes. Told in docs/embedding.md, "Search".
+The index is rebuilt when the file changes. See docs/embedding.md.
 """
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qkv.data.corpus import fingerprint_of, refuse_pipe
+from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
 from qkv.messages import _
-from qkv.pipeline.embedder import Embedder, Wishes
+from qkv.pipeline.embed_options import EmbedOptions
+from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text
 
-ABOUT, VECTORS = "index.json", "vectors.npy"
+METADATA, VECTORS = "index.json", "vectors.npy"
+OLD_TRUNCATIONS = {"cut": "truncate", "split": "chunk"}  # the field "long" of older files
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A line of the file (counted from 1) and its cosine with the question."""
+    """A line of the file (counted from 1) and its cosine similarity with the query."""
 
     line: int
     score: float
@@ -34,12 +35,12 @@ class Hit:
 
 @dataclass(frozen=True)
 class Index:
-    """index = Index.open(embedder, "captions.txt"); index.search(["a dog runs"], k=5)."""
+    """A vector index: Index.open(embedder, "captions.txt").search(["a dog runs"], k=5)."""
 
     embedder: Embedder
-    wishes: Wishes
+    options: EmbedOptions
     sentences: Path
-    vectors: np.ndarray  # (lines, dimensions), of length one, read from the disk as they are needed
+    vectors: np.ndarray  # (lines, dimensions), L2-normalized, memory-mapped
 
     @classmethod
     def open(
@@ -47,95 +48,109 @@ class Index:
         embedder: Embedder,
         sentences: str | Path,
         folder: str | Path | None = None,
-        wishes: Wishes | None = None,
+        options: EmbedOptions | None = None,
         rebuild: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Index":
-        """The index of a file, beside it or in `folder`; made if it is missing, old or asked for."""
+        """Open the index of a file; it is built if it is missing or out of date.
+
+        Args:
+            embedder: The embedding model.
+            sentences: A file with one sentence per line.
+            folder: The folder of the index; by default the file name with .index.
+            options: Pooling, dimensions and truncation; vectors are always normalized.
+            rebuild: Whether to build the index again.
+            progress: Called after each batch with the number of lines done.
+        """
         sentences = Path(sentences)
         folder = Path(folder) if folder else sentences.with_name(f"{sentences.name}.index")
-        wishes = Wishes(**{**vars(wishes or Wishes()), "normalize": True})
-        wanted = about(embedder, sentences, wishes)
-        kept = None if rebuild else read_about(folder)
-        if kept is not None and kept.get("model") != wanted["model"]:
+        options = replace(options or EmbedOptions(), normalize=True)
+        expected = make_metadata(embedder, sentences, options)
+        stored = None if rebuild else read_metadata(folder)
+        if stored is not None and stored.get("model") != expected["model"]:
             raise QkvError(
                 folder,
                 _("holds vectors of another model"),
                 _("use --rebuild, or --index with another folder"),
             )
-        if kept != wanted:
-            build(embedder, sentences, folder, wishes, progress)
-            write_text(folder / ABOUT, json.dumps(wanted, indent=2) + "\n")
-        return cls(embedder, wishes, sentences, read_vectors(folder))
+        if stored != expected:
+            build(embedder, sentences, folder, options, progress)
+            write_text(folder / METADATA, json.dumps(expected, indent=2) + "\n")
+        return cls(embedder, options, sentences, read_vectors(folder))
 
     def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
-        """The k nearest lines to each question, nearest first."""
+        """Return the k nearest lines to each query, nearest first."""
         if k < 1:
             raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))
-        which, scores = nearest(self.vectors, self.embedder.embed(queries, self.wishes), k)
-        texts = lines_at(self.sentences, which.flatten().tolist())
+        indices, scores = nearest(self.vectors, self.embedder.embed(queries, self.options), k)
+        texts = read_rows(self.sentences, indices.flatten().tolist())
         return [
             [
                 Hit(row + 1, float(score), texts[row])
                 for row, score in zip(rows, row_scores, strict=True)
             ]
-            for rows, row_scores in zip(which.tolist(), scores, strict=True)
+            for rows, row_scores in zip(indices.tolist(), scores, strict=True)
         ]
 
 
-def about(embedder: Embedder, sentences: Path, wishes: Wishes) -> dict[str, Any]:
-    """What the vectors depend on."""
-    refuse_pipe(sentences)
+def make_metadata(embedder: Embedder, sentences: Path, options: EmbedOptions) -> dict[str, Any]:
+    """Return the metadata of an index: everything its vectors depend on."""
+    check_not_pipe(sentences)
     if not sentences.is_file():
         raise QkvError(sentences, _("no such file"), _("check the path"))
     return {
         "sentences": fingerprint_of([sentences]),
         "model": embedder.fingerprint,
-        "long": wishes.long,
-        "pooling": wishes.pooling or embedder.pooling,
-        "dimensions": wishes.dimensions or embedder.d_model,
+        "truncation": options.truncation,
+        "pooling": options.pooling or embedder.pooling,
+        "dimensions": options.dimensions or embedder.d_model,
     }
 
 
-def read_about(folder: Path) -> dict[str, Any] | None:
-    """What index.json says; None where there is no whole index."""
+def read_metadata(folder: Path) -> dict[str, Any] | None:
+    """Read index.json; None if there is no complete index."""
     try:
-        told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        return told if isinstance(told, dict) and (folder / VECTORS).exists() else None
+        stored = json.loads((folder / METADATA).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    if not isinstance(stored, dict) or not (folder / VECTORS).exists():
+        return None
+    if "long" in stored:
+        stored["truncation"] = OLD_TRUNCATIONS.get(stored.pop("long"))
+    return stored
 
 
 def build(
     embedder: Embedder,
     sentences: Path,
     folder: Path,
-    wishes: Wishes,
+    options: EmbedOptions,
     progress: Callable[[int], None] | None,
 ) -> None:
-    """The vectors of all lines; while they are made, the folder holds no index."""
-    (folder / ABOUT).unlink(missing_ok=True)
-    with VectorWriter(folder / VECTORS, wishes.dimensions or embedder.d_model) as out:
+    """Write the vectors of all lines; the old metadata is removed first."""
+    (folder / METADATA).unlink(missing_ok=True)
+    with VectorWriter(folder / VECTORS, options.dimensions or embedder.d_model) as out:
         for texts, vectors in embedder.embed_lines(
-            read_lines(sentences), str(sentences), wishes, progress
+            read_lines(sentences), str(sentences), options, progress
         ):
             out.add(texts, vectors)
 
 
 def read_vectors(folder: Path) -> np.ndarray:
+    """Memory-map the vectors of an index."""
     try:
         return np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         raise QkvError(folder / VECTORS, _("damaged"), _("use --rebuild")) from None
 
 
-def lines_at(sentences: Path, rows: Iterable[int]) -> dict[int, str]:
-    """The lines with these numbers, counted from 0."""
-    wanted = set(rows)
-    found: dict[int, str] = {}
-    for number, line in enumerate(read_lines(sentences)):
-        if number in wanted:
-            found[number] = line
-            if len(found) == len(wanted):
+def read_rows(sentences: Path, rows: Iterable[int]) -> dict[int, str]:
+    """Return the lines of these indices, counted from 0."""
+    remaining, texts = set(rows), dict[int, str]()
+    for row, line in enumerate(read_lines(sentences)):
+        if row in remaining:
+            texts[row] = line
+            remaining.remove(row)
+            if not remaining:
                 break
-    return found
+    return texts

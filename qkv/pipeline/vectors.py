@@ -1,7 +1,6 @@
-"""Vectors on disk: a .npy that grows row by row, or a .jsonl with a line for each text.
+"""Write vectors incrementally to a .npy matrix or a .jsonl file, atomically.
 
-In: vectors, some at a time. Out: a whole file or none, however many there are and without knowing their number before.
-Told in docs/embedding.md, "Use".
+See docs/embedding.md.
 """
 
 import json
@@ -16,16 +15,22 @@ from qkv.errors import QkvError
 from qkv.files import atomic_path
 from qkv.messages import _
 
-KINDS = (".npy", ".jsonl")
+SUFFIXES = (".npy", ".jsonl")
 
 
 class VectorWriter:
-    """with VectorWriter("a.npy", 384) as out: out.add(texts, vectors)."""
+    """Writer of a vector file: with VectorWriter("a.npy", 384) as out: out.add(texts, vectors)."""
 
     def __init__(self, path: str | Path, width: int):
+        """Make a writer.
+
+        Args:
+            path: A file name with .npy or .jsonl.
+            width: The number of dimensions.
+        """
         self.path, self.width, self.count = Path(path), width, 0
-        if self.path.suffix not in KINDS:
-            raise QkvError(path, _("no kind of file for vectors"), _("name it .npy or .jsonl"))
+        if self.path.suffix not in SUFFIXES:
+            raise QkvError(path, _("not a vector file"), _("use .npy or .jsonl"))
 
     def __enter__(self) -> "VectorWriter":
         with ExitStack() as stack:
@@ -37,11 +42,11 @@ class VectorWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """The file gets its name only when all of it is there."""
+        """Rename the temporary file, or delete it after an error."""
         self.stack.__exit__(*error)
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Rows of the matrix, in the order they come."""
+        """Append vectors, (texts, width)."""
         assert vectors.shape == (len(texts), self.width), vectors.shape
         self.count += len(vectors)
         if self.path.suffix == ".npy":
@@ -55,7 +60,7 @@ class VectorWriter:
             self._write_header()
 
     def _write_header(self) -> None:
-        """numpy leaves room in its header for the number of rows to grow."""
+        """Write the header; numpy pads it so that the number of rows can grow."""
         shape: dict[str, Any] = {
             "descr": "<f4",
             "fortran_order": False,
@@ -65,6 +70,6 @@ class VectorWriter:
 
 
 def as_line(text: str, vector: np.ndarray) -> str:
-    """{"text": "...", "vector": [...]} and a line end."""
-    numbers = ", ".join(map(str, vector))  # the shortest digits that give back this very float32
+    """Return {"text": "...", "vector": [...]} and a newline."""
+    numbers = ", ".join(map(str, vector))  # the shortest digits that round-trip float32
     return f'{{"text": {json.dumps(text, ensure_ascii=False)}, "vector": [{numbers}]}}\n'

@@ -1,18 +1,14 @@
-"""How fast this machine multiplies matrices.
-
-In: nothing. Out: GFLOP/s of a float32 product, measured in half a second; no training can be faster than this.
-Told in docs/cost.md, "Time".
-"""
+"""GFLOP/s of a float32 matrix product on this machine, an upper bound for training."""
 
 import time
 
 
 def measured_gflops(seconds: float = 0.5, size: int = 1_024) -> float:
-    """The best of the products that fit into the time: others' load only ever slows one down."""
+    """The fastest product within `seconds`; other processes only make one slower."""
     import torch
 
     a, b = torch.ones(size, size), torch.ones(size, size)
-    a @ b  # the first call wakes the threads
+    a @ b  # the first call starts the threads
     best, end = float("inf"), time.perf_counter() + seconds
     while (start := time.perf_counter()) < end or best == float("inf"):
         a @ b

@@ -1,7 +1,6 @@
-"""What a tokenizer does to a text, in numbers.
+"""Tokenizer statistics: tokens per word and character, bytes per token, unknown rate, round trip.
 
-In: a tokenizer and texts. Out: tokens a word and a character, bytes a token, the share of unknown tokens and of texts
-that come back unchanged. Told in docs/tokenizers.md, "Is it a good one?".
+See docs/tokenizers.md.
 """
 
 from collections.abc import Iterable
@@ -12,8 +11,8 @@ from qkv.text.tokenizer import Tokenizer
 
 
 @dataclass
-class Report:
-    """Sums over all texts, and what follows from them."""
+class TokenizerReport:
+    """Counts summed over all texts."""
 
     texts: int = 0
     words: int = 0
@@ -23,8 +22,8 @@ class Report:
     unknown: int = 0
     unchanged: int = 0
 
-    def figures(self) -> dict[str, float]:
-        """The ratios, by the name they have in tables and JSON."""
+    def metrics(self) -> dict[str, float]:
+        """Return the ratios, by their names in tables and JSON."""
         return {
             "tokens_per_word": _ratio(self.tokens, self.words),
             "tokens_per_character": _ratio(self.tokens, self.characters),
@@ -34,25 +33,24 @@ class Report:
         }
 
 
-def report(tokenizer: Tokenizer, texts: Iterable[str]) -> Report:
-    """The figures of a tokenizer on texts, which are read as a stream."""
-    total, stream = Report(), iter(texts)
+def evaluate_tokenizer(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
+    """Encode and decode a stream of texts and return the counts."""
+    report, stream = TokenizerReport(), iter(texts)
     while batch := list(islice(stream, 1000)):
-        _add(total, tokenizer, batch)
-    return total
+        _add_batch(report, tokenizer, batch)
+    return report
 
 
-def _add(total: Report, tokenizer: Tokenizer, texts: list[str]) -> None:
+def _add_batch(report: TokenizerReport, tokenizer: Tokenizer, texts: list[str]) -> None:
     rows = tokenizer.encode_batch(texts)
-    total.texts += len(texts)
-    total.words += sum(len(text.split()) for text in texts)
-    total.characters += sum(map(len, texts))
-    total.bytes += sum(len(text.encode(errors="replace")) for text in texts)
-    total.tokens += sum(map(len, rows))
-    total.unknown += (
-        sum(row.count(tokenizer.unk_id) for row in rows) if tokenizer.unk_id is not None else 0
-    )
-    total.unchanged += sum(map(str.__eq__, tokenizer.decode_batch(rows), texts))
+    report.texts += len(texts)
+    report.words += sum(len(text.split()) for text in texts)
+    report.characters += sum(map(len, texts))
+    report.bytes += sum(len(text.encode(errors="replace")) for text in texts)
+    report.tokens += sum(map(len, rows))
+    if tokenizer.unk_id is not None:
+        report.unknown += sum(row.count(tokenizer.unk_id) for row in rows)
+    report.unchanged += sum(map(str.__eq__, tokenizer.decode_batch(rows), texts))
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -1,7 +1,6 @@
-"""Special tokens: what a tokenizer's post-processing template adds to a text, and which ids begin and end one.
+"""Post-processing template: the special tokens added before and after a text.
 
-In: a tokenizer, and the special token ids stored with a model (generation.json). Out: the ids before and after an
-encoder's input, before a prompt, and at the end of a text. Explained in docs/embedding.md and docs/generation.md.
+See docs/embedding.md and docs/generation.md.
 """
 
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from qkv.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class SpecialTokenIds:
-    """Special token ids stored with a model, as in transformers' generation_config.json; None or (): not stored."""
+    """Special token ids stored with a model (generation.json); None or (): not stored."""
 
     start_id: int | None = None  # bos, or an encoder-decoder model's decoder_start_token_id
     pad_id: int | None = None
@@ -24,7 +23,7 @@ NOT_STORED = SpecialTokenIds()
 
 @dataclass(frozen=True)
 class Template:
-    """The special tokens before and after a text; training and inference must use the same ones."""
+    """The special tokens before and after a text; the same in training and inference."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -35,37 +34,37 @@ class Template:
         return len(self.before) + len(self.after)
 
     def around(self, ids: Iterable[int]) -> list[int]:
-        """The ids with the special tokens around them."""
+        """Return the ids with the special tokens before and after them."""
         return [*self.before, *ids, *self.after]
 
 
 @dataclass(frozen=True)
 class GenerationTokens:
-    """Ids: `begin` precedes every prompt, `first` is the prompt where a text is empty, `ends` are the eos tokens."""
+    """The special token ids of a language model."""
 
-    begin: tuple[int, ...]
-    first: int | None
-    ends: tuple[int, ...]
+    begin: tuple[int, ...]  # before every prompt
+    first: int | None  # the prompt if the text is empty
+    ends: tuple[int, ...]  # the eos tokens
 
 
 def added_template(tokenizer: Tokenizer) -> Template:
-    """The special tokens that tokenizer.json's own post-processing template adds, found by encoding one word."""
-    texts = (
+    """Return the template of tokenizer.json's post-processor, found by encoding one word."""
+    texts = (  # special tokens decode to the empty string
         text
-        for wanted in (str.isalnum, str.strip)
+        for accepts in (str.isalnum, str.strip)
         for id in range(tokenizer.vocab_size)
-        if wanted(text := tokenizer.decode([id]))
-    )  # special tokens decode to nothing
+        if accepts(text := tokenizer.decode([id]))
+    )
     word = next(texts, "")
     encoding = tokenizer.core.encode(word, add_special_tokens=True)
     own = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
-    if not own:  # the vocabulary has no word: tokens before it cannot be told from tokens after it
+    if not own:  # no word in the vocabulary: tokens before and after cannot be distinguished
         return Template()
     return Template(tuple(encoding.ids[: own[0]]), tuple(encoding.ids[own[-1] + 1 :]))
 
 
 def encoder_template(tokenizer: Tokenizer) -> Template:
-    """For an encoder-only model: tokenizer.json's template, else [CLS] and [SEP], or <bos> and <eos>, if they exist."""
+    """Return tokenizer.json's template, else [CLS] and [SEP], else <bos> and <eos>, else none."""
     added = added_template(tokenizer)
     if added.size:
         return added
@@ -79,13 +78,13 @@ def encoder_template(tokenizer: Tokenizer) -> Template:
 
 
 def translation_template(tokenizer: Tokenizer) -> Template:
-    """For a source and a target text: tokenizer.json's template (BART: <s> and </s>), else <eos> at the end."""
+    """Return tokenizer.json's template (BART: <s> and </s>), else <eos> after the text."""
     added = added_template(tokenizer)
     return added if added.size or tokenizer.eos_id is None else Template((), (tokenizer.eos_id,))
 
 
 def decoder_start_id(tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED) -> int | None:
-    """The first token of a translation: the stored one (BART: </s>), else <bos>, else <pad> (Marian)."""
+    """Return the decoder start token: stored (BART: </s>), else <bos>, else <pad> (Marian)."""
     known = (stored.start_id, tokenizer.bos_id, tokenizer.pad_id)
     return next((id for id in known if id is not None), None)
 
@@ -93,14 +92,14 @@ def decoder_start_id(tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED)
 def generation_tokens(
     tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED
 ) -> GenerationTokens:
-    """The special tokens of a language model: the stored ids, else those of its tokenizer.
+    """Return the special tokens of a language model: the stored ids, else the tokenizer's.
 
-    A prompt begins with what tokenizer.json's template adds, else with a stored start token that is not eos as well:
-    Llama's texts begin with <s>; GPT-2 has one token between texts, so a prompt goes without it.
+    A prompt begins with the tokens of tokenizer.json's template, else with the stored start token
+    unless it is also eos: Llama's texts begin with <s>, but GPT-2's single token separates texts.
     """
     ends = stored.eos_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
     start = stored.start_id
-    if tokenizer.rules.get("post_processor") is not None:
+    if tokenizer.config.get("post_processor") is not None:
         begin = added_template(tokenizer).before
     else:
         begin = () if start is None or start in ends else (start,)

@@ -1,7 +1,6 @@
-"""Text to ids and back, whatever the kind of tokenizer.
+"""Encode text to token ids and decode ids to text, with the `tokenizers` library.
 
-In: text, one or many. Out: ids, and text again. The fast core is the `tokenizers` library; all that makes a
-tokenizer what it is stands in its tokenizer.json. Told in docs/tokenizers.md.
+A tokenizer is completely defined by its tokenizer.json. See docs/tokenizers.md.
 """
 
 import hashlib
@@ -17,13 +16,13 @@ from tokenizers import models
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.blocks import BLOCK, blocks, may_cut
-from qkv.text.lines import mend_surrogates, read_text, write_text
-from qkv.text.people import BYTE_OF_SIGN, readable
-from qkv.text.pipeline import adds_prefix_space
-from qkv.text.rules import completed
+from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
+from qkv.text.display import BYTE_DECODER, display_pieces
+from qkv.text.lines import read_text, replace_surrogates, write_text
+from qkv.text.normalization import adds_prefix_space
+from qkv.text.tokenizer_json import with_defaults
 
-# What a special token is for, and the names it goes by: ours first, then those of other people's vocabularies.
+# The roles of special tokens and their names: ours first, then those of other vocabularies.
 SPECIAL_TOKENS = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "unk": ("<unk>", "[UNK]"),
@@ -34,25 +33,34 @@ SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-_SPACE = next(
-    sign for sign, byte in BYTE_OF_SIGN.items() if byte == 0x20
-)  # how byte-level vocabularies write a space
+# The space in byte-level vocabularies.
+_SPACE = next(character for character, byte in BYTE_DECODER.items() if byte == 0x20)
 
 
 class Tokenizer:
-    """A vocabulary and the rules that turn text into its ids: ids = tokenizer.encode("low"); tokenizer.decode(ids)."""
+    """A tokenizer of any kind: ids = tokenizer.encode("low"); tokenizer.decode(ids).
 
-    def __init__(self, core: tokenizers.Tokenizer, description: str = ""):
-        self._json = (
-            description or core.to_str()
-        )  # scores change a little when the library reads and writes them
-        core.encode_special_tokens = (
-            True  # the library's way to say: the text of a special token is text
-        )
+    Attributes:
+        core: The tokenizer of the `tokenizers` library.
+        vocab_size: The largest id + 1.
+        special_ids: The id of each special token.
+        pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id: Special token ids, or None.
+    """
+
+    def __init__(self, core: tokenizers.Tokenizer, tokenizer_json: str = ""):
+        """Wrap a tokenizer of the library.
+
+        Args:
+            core: The tokenizer.
+            tokenizer_json: The text it was read from: unigram scores change slightly when the
+                library reads and writes them.
+        """
+        self._json = tokenizer_json or core.to_str()
+        core.encode_special_tokens = True  # special tokens written in a text are plain text
         core.no_padding()
         core.no_truncation()
         self.core = core
-        self._others: dict[tuple[float, bool], tokenizers.Tokenizer] = {}
+        self._variants: dict[tuple[float, bool], tokenizers.Tokenizer] = {}
         self.vocab_size: int = 1 + max(core.get_vocab().values(), default=-1)
         self.special_ids = {
             token.content: id
@@ -60,136 +68,148 @@ class Tokenizer:
             if token.special
         }
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(
-            self._special, ("pad", "unk", "bos", "eos")
+            self._special_id, ("pad", "unk", "bos", "eos")
         )
-        self.cls_id, self.sep_id, self.mask_id = map(self._special, ("cls", "sep", "mask"))
+        self.cls_id, self.sep_id, self.mask_id = map(self._special_id, ("cls", "sep", "mask"))
 
     def encode(self, text: str, dropout: float = 0.0, parse_special: bool = False) -> list[int]:
-        """The ids of a text; special tokens written in it are plain text unless `parse_special`."""
+        """Encode a text.
+
+        Args:
+            text: The text.
+            dropout: BPE-dropout: the probability of skipping a merge.
+            parse_special: Whether special tokens written in the text become their ids; if not,
+                they are plain text.
+        """
         return self.encode_batch([text], dropout, parse_special)[0]
 
     def encode_batch(
         self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False
     ) -> list[list[int]]:
-        """The ids of many texts; `dropout` is the share of merges left out by chance, to vary training (BPE only)."""
+        """Encode several texts in parallel; the arguments are those of encode."""
         texts, core = list(texts), self._core(dropout, parse_special)
-        if not parse_special and self._may_cut and max(map(len, texts), default=0) > BLOCK:
-            cut = [blocks(text) for text in texts]
-            encoded = iter(_encode(core, [block for text in cut for block in text]))
-            return [[id for part in islice(encoded, len(text)) for id in part.ids] for text in cut]
+        if not parse_special and self._can_chunk and max(map(len, texts), default=0) > CHUNK_CHARS:
+            chunked = [split_chunks(text) for text in texts]
+            encoded = iter(_encode(core, [chunk for chunks in chunked for chunk in chunks]))
+            return [
+                [id for encoding in islice(encoded, len(chunks)) for id in encoding.ids]
+                for chunks in chunked
+            ]
         return [encoding.ids for encoding in _encode(core, texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """For each id of encode(text), the characters of the original text it stands for: text[start:end]."""
-        start, found = 0, []
-        for block in blocks(mend_surrogates(text)) if self._may_cut else [mend_surrogates(text)]:
-            found += [
+        """Return the span text[start:end] of each id of encode(text)."""
+        clean = replace_surrogates(text)
+        start, spans = 0, []
+        for chunk in split_chunks(clean) if self._can_chunk else [clean]:
+            spans += [
                 (start + a, start + b)
-                for a, b in self.core.encode(block, add_special_tokens=False).offsets
+                for a, b in self.core.encode(chunk, add_special_tokens=False).offsets
             ]
-            start += len(block)
+            start += len(chunk)
         if (
             self.adds_prefix_space
-            and len(found) > 1
-            and found[1][0] == 0
+            and len(spans) > 1
+            and spans[1][0] == 0
             and self.tokens(self.encode(text)[:1]) == [_SPACE]
-        ):
-            found[0] = (
-                0,
-                0,
-            )  # the prefix space alone stands for no character; the library gives it the first one
-        return found
+        ):  # the prefix space alone covers no character; the library gives it the first one
+            spans[0] = (0, 0)
+        return spans
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, special tokens left out."""
+        """Decode ids, skipping special tokens."""
         return self.core.decode(list(map(int, ids)), skip_special_tokens=True)
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of many rows of ids."""
+        """Decode several rows of ids in parallel."""
         return self.core.decode_batch(
             [list(map(int, row)) for row in rows], skip_special_tokens=True
         )
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The pieces as they stand in the vocabulary."""
+        """Return the tokens as written in the vocabulary."""
         return [self.core.id_to_token(int(id)) or "" for id in ids]
 
-    def tokens_for_people(self, ids: Iterable[int]) -> list[str]:
-        """One string an id in which a person sees characters, marked where a piece is a part of one: '好[1/3]'."""
-        return self.shown(self.tokens(ids))
+    def display_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return a readable string per id; a part of a character is marked: '好[1/3]'."""
+        return self.display_pieces(self.tokens(ids))
 
-    def shown(self, pieces: Iterable[str]) -> list[str]:
-        """Pieces of the vocabulary as a person reads them."""
-        return readable(
+    def display_pieces(self, pieces: Iterable[str]) -> list[str]:
+        """Return a readable string per token of the vocabulary."""
+        return display_pieces(
             [piece if piece in self.special_ids else self._bytes(piece) for piece in pieces]
         )
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json: the vocabulary, the merges and every choice, readable by the `tokenizers` library."""
+        """Write tokenizer.json in the format of the `tokenizers` library."""
         write_text(path, self._json)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a tokenizer.json, or the one in a folder."""
         path = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        description = read_text(path)
+        text = read_text(path)
         try:
-            return cls.from_json(description)
+            return cls.from_json(text)
         except Exception as error:
-            raise _unreadable(path, description, str(error)) from None
+            raise _unreadable(path, text, str(error)) from None
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """The tokenizer that a tokenizer.json describes."""
+        """Build a tokenizer from the text of a tokenizer.json."""
         return cls(tokenizers.Tokenizer.from_str(text), text)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer.from_json, (self._json,)  # processes hand each other the description
+        return Tokenizer.from_json, (self._json,)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal tokenizers: the SHA-256 of tokenizer.json."""
+        """The SHA-256 of tokenizer.json."""
         return hashlib.sha256(self._json.encode()).hexdigest()
 
     @cached_property
-    def rules(self) -> dict[str, Any]:
-        """tokenizer.json as a dictionary: normalizer, pre_tokenizer, model, decoder, added_tokens; no field is missing."""
-        return completed(json.loads(self._json), type(self.core.model).__name__)
+    def config(self) -> dict[str, Any]:
+        """tokenizer.json as a dictionary, with default values for missing fields."""
+        return with_defaults(json.loads(self._json), type(self.core.model).__name__)
 
     @cached_property
     def adds_prefix_space(self) -> bool:
-        """Whether a text that begins with a word is encoded with one space before it, which decoding removes."""
-        return adds_prefix_space(self.rules)
+        """Whether a text that begins with a word is encoded as after a space."""
+        return adds_prefix_space(self.config)
 
     @cached_property
-    def _may_cut(self) -> bool:
-        return may_cut(self.rules)
+    def _can_chunk(self) -> bool:
+        return can_chunk(self.config)
 
     @cached_property
     def _is_byte_level(self) -> bool:
-        return "ByteLevel" in json.dumps(self.rules["decoder"])
+        return "ByteLevel" in json.dumps(self.config["decoder"])
 
-    def _special(self, role: str) -> int | None:
+    def _special_id(self, role: str) -> int | None:
         return next(
             (self.special_ids[name] for name in SPECIAL_TOKENS[role] if name in self.special_ids),
             None,
         )
 
     def _bytes(self, piece: str) -> bytes | str:
-        """The bytes a piece stands for where pieces are bytes; else the piece."""
-        if self._is_byte_level and all(sign in BYTE_OF_SIGN for sign in piece):
-            return bytes(BYTE_OF_SIGN[sign] for sign in piece)
-        if self.rules["model"].get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x"):
+        """Return the bytes of a byte-level or byte-fallback token, else the token."""
+        if self._is_byte_level and all(character in BYTE_DECODER for character in piece):
+            return bytes(BYTE_DECODER[character] for character in piece)
+        if (
+            self.config["model"].get("byte_fallback")
+            and len(piece) == 6
+            and piece.startswith("<0x")
+        ):
             return bytes([int(piece[3:5], 16)])
         return piece
 
     def _core(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
-        """The core for these wishes; a copy, so that two threads with different wishes do not disturb each other."""
+        """Return the core with these settings; a copy each, so that threads do not interfere."""
         if not dropout and not parse_special:
             return self.core
-        if (dropout, parse_special) not in self._others:
-            self._others[dropout, parse_special] = self._copy(dropout, parse_special)
-        return self._others[dropout, parse_special]
+        if (dropout, parse_special) not in self._variants:
+            self._variants[dropout, parse_special] = self._copy(dropout, parse_special)
+        return self._variants[dropout, parse_special]
 
     def _copy(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
         core = tokenizers.Tokenizer.from_str(self._json)
@@ -202,32 +222,32 @@ class Tokenizer:
     def _check_dropout(self, dropout: float) -> None:
         if not 0 <= dropout <= 1:
             raise QkvError(
-                "dropout",
-                _("{dropout} is not a share", dropout=dropout),
-                _("choose between 0 and 1"),
+                "dropout", _("{dropout} is not a probability", dropout=dropout), _("use 0 to 1")
             )
         if not isinstance(self.core.model, models.BPE):
-            raise QkvError("dropout", _("only BPE has merges to leave out"), _("use 0"))
+            raise QkvError("dropout", _("only BPE tokenizers support dropout"), _("use 0"))
 
 
 def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
-    """The library refuses lone surrogates, which is rare: texts are searched for them only then."""
+    """Encode texts; lone surrogates, which the library rejects, are replaced only when present."""
     try:
         return core.encode_batch_fast(texts, add_special_tokens=False)
     except TypeError:
-        return core.encode_batch_fast(list(map(mend_surrogates, texts)), add_special_tokens=False)
+        return core.encode_batch_fast(
+            list(map(replace_surrogates, texts)), add_special_tokens=False
+        )
 
 
 def _unreadable(path: Path, text: str, reason: str) -> QkvError:
-    """Whether the file is damaged, something else, or a tokenizer with a part missing."""
+    """Return the error for damaged JSON, other JSON, or an incomplete tokenizer."""
     try:
-        rules = json.loads(text)
+        config = json.loads(text)
     except json.JSONDecodeError as error:
-        where = _("line {lineno}, column {colno}", lineno=error.lineno, colno=error.colno)
-        return QkvError(
-            path, _("damaged JSON ({where})", where=where), _("is the download complete?")
+        wrong = _(
+            "damaged JSON (line {line}, column {column})", line=error.lineno, column=error.colno
         )
-    if not isinstance(rules, dict) or "model" not in rules:
+        return QkvError(path, wrong, _("is the download complete?"))
+    if not isinstance(config, dict) or "model" not in config:
         return QkvError(
             path,
             _("JSON, but not a tokenizer"),
@@ -235,6 +255,6 @@ def _unreadable(path: Path, text: str, reason: str) -> QkvError:
         )
     return QkvError(
         path,
-        _("not a whole tokenizer ({reason})", reason=reason),
-        _("write it again with the program it comes from"),
+        _("not a valid tokenizer ({reason})", reason=reason),
+        _("export it again with the program that wrote it"),
     )

@@ -1,7 +1,6 @@
-"""Word alignment: the alignment error rate, and the loss that trains one attention head to align.
+"""Word alignment: the alignment error rate, and the guided-alignment loss of one attention head.
 
-In: links as pairs (source word, target word); attention weights of one head. Out: one number each.
-The plain form of qkv/evaluate/alignment_error.py and of qkv/train/guided_alignment.py.
+The fast versions are qkv/evaluate/alignment_error.py and qkv/train/guided_alignment.py.
 """
 
 from collections.abc import Set
@@ -9,17 +8,21 @@ from collections.abc import Set
 import torch
 from torch import Tensor
 
-Links = Set[tuple[int, int]]
+Links = Set[tuple[int, int]]  # pairs (source word, target word)
 
 
-def alignment_error_rate(predicted: Links, sure: Links, possible: Links) -> float:
-    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) (Och and Ney, 2003); every sure link is also possible."""
-    possible = possible | sure
-    return 1 - (len(predicted & sure) + len(predicted & possible)) / (len(predicted) + len(sure))
+def alignment_error_rate(predicted: Links, sure_links: Links, possible_links: Links) -> float:
+    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) (Och and Ney, 2003); S is a subset of P."""
+    possible_links = possible_links | sure_links
+    matches = len(predicted & sure_links) + len(predicted & possible_links)
+    return 1 - matches / (len(predicted) + len(sure_links))
 
 
 def guided_alignment_loss(weights: Tensor, gold: Tensor) -> Tensor:
-    """- sum over target t and source s of gold[t, s] * log weights[t, s]; a row of `gold` sums to 1, or to 0 where nothing is asked."""
+    """- sum over target t and source s of gold[t, s] * log weights[t, s].
+
+    A row of `gold` sums to 1, or to 0 for a target word without links.
+    """
     loss = torch.zeros(())
     for t in range(weights.shape[0]):
         for s in range(weights.shape[1]):

@@ -1,7 +1,7 @@
-"""Beam search for one sentence: the next token's log-probabilities in, the best whole sentences out, best first.
+"""Beam search for one sentence, without cache or batch.
 
-Section 6.1 of the paper: beam 4, length penalty 0.6. Here without cache or batch; qkv/generate/beam.py must give the
-same hypotheses. Told in docs/translation.md, "Beam search".
+Section 6.1 of the paper: beam size 4, alpha 0.6. qkv/generate/beam.py gives the same hypotheses.
+See docs/translation.md, "Beam search".
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 class Hypothesis(NamedTuple):
-    """Tokens so far (with <eos>, if it ended; without <bos>) and the sum of their log-probabilities."""
+    """Tokens (with <eos> if finished, without <bos>) and the sum of their log-probabilities."""
 
     ids: tuple[int, ...]
     log_prob: float
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """((5 + length) / 6)^alpha: with it, long sentences are not punished for every further token."""
+    """((5 + length) / 6)^alpha: compensates for the lower log-probability of longer sentences."""
     return ((5 + length) / 6) ** alpha
 
 
@@ -33,18 +33,19 @@ def beam_search(
     beam_size: int = 4,
     alpha: float = 0.6,
 ) -> list[Hypothesis]:
-    """At most beam_size whole sentences, best score first. The exact rules:
+    """At most beam_size finished hypotheses, best score first. The exact rules:
 
-    1. Each step prolongs every live hypothesis by every token of the vocabulary. The best 2 * beam_size by log_prob
-       are the candidates; equals are ordered by the rank of their live hypothesis, then by token id. What is
-       impossible (log-probability -inf) is no candidate.
-    2. Candidates that end in <eos> are set aside as finished, if they stand among the first beam_size; later ones
-       are dropped. The first beam_size candidates that do not end live on, in the order of the candidates.
-    3. Of the finished, the best beam_size by score are kept; of equals, the one found first.
-    4. The search ends when beam_size are finished and no live one can still beat the worst of them. The best that a
-       live one can hope for is to lose no more probability and to be as long as possible (alpha is never negative):
-       log_prob / length_penalty(max_len). A beam of one, being greedy search, ends with its first finished one.
-    5. At max_len tokens the live ones are finished as they are, without <eos>, and rule 3 holds for the last time.
+    1. Each step extends every live hypothesis by every token of the vocabulary. The best
+       2 * beam_size by log_prob are the candidates; ties are ordered by the rank of their live
+       hypothesis, then by token id. A log-probability of -inf is no candidate.
+    2. Candidates that end in <eos> are finished if they are among the first beam_size, and dropped
+       otherwise. The first beam_size candidates that do not end are the next live hypotheses, in
+       the order of the candidates.
+    3. Of the finished, the best beam_size by score are kept; of ties, the one found first.
+    4. The search ends when beam_size are finished and no live one can have a better score than the
+       worst of them. The upper bound of a live one's score is log_prob / length_penalty(max_len)
+       (alpha is not negative). A beam of one is greedy search and ends with its first finished one.
+    5. At max_len tokens the live ones are finished without <eos>, and rule 3 applies once more.
     """
     live, finished = [Hypothesis((), 0.0)], list[Hypothesis]()
     for _ in range(max_len):
@@ -52,8 +53,9 @@ def beam_search(
         ended = [candidate for candidate in candidates[:beam_size] if candidate.ids[-1] == eos_id]
         live = [candidate for candidate in candidates if candidate.ids[-1] != eos_id][:beam_size]
         finished = best_finished(finished + ended, beam_size, alpha)
-        hope = live[0].log_prob / length_penalty(max_len, alpha) if live else -math.inf
-        if len(finished) == beam_size and (beam_size == 1 or hope <= score(finished[-1], alpha)):
+        bound = live[0].log_prob / length_penalty(max_len, alpha) if live else -math.inf
+        full = len(finished) == beam_size
+        if full and (beam_size == 1 or bound <= score(finished[-1], alpha)):
             return finished
     return best_finished(finished + live, beam_size, alpha)
 
@@ -61,16 +63,16 @@ def beam_search(
 def best_extensions(
     live: list[Hypothesis], next_log_probs: Callable[[tuple[int, ...]], list[float]], n: int
 ) -> list[Hypothesis]:
-    """The n likeliest ways to add one token to one of the live hypotheses."""
+    """The n most likely extensions of the live hypotheses by one token."""
     extensions = [
         Hypothesis((*ids, token), log_prob + gain)
         for ids, log_prob in live
         for token, gain in enumerate(next_log_probs(ids))
         if gain > -math.inf
     ]
-    return sorted(extensions, key=lambda extension: -extension.log_prob)[:n]    # sorting is stable: equals keep order
+    return sorted(extensions, key=lambda extension: -extension.log_prob)[:n]    # a stable sort
 
 
 def best_finished(finished: list[Hypothesis], n: int, alpha: float) -> list[Hypothesis]:
-    """The n finished hypotheses of the best score, best first."""
+    """The n finished hypotheses with the best score, best first."""
     return sorted(finished, key=lambda hypothesis: -score(hypothesis, alpha))[:n]

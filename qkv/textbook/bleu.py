@@ -1,7 +1,7 @@
-"""BLEU: translations and their references in, as lists of tokens; a score from 0 to 100 out.
+"""BLEU (Papineni et al., 2002): a corpus score from 0 to 100 of tokenized translations.
 
-Clipped n-gram precisions, their geometric mean, and a penalty for brevity, over a whole corpus (Papineni et al., 2002).
-Equal to sacrebleu on text that is already tokenised. Told in docs/translation.md, "Scores".
+The geometric mean of clipped n-gram precisions times a brevity penalty. Equal to sacrebleu on
+tokenized text. See docs/translation.md, "Evaluation".
 """
 
 import math
@@ -11,7 +11,7 @@ Tokens = list[str]
 
 
 def n_grams(tokens: Tokens, n: int) -> Counter[tuple[str, ...]]:
-    """Every run of n tokens, and how often it occurs.
+    """Counts of all n-grams.
 
     >>> list(n_grams("Thank you so much".split(), 3))
     [('Thank', 'you', 'so'), ('you', 'so', 'much')]
@@ -20,29 +20,31 @@ def n_grams(tokens: Tokens, n: int) -> Counter[tuple[str, ...]]:
 
 
 def clipped_matches(candidate: Tokens, references: list[Tokens], n: int) -> int:
-    """How many n-grams of the candidate a reference has too, none counted more often than in one reference.
+    """The number of n-grams in common; each counts at most as often as in one reference.
 
     >>> clipped_matches("Thank Thank Thank".split(), ["Thank you so much".split()], n=1)
     1
     """
     allowed: Counter[tuple[str, ...]] = Counter()
     for reference in references:
-        allowed |= n_grams(reference, n)                    # the larger count of the two, for each n-gram
+        allowed |= n_grams(reference, n)                    # the larger count, for each n-gram
     return (n_grams(candidate, n) & allowed).total()        # the smaller count of the two
 
 
-def precisions(candidates: list[Tokens], references: list[list[Tokens]], max_n: int = 4) -> list[float]:
-    """p_1 ... p_N: of all n-grams of all candidates, the share that the references confirm.
+def precisions(
+    candidates: list[Tokens], references: list[list[Tokens]], max_n: int = 4
+) -> list[float]:
+    """p_1 ... p_N: the fraction of all n-grams of the candidates that match a reference.
 
-    An order without a single match gets half, a quarter, an eighth ... of a match (sacrebleu's smoothing 'exp').
+    An order without a match gets 1/2, 1/4, 1/8 ... of a match (sacrebleu's smoothing 'exp').
     """
-    shares, none_so_far = [], 0
+    fractions, n_without_match = [], 0
     for n in range(1, max_n + 1):
         matches = sum(clipped_matches(c, r, n) for c, r in zip(candidates, references, strict=True))
         total = sum(n_grams(candidate, n).total() for candidate in candidates)
-        none_so_far += matches == 0
-        shares.append((matches or 0.5 ** none_so_far) / total if total else 0.0)
-    return shares
+        n_without_match += matches == 0
+        fractions.append((matches or 0.5 ** n_without_match) / total if total else 0.0)
+    return fractions
 
 
 def brevity_penalty(candidate_length: int, reference_length: int) -> float:
@@ -57,8 +59,9 @@ def brevity_penalty(candidate_length: int, reference_length: int) -> float:
 
 
 def nearest_length(candidate: Tokens, references: list[Tokens]) -> int:
-    """The length of the reference nearest in length, the shorter of two equally near."""
-    return min((len(reference) for reference in references), key=lambda r: (abs(r - len(candidate)), r))
+    """The reference length nearest to the candidate's; of two equally near, the shorter."""
+    lengths = (len(reference) for reference in references)
+    return min(lengths, key=lambda length: (abs(length - len(candidate)), length))
 
 
 def bleu(candidates: list[Tokens], references: list[list[Tokens]], max_n: int = 4) -> float:
@@ -68,11 +71,11 @@ def bleu(candidates: list[Tokens], references: list[list[Tokens]], max_n: int = 
     100.0
     """
     if not any(clipped_matches(c, r, 1) for c, r in zip(candidates, references, strict=True)):
-        return 0.0                                          # not one word is right: smoothing must not invent one
-    shares = precisions(candidates, references, max_n)
-    if min(shares) == 0:
-        return 0.0                                          # too short for a single n-gram of the highest order
+        return 0.0                                          # no match at all: no smoothing
+    fractions = precisions(candidates, references, max_n)
+    if min(fractions) == 0:
+        return 0.0                                          # too short for n-grams of order max_n
     c = sum(len(candidate) for candidate in candidates)
     r = sum(nearest_length(*pair) for pair in zip(candidates, references, strict=True))
-    mean_log = sum(math.log(share) for share in shares) / max_n
+    mean_log = sum(math.log(p) for p in fractions) / max_n
     return 100 * brevity_penalty(c, r) * math.exp(mean_log)

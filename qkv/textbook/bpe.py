@@ -1,10 +1,11 @@
-"""Byte-pair encoding, told plainly: count neighbours, merge the most frequent, rewrite, repeat.
+"""Byte-pair encoding (BPE): repeatedly merge the most frequent pair of adjacent symbols.
 
-In: words and how often each occurs. Out: merges in order; they turn any word into pieces.
-Told in docs/tokenizers.md, "How BPE learns".
+Training takes word counts and gives merges in order; `apply` splits any word with them.
+See docs/tokenizers.md, "BPE training".
 
-Ties: symbols are numbered: first the single characters in code-point order, then those that carry `</w>`, then each
-merge as it is born. Of equally frequent pairs the one with the smaller left number wins, then the smaller right one.
+Ties: symbols are numbered, first the single characters in code-point order, then those with `</w>`,
+then each merge. Of equally frequent pairs the one with the smaller left number comes first, then
+the one with the smaller right number.
 """
 
 import heapq
@@ -16,11 +17,11 @@ from itertools import pairwise
 
 Pair = tuple[str, str]
 END = "</w>"
-# Every byte has a visible sign: printable Latin-1 stands for itself, the other bytes move up beyond U+0100.
-_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]
-SIGNS = {byte: chr(byte) for byte in _SHOWN}
-SIGNS |= {byte: chr(256 + i) for i, byte in enumerate(sorted(set(range(256)) - set(_SHOWN)))}
-# English endings; a run of letters, of digits, of signs, each with the space before it; other white space.
+# GPT-2's byte-to-character table: printable Latin-1 as it is, the other bytes from U+0100.
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+BYTE_CHARS = {byte: chr(byte) for byte in _PRINTABLE}
+BYTE_CHARS |= {byte: chr(256 + i) for i, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
+# English endings; letters, digits or other symbols, with the space before; other white space.
 _BYTE_WORD = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 
 
@@ -29,44 +30,46 @@ def characters(word: str) -> list[str]:
     return [*word[:-1], word[-1] + END]
 
 
-def byte_signs(word: str) -> list[str]:
-    """The UTF-8 bytes of a word as visible signs: byte_signs(" 好") == ["Ġ", "å", "¥", "½"]."""
-    return [SIGNS[byte] for byte in word.encode()]
+def byte_chars(word: str) -> list[str]:
+    """UTF-8 bytes as printable characters: byte_chars(" 好") == ["Ġ", "å", "¥", "½"]."""
+    return [BYTE_CHARS[byte] for byte in word.encode()]
 
 
 def byte_words(text: str) -> list[str]:
-    """A text cut where no merge may cross: byte_words("I've 2 cats") == ["I", "'ve", " 2", " cats"]."""
+    """Pre-tokenization: no merge crosses words; byte_words("I've 2") == ["I", "'ve", " 2"]."""
     return _BYTE_WORD.findall(text)
 
 
 class Corpus:
-    """Each different word once, as symbols; how often two neighbours meet is kept true while merging."""
+    """Each distinct word once, as symbols, with pair counts that are updated while merging."""
 
     def __init__(self, words: Mapping[str, int], split: Callable[[str], list[str]]):
-        self.texts, self.times = [split(word) for word in words], list(words.values())
+        self.texts, self.frequencies = [split(word) for word in words], list(words.values())
         self.counts: Counter[Pair] = Counter()
-        self.where: dict[Pair, set[int]] = defaultdict(set)
+        self.words_with: dict[Pair, set[int]] = defaultdict(set)
         for i, text in enumerate(self.texts):
             for pair in pairwise(text):
-                self.counts[pair] += self.times[i]
-                self.where[pair].add(i)
+                self.counts[pair] += self.frequencies[i]
+                self.words_with[pair].add(i)
 
     def merge(self, pair: Pair) -> set[Pair]:
-        """Rewrite every word that holds the pair; gives the pairs that are born by it."""
-        born = set()
-        for i in self.where.pop(pair):
-            for neighbours, change in merge(self.texts[i], pair):
-                self.counts[neighbours] += change * self.times[i]
+        """Merge the pair in every word that has it; returns the new pairs."""
+        new_pairs = set()
+        for i in self.words_with.pop(pair):
+            for neighbors, change in merge(self.texts[i], pair):
+                self.counts[neighbors] += change * self.frequencies[i]
                 if change > 0:
-                    self.where[neighbours].add(i)
-                    born.add(neighbours)
-        return {pair for pair in born if self.counts[pair] > 0}
+                    self.words_with[neighbors].add(i)
+                    new_pairs.add(neighbors)
+        return {pair for pair in new_pairs if self.counts[pair] > 0}
 
 
-def learn(words: Mapping[str, int], n_merges: int, split: Callable[[str], list[str]] = characters) -> list[Pair]:
+def train(
+    words: Mapping[str, int], n_merges: int, split: Callable[[str], list[str]] = characters
+) -> list[Pair]:
     """The first `n_merges` merges, most frequent pair first.
 
-    >>> learn({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 3)
+    >>> train({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 3)
     [('e', 's'), ('es', 't</w>'), ('l', 'o')]
     """
     corpus, merges = Corpus(words, split), list[Pair]()
@@ -77,24 +80,25 @@ def learn(words: Mapping[str, int], n_merges: int, split: Callable[[str], list[s
 
     queue = sorted(entry(pair) for pair in counts)  # a sorted list is a heap
     while queue and len(merges) < n_merges:
-        waiting, _, _, pair = heapq.heappop(queue)
-        if counts[pair] == -waiting:
+        negative_count, _, _, pair = heapq.heappop(queue)
+        if counts[pair] == -negative_count:
             merges.append(pair)
             number.setdefault(pair[0] + pair[1], len(number))
             for new in corpus.merge(pair):
                 heapq.heappush(queue, entry(new))
-        elif counts[pair] > 0:  # it has lost neighbours while it waited: back into the queue with its true count
+        elif counts[pair] > 0:  # the count in the queue is out of date
             heapq.heappush(queue, entry(pair))
     return merges
 
 
 def alphabet(texts: Iterable[list[str]]) -> list[str]:
-    """All symbols in the order that decides ties: alphabet([["b", "a</w>"], ["c</w>"]]) == ["b", "a</w>", "c</w>"]."""
-    return sorted({symbol for text in texts for symbol in text}, key=lambda symbol: (len(symbol), symbol))
+    """Symbols in the order of ties: alphabet([["b", "a</w>"], ["c"]]) == ["b", "c", "a</w>"]."""
+    symbols = {symbol for text in texts for symbol in text}
+    return sorted(symbols, key=lambda symbol: (len(symbol), symbol))
 
 
 def merge(text: list[str], pair: Pair) -> list[tuple[Pair, int]]:
-    """Every `pair` in `text` becomes one symbol, left to right; tells which neighbours went (-1) and came (+1)."""
+    """Merge every `pair` in `text`, left to right; returns pairs removed (-1) and added (+1)."""
     (a, b), changes, i = pair, [], -1
     with suppress(ValueError):  # no further a
         while True:
@@ -110,7 +114,7 @@ def merge(text: list[str], pair: Pair) -> list[tuple[Pair, int]]:
 
 
 def apply(text: list[str], merges: Iterable[Pair]) -> list[str]:
-    """The merges replayed in order: apply(characters("lows"), [("l", "o")]) == ["lo", "w", "s</w>"]."""
+    """Apply merges in order: apply(characters("lows"), [("l", "o")]) == ["lo", "w", "s</w>"]."""
     text, present = list(text), set(text)
     for a, b in merges:
         if a in present and b in present:

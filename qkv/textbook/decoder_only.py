@@ -1,20 +1,20 @@
-"""The decoder-only model of today, whole: ids in, logits of the next token at every place out.
+"""A decoder-only model of the Llama family: logits of the next token at every position.
 
-RMSNorm before each sublayer, rotary positions, grouped attention, SwiGLU, and no bias anywhere: the Llama family.
-Told in docs/model.md, "The whole"; the same weights run in qkv/model/transformer.py.
+RMS pre-norm, rotary positions, grouped-query attention, SwiGLU, no biases. The same weights run in
+qkv/model/transformer.py. See docs/model.md, "Transformer".
 """
 
 from torch import Tensor, nn
 
 from qkv.textbook.attention import MultiHeadAttention
 from qkv.textbook.feed_forward import GatedFeedForward
-from qkv.textbook.masks import look_ahead_mask
+from qkv.textbook.masks import causal_mask
 from qkv.textbook.norms import RMSNorm
 from qkv.textbook.positions import rotate_halves
 
 
 class PreNorm(nn.Module):
-    """The residual around every sublayer: x + branch(norm(x)); the stream itself is never normalised."""
+    """Pre-norm residual: x + branch(norm(x)); the residual stream itself is not normalized."""
 
     def __init__(self, branch: nn.Module, d_model: int):
         super().__init__()
@@ -26,43 +26,54 @@ class PreNorm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Every token looks at its past, then thinks by itself."""
+    """Causal self-attention, then the feed-forward."""
 
     def __init__(self, d_model: int, n_heads: int, n_kv_heads: int, d_ff: int):
         super().__init__()
-        attention = MultiHeadAttention(d_model, n_heads, n_kv_heads, bias=False, rotate=rotate_halves)
+        attention = MultiHeadAttention(
+            d_model, n_heads, n_kv_heads, bias=False, rotate=rotate_halves
+        )
         self.attn = PreNorm(attention, d_model)
         self.ffn = PreNorm(GatedFeedForward(d_model, d_ff), d_model)
 
-    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
-        x = self.attn(x, None, visible)
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attn(x, None, mask)
         return self.ffn(x)
 
 
 class Decoder(nn.Module):
-    """N layers, one after another, and the last norm."""
+    """N layers and the final norm."""
 
     def __init__(self, layers: list[Layer], d_model: int):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(d_model)
 
-    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x, visible)
+            x = layer(x, mask)
         return self.norm(x)                                 # (batch, length, d_model)
 
 
 class DecoderOnly(nn.Module):
-    """Embedding, decoder, and a head that gives each token of the vocabulary its logit."""
+    """Embedding, decoder and language-model head."""
 
-    def __init__(self, vocab_size: int, d_model: int, n_layers: int, n_heads: int, n_kv_heads: int, d_ff: int):
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int,
+        d_ff: int,
+    ):
         super().__init__()
         self.embed = nn.Embedding(vocab_size, d_model)
-        self.decoder = Decoder([Layer(d_model, n_heads, n_kv_heads, d_ff) for _ in range(n_layers)], d_model)
+        layers = [Layer(d_model, n_heads, n_kv_heads, d_ff) for _ in range(n_layers)]
+        self.decoder = Decoder(layers, d_model)
         self.lm_head = nn.Linear(d_model, vocab_size, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        visible = look_ahead_mask(ids.shape[1]).to(ids.device)  # (query, key)
-        x = self.decoder(self.embed(ids), visible)          # (batch, length, d_model)
+        mask = causal_mask(ids.shape[1]).to(ids.device)     # (query, key)
+        x = self.decoder(self.embed(ids), mask)             # (batch, length, d_model)
         return self.lm_head(x)                              # (batch, length, vocab_size)

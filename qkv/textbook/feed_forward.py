@@ -1,7 +1,6 @@
-"""Feed-forward: each token by itself goes up to a wider space, through a bend, and down again.
+"""Feed-forward layers: dense (2017), gated (SwiGLU) and mixture of experts (MoE).
 
-Dense as in 2017, gated as today, or a mixture of experts of which a few answer each token.
-Told in docs/model.md, "Feed-forward".
+See docs/model.md, "Feed-forward".
 """
 
 import math
@@ -26,7 +25,7 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x Phi(x): the share of a normal distribution below x decides how much of x passes."""
+    """x Phi(x), where Phi is the cumulative distribution function of the normal distribution."""
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
@@ -54,7 +53,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """One wide vector opens and shuts the other: (silu(x W_gate) * x W_up) W_down; with silu it is SwiGLU."""
+    """Gated linear unit: (silu(x W_gate) * x W_up) W_down; with silu it is SwiGLU."""
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = silu, bias: bool = False):
         super().__init__()
@@ -64,42 +63,46 @@ class GatedFeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))     # (..., d_model)
+        gate = self.activation(self.gate_proj(x))           # (..., d_ff)
+        return self.down_proj(gate * self.up_proj(x))       # (..., d_model)
 
 
 class MixtureOfExperts(nn.Module):
-    """The router picks a few experts for each token, and mixes their answers by their probabilities.
+    """Mixture of experts: a router sends each token to its top-k experts.
 
-    p = softmax(x W_router);  y = sum over the `active` largest p_e of  p_e / (their sum) expert_e(x),
-    plus, unweighted, the answer of every shared expert.
+    p = softmax(x W_router);  y = sum over the `n_experts_per_token` largest p_e of
+    p_e / (their sum) expert_e(x), plus the outputs of all shared experts.
     """
 
-    def __init__(self, d_model: int, d_ff: int, n_experts: int, active: int, n_shared: int = 0):
+    def __init__(
+        self, d_model: int, d_ff: int, n_experts: int, n_experts_per_token: int, n_shared: int = 0
+    ):
         super().__init__()
-        self.active = active
+        self.n_experts_per_token = n_experts_per_token
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(GatedFeedForward(d_model, d_ff) for _ in range(n_experts))
         self.shared = nn.ModuleList(GatedFeedForward(d_model, d_ff) for _ in range(n_shared))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)                           # (tokens, d_model)
-        return torch.stack([self.answer(token) for token in tokens]).reshape(x.shape)
+        return torch.stack([self.forward_token(token) for token in tokens]).reshape(x.shape)
 
-    def answer(self, token: Tensor) -> Tensor:
-        """What the chosen and the shared experts say about one token."""
-        chances, chosen = softmax(self.router(token)).topk(self.active)     # (active,) each
-        shares = chances / chances.sum()
-        routed = [share * self.experts[e](token) for share, e in zip(shares, chosen.tolist(), strict=True)]
-        return torch.stack(routed + [expert(token) for expert in self.shared]).sum(dim=0)   # (d_model,)
+    def forward_token(self, token: Tensor) -> Tensor:
+        """The weighted sum of the selected experts plus the shared experts, (d_model,)."""
+        probs, selected = softmax(self.router(token)).topk(self.n_experts_per_token)
+        pairs = zip(probs / probs.sum(), selected.tolist(), strict=True)
+        routed = [weight * self.experts[e](token) for weight, e in pairs]
+        return torch.stack(routed + [expert(token) for expert in self.shared]).sum(dim=0)
 
 
-def load_balancing_loss(router_logits: Tensor, active: int) -> Tensor:
-    """n sum_e f_e P_e: equal to `active` when all n experts are asked equally often, larger the less even they are.
+def load_balancing_loss(router_logits: Tensor, n_experts_per_token: int) -> Tensor:
+    """n sum_e f_e P_e: `n_experts_per_token` if all n experts are used equally, larger otherwise.
 
-    f_e is the share of tokens that ask expert e, P_e its mean probability; only P_e has a gradient.
+    f_e is the fraction of tokens sent to expert e, P_e its mean probability;
+    only P_e has a gradient.
     """
-    probabilities = softmax(router_logits)                  # (tokens, experts)
-    n_tokens, n_experts = probabilities.shape
-    chosen = probabilities.topk(active, dim=-1).indices     # (tokens, active)
-    asking = torch.stack([(chosen == e).sum() for e in range(n_experts)])       # (experts,)
-    return n_experts * (asking / n_tokens * probabilities.mean(dim=0)).sum()
+    probs = softmax(router_logits)                          # (tokens, experts)
+    n_tokens, n_experts = probs.shape
+    selected = probs.topk(n_experts_per_token, dim=-1).indices      # (tokens, active)
+    counts = torch.stack([(selected == e).sum() for e in range(n_experts)])     # (experts,)
+    return n_experts * (counts / n_tokens * probs.mean(dim=0)).sum()

@@ -1,7 +1,6 @@
-"""Norms: vectors of any size in, vectors of a steady size out, with a learned scale.
+"""Normalization layers: LayerNorm and RMSNorm over each token, BatchNorm over all tokens.
 
-Layer and RMS norm look at one token by itself; batch norm looks at one component over all tokens.
-Told in docs/model.md, "Norms".
+See docs/model.md, "Normalization".
 """
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 
 class LayerNorm(nn.Module):
-    """Each token gets mean 0 and variance 1 over its components: weight (x - mean) / sqrt(var + eps) + bias."""
+    """Mean 0 and variance 1 for each token: weight (x - mean) / sqrt(var + eps) + bias."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()
@@ -19,12 +18,12 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(dim=-1, keepdim=True)                 # (..., 1)
-        variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)     # (..., 1), divided by d, not by d - 1
+        variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)     # (..., 1), divided by d
         return self.weight * (x - mean) / torch.sqrt(variance + self.eps) + self.bias
 
 
 class RMSNorm(nn.Module):
-    """Each token gets length sqrt(d): weight x / sqrt(mean(x^2) + eps); no mean is taken off, no bias added."""
+    """Root mean square 1 for each token: weight x / sqrt(mean(x^2) + eps)."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()
@@ -37,10 +36,10 @@ class RMSNorm(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Each component gets mean 0 and variance 1 over all real tokens of the batch.
+    """Mean 0 and variance 1 for each component over all tokens of the batch, without padding.
 
-    While training, the batch speaks for itself and the running statistics follow it; afterwards they stand for it,
-    so that a sentence no longer depends on its batch mates. Padding is normalised like the rest but never counted.
+    Training uses the statistics of the batch and updates the running statistics; evaluation uses
+    the running statistics, so that results are batch-invariant.
     """
 
     mean: Tensor
@@ -54,16 +53,16 @@ class BatchNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(d_model))
         self.register_buffer("variance", torch.ones(d_model))
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         mean, variance = self.mean, self.variance
         if self.training:
-            tokens = x.flatten(0, -2) if padding is None else x[padding]    # (real tokens, d_model)
+            tokens = x.flatten(0, -2) if attention_mask is None else x[attention_mask]
             mean = tokens.mean(dim=0)                       # (d_model,)
             variance = ((tokens - mean) ** 2).mean(dim=0)   # (d_model,)
-            self.remember(mean.detach(), variance.detach(), len(tokens))
+            self.update_statistics(mean.detach(), variance.detach(), len(tokens))
         return self.weight * (x - mean) / torch.sqrt(variance + self.eps) + self.bias
 
-    def remember(self, mean: Tensor, variance: Tensor, n: int) -> None:
-        """Move the running statistics a little towards the batch's; n / (n - 1) makes the variance unbiased."""
+    def update_statistics(self, mean: Tensor, variance: Tensor, n: int) -> None:
+        """Exponential moving average; n / (n - 1) makes the variance unbiased."""
         self.mean += self.momentum * (mean - self.mean)
         self.variance += self.momentum * (variance * n / (n - 1) - self.variance)

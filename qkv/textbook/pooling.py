@@ -1,7 +1,6 @@
-"""Pooling: the vectors of a sentence's tokens in, one vector for the sentence out.
+"""Pooling: token vectors to one sentence vector.
 
-`padding` is True for real tokens, the only ones that count; a sentence has at least one.
-Told in docs/embedding.md, "Training".
+`attention_mask` is True for tokens; padding has no effect. See docs/embedding.md, "Training".
 """
 
 import math
@@ -10,26 +9,28 @@ import torch
 from torch import Tensor
 
 
-def cls_pooling(x: Tensor, padding: Tensor) -> Tensor:
-    """The vector of the first real token, which is [CLS] where a model has been trained so."""
-    check(padding)
-    return torch.stack([vectors[real][0] for vectors, real in zip(x, padding, strict=True)])    # (batch, d_model)
+def cls_pooling(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """The vector of the first token, [CLS] in BERT."""
+    check_no_empty_row(attention_mask)
+    rows = zip(x, attention_mask, strict=True)
+    return torch.stack([vectors[mask][0] for vectors, mask in rows])    # (batch, d_model)
 
 
-def mean_pooling(x: Tensor, padding: Tensor) -> Tensor:
-    """The mean of the vectors of all real tokens."""
-    check(padding)
-    real = padding[..., None]                               # (batch, length, 1)
-    return (x * real).sum(dim=1) / real.sum(dim=1)          # (batch, d_model)
+def mean_pooling(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """The mean of the vectors of all tokens."""
+    check_no_empty_row(attention_mask)
+    mask = attention_mask[..., None]                        # (batch, length, 1)
+    return (x * mask).sum(dim=1) / mask.sum(dim=1)          # (batch, d_model)
 
 
-def max_pooling(x: Tensor, padding: Tensor) -> Tensor:
-    """The largest value of each component over all real tokens."""
-    check(padding)
-    return x.masked_fill(~padding[..., None], -math.inf).amax(dim=1)    # (batch, d_model)
+def max_pooling(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """The maximum of each component over all tokens."""
+    check_no_empty_row(attention_mask)
+    x = x.masked_fill(~attention_mask[..., None], -math.inf)
+    return x.amax(dim=1)                                    # (batch, d_model)
 
 
-def check(padding: Tensor) -> None:
-    """A sentence of nothing but padding has no vector."""
-    if not padding.any(dim=1).all():
-        raise ValueError("a row has no real token, so there is nothing to pool")
+def check_no_empty_row(attention_mask: Tensor) -> None:
+    """A sentence of padding only has no vector."""
+    if not attention_mask.any(dim=1).all():
+        raise ValueError("a row has no token, so there is nothing to pool")

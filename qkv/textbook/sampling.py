@@ -1,7 +1,6 @@
-"""Sampling: the logits of one next token in, logits of the tokens that stay in the draw out (the others get -inf).
+"""Sampling of one next token: each rule takes logits and sets those of excluded tokens to -inf.
 
-Each rule is its definition and nothing else; p is always softmax(logits). `draw` then picks a token.
-Told in docs/generation.md, "Sampling".
+p is always softmax(logits). `draw` samples a token. See docs/generation.md, "Sampling".
 """
 
 import math
@@ -13,54 +12,55 @@ from qkv.textbook.attention import softmax
 
 
 def temperature(logits: Tensor, t: float) -> Tensor:
-    """logits / t: below 1 the likely get likelier, above 1 the draw gets more even; towards 0 it becomes greedy."""
+    """logits / t: below 1 the distribution is sharper, above 1 flatter; t -> 0 is greedy."""
     return logits / t
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Only tokens at least as good as the k-th best stay (equals of the k-th stay too).
+    """Top-k: keep tokens with a logit >= the k-th largest (ties of the k-th are kept).
 
     >>> top_k(torch.tensor([1.0, 3.0, 2.0, 0.0]), k=2)
     tensor([-inf, 3., 2., -inf])
     """
-    kth_best = logits.sort(descending=True).values[min(k, len(logits)) - 1]
-    return keep(logits, logits >= kth_best)
+    kth_largest = logits.sort(descending=True).values[min(k, len(logits)) - 1]
+    return keep(logits, logits >= kth_largest)
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
-    """Only the nucleus stays: the fewest most likely tokens whose probabilities reach p together.
+    """Nucleus sampling: keep the fewest most likely tokens whose probabilities sum to at least p.
 
     >>> top_p(torch.tensor([0.5, 0.2, 0.3]).log(), p=0.6).exp()
     tensor([0.5000, 0.0000, 0.3000])
     """
-    chances = softmax(logits)
-    return keep(logits, fewest_reaching(p, chances, order=(-chances).argsort(stable=True)))
+    probs = softmax(logits)
+    return keep(logits, fewest_reaching(p, probs, order=(-probs).argsort(stable=True)))
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Only tokens at least p times as likely as the likeliest stay.
+    """Min-p: keep tokens with probability >= p times the maximum.
 
     >>> min_p(torch.tensor([0.5, 0.2, 0.3]).log(), p=0.5).exp()
     tensor([0.5000, 0.0000, 0.3000])
     """
-    chances = softmax(logits)
-    return keep(logits, chances >= p * chances.max())
+    probs = softmax(logits)
+    return keep(logits, probs >= p * probs.max())
 
 
-def typical(logits: Tensor, p: float) -> Tensor:
-    """Only the fewest most typical tokens stay whose probabilities reach p together.
+def typical_p(logits: Tensor, p: float) -> Tensor:
+    """Typical sampling: keep the fewest most typical tokens with probabilities of at least p.
 
-    A token is typical when its surprise -log p_i is near the mean surprise H = - sum_i p_i log p_i.
+    A token is typical if its information -log p_i is near the entropy H = - sum_i p_i log p_i.
     """
-    chances = softmax(logits)
-    possible = chances > 0
-    surprise = -chances.log()                               # infinite for impossible tokens, which are never typical
-    entropy = (chances * surprise)[possible].sum()
-    return keep(logits, possible & fewest_reaching(p, chances, order=(surprise - entropy).abs().argsort(stable=True)))
+    probs = softmax(logits)
+    nonzero = probs > 0
+    information = -probs.log()                              # infinite where the probability is 0
+    entropy = (probs * information)[nonzero].sum()
+    order = (information - entropy).abs().argsort(stable=True)
+    return keep(logits, nonzero & fewest_reaching(p, probs, order))
 
 
 def repetition_penalty(logits: Tensor, seen: list[int], penalty: float) -> Tensor:
-    """Tokens already seen get less likely: a positive logit is divided by the penalty, a negative one multiplied.
+    """Divide positive logits of tokens already seen by the penalty, multiply negative ones by it.
 
     >>> repetition_penalty(torch.tensor([2.0, -2.0, 1.0]), seen=[0, 1, 0], penalty=2.0)
     tensor([ 1., -4.,  1.])
@@ -71,33 +71,33 @@ def repetition_penalty(logits: Tensor, seen: list[int], penalty: float) -> Tenso
     return logits
 
 
-def draw(logits: Tensor, chance: float) -> int:
-    """The token in whose share of the line from 0 to 1 the number `chance` falls, shares in order of the ids.
+def draw(logits: Tensor, uniform: float) -> int:
+    """Inverse transform sampling: the first token whose cumulative probability exceeds `uniform`.
 
-    >>> [draw(torch.tensor([0.5, 0.0, 0.5]).log(), chance) for chance in (0.0, 0.49, 0.51, 0.99)]
+    >>> [draw(torch.tensor([0.5, 0.0, 0.5]).log(), uniform) for uniform in (0.0, 0.49, 0.51, 0.99)]
     [0, 0, 2, 2]
     """
-    chances = softmax(logits)
-    before = 0.0
-    for token, share in enumerate(chances.tolist()):
-        before += share
-        if chance < before:
+    probs = softmax(logits)
+    cumulative = 0.0
+    for token, prob in enumerate(probs.tolist()):
+        cumulative += prob
+        if uniform < cumulative:
             return token
-    return int(chances.nonzero()[-1])                       # the shares summed to a hair under one
+    return int(probs.nonzero()[-1])                         # rounding: the sum is just below one
 
 
-def fewest_reaching(p: float, chances: Tensor, order: Tensor) -> Tensor:
-    """True for the first tokens in this order, as many as it takes for their probabilities to reach p; at least one."""
-    chosen = torch.zeros_like(chances, dtype=torch.bool)
-    reached = 0.0
+def fewest_reaching(p: float, probs: Tensor, order: Tensor) -> Tensor:
+    """True for the first tokens in this order until their probabilities reach p; at least one."""
+    selected = torch.zeros_like(probs, dtype=torch.bool)
+    total = 0.0
     for token in order.tolist():
-        chosen[token] = True
-        reached += chances[token].item()
-        if reached >= p:
+        selected[token] = True
+        total += probs[token].item()
+        if total >= p:
             break
-    return chosen
+    return selected
 
 
-def keep(logits: Tensor, chosen: Tensor) -> Tensor:
-    """-inf for every token that was not chosen."""
-    return logits.masked_fill(~chosen, -math.inf)
+def keep(logits: Tensor, selected: Tensor) -> Tensor:
+    """-inf for every token that is not selected."""
+    return logits.masked_fill(~selected, -math.inf)

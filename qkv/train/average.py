@@ -1,7 +1,6 @@
-"""Averages of weights: steadier than any single step.
+"""Averages of weights: exponential moving average (EMA) and the mean of the last checkpoints.
 
-In: the weights of several moments. Out: their mean, over the last checkpoints or as a running (exponential) average.
-Told in docs/training.md, "Averages".
+See docs/training.md, "Weight averaging".
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,44 +11,46 @@ from torch import Tensor, nn
 
 
 class Ema:
-    """average <- decay * average + (1 - decay) * weights, after every step."""
+    """Exponential moving average: ema <- decay * ema + (1 - decay) * weights, after every step."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.weights = {name: one.detach().clone() for name, one in model.named_parameters()}
+        self.weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         torch._foreach_lerp_(
             list(self.weights.values()),
-            [one.detach() for one in model.parameters()],
+            [weight.detach() for weight in model.parameters()],
             1 - self.decay,
         )
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on from a saved average; in the model's order, for files keep names sorted."""
-        self.weights = {name: saved[name].to(one.device) for name, one in self.weights.items()}
+        """Load a saved average, in the order of the model: files sort their names."""
+        self.weights = {
+            name: saved[name].to(weight.device) for name, weight in self.weights.items()
+        }
 
     @contextmanager
-    def lent_to(self, model: nn.Module) -> Iterator[None]:
-        """Inside the block the model has the average's weights; afterwards its own again."""
-        own = {name: one.data for name, one in model.named_parameters()}
-        for name, one in model.named_parameters():
-            one.data = self.weights[name]
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """Give the model the averaged weights inside the block, and its own weights after it."""
+        own = {name: weight.data for name, weight in model.named_parameters()}
+        for name, weight in model.named_parameters():
+            weight.data = self.weights[name]
         try:
             yield
         finally:
-            for name, one in model.named_parameters():
-                one.data = own[name]
+            for name, weight in model.named_parameters():
+                weight.data = own[name]
 
 
-def mean_of(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor, added up in float64, one state in memory at a time."""
+def average_state_dicts(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of each tensor, summed in float64, with one state in memory at a time."""
     total: dict[str, Tensor] = {}
-    count, kinds = 0, {}
+    count, dtypes = 0, {}
     for state in states:
         count += 1
-        for name, one in state.items():
-            kinds[name] = one.dtype
-            total[name] = total[name] + one.double() if name in total else one.double()
-    return {name: (one / count).to(kinds[name]) for name, one in total.items()}
+        for name, tensor in state.items():
+            dtypes[name] = tensor.dtype
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / count).to(dtypes[name]) for name, tensor in total.items()}

@@ -1,7 +1,6 @@
-"""The end of a run, told to people: the final score, the curves, the model card.
+"""Model card of a trained model: README.md and curves.png in the run folder, and the final scores.
 
-In: a trained folder and what `qkv.load` gives for it. Out: README.md and curves.png in the folder, and the score.
-Told in docs/training.md, "What a run leaves behind".
+See docs/training.md.
 """
 
 import json
@@ -15,75 +14,75 @@ from qkv.messages import _
 from qkv.model.spec import Stack
 from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
-from qkv.train.report import CURVES, METRICS, draw_curves, read_metrics
+from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
 from qkv.train.task import Task
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a model card tells, each table as name -> value."""
+class ModelCard:
+    """The content of a model card, each table as name -> value."""
 
     folder: str
     data: Mapping[str, object]
     model: Mapping[str, object]
     training: Mapping[str, object]
     scores: Mapping[str, str]  # what was measured -> its lines
-    example: tuple[str, str]  # a text and what this model makes of it
+    example: tuple[str, str]  # an input of the model and its output
     command: str = "translate"  # or generate, or embed
-    options: Mapping[str, object] = field(default_factory=dict)  # with which settings it made that
+    options: Mapping[str, object] = field(default_factory=dict)  # generation options of the example
 
 
-def write_card(folder: Path, task: Task, use: Callable[..., Any]) -> str:
-    """Ask the task for its last word on the published model, and write down what it is and how good it is."""
-    recipe, spec, final = task.recipe, task.spec, task.final(use)
+def write_card(folder: Path, task: Task, pipeline: Callable[..., Any]) -> str:
+    """Evaluate the published model, write its card and curves; returns the scores."""
+    recipe, spec, final = task.recipe, task.spec, task.evaluate(pipeline)
     entries = read_metrics(folder / METRICS)
-    depth = " + ".join(
-        str(_depth(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None
+    n_layers = " + ".join(
+        str(_n_layers(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None
     )
-    facts = Facts(
+    card = ModelCard(
         folder=str(folder),
         data=final.data,
         model={
             _("parameters"): sum(parameters(spec).values()),
             "d_model": spec.d_model,
-            _("layers"): depth,
+            _("layers"): n_layers,
         },
         training={
             _("steps"): entries[-1]["step"] if entries else recipe.steps,
-            _("optimiser"): recipe.optimizer,
+            _("optimizer"): recipe.optimizer,
             _("seconds"): round(entries[-1]["seconds"]) if entries else 0,
         },
         scores=final.scores,
         example=final.example,
-        command=use_of(task),
+        command=command_of(task),
         options=final.options,
     )
-    write_text(folder / "README.md", model_card(facts))
+    write_text(folder / "README.md", card_text(card))
     draw_curves(folder / METRICS)
     return "\n".join(final.scores.values())
 
 
-def use_of(task: Task) -> str:
-    """The command that puts such a model to work: which stacks are present says it."""
+def command_of(task: Task) -> str:
+    """The command that runs the model: translate, generate or embed, by its stacks."""
     if task.spec.decoder is None:
         return "embed"
     return "generate" if task.spec.encoder is None else "translate"
 
 
-def _depth(stack: Stack) -> int:
+def _n_layers(stack: Stack) -> int:
     return len(stack.each_layer())
 
 
-def model_card(facts: Facts) -> str:
-    """The README.md of a trained model: what it learned from, what it is, how good it is, how to use it."""
-    scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in facts.scores.items())
-    usage = f"```console\n{_console(facts)}\n```\n```python\n{_python(facts)}\n```"
+def card_text(card: ModelCard) -> str:
+    """The README.md of a trained model: usage, data, model, training and scores."""
+    scores = "\n\n".join(f"{name}:\n```\n{lines}\n```" for name, lines in card.scores.items())
+    usage = f"```console\n{_console(card)}\n```\n```python\n{_python(card)}\n```"
     parts = [
-        f"# {Path(facts.folder).name}",
-        _section(_("Use"), usage),
-        _section(_("Data"), _table(facts.data)),
-        _section(_("Model"), _table(facts.model)),
-        _section(_("Training"), _table(facts.training)),
+        f"# {Path(card.folder).name}",
+        _section(_("Usage"), usage),
+        _section(_("Data"), _table(card.data)),
+        _section(_("Model"), _table(card.model)),
+        _section(_("Training"), _table(card.training)),
         "![{}]({})".format(_("learning curves"), CURVES),
         _section(_("Scores"), scores or _("Not measured yet.")),
     ]
@@ -94,39 +93,35 @@ def _section(title: str, body: str) -> str:
     return f"## {title}\n{body}"
 
 
-def _console(facts: Facts) -> str:
-    """The command that gives the example; vectors go to a file, and a writer's text follows its prompt."""
-    source, target = facts.example
-    start = f"$ qkv {facts.command} {shlex.quote(facts.folder)}"
-    if facts.command == "embed":
-        return f"{start} sentences.txt --out vectors.npy"
+def _console(card: ModelCard) -> str:
+    """The command of the example with its output; `generate` prints the prompt too."""
+    source, target = card.example
+    command = f"$ qkv {card.command} {shlex.quote(card.folder)}"
+    if card.command == "embed":
+        return f"{command} sentences.txt --out vectors.npy"
     options = "".join(
-        f" --{name.replace('_', '-')} {value}" for name, value in facts.options.items()
+        f" --{name.replace('_', '-')} {value}" for name, value in card.options.items()
     )
-    return f"{start} {shlex.quote(source)}{options}\n{source + target if facts.command == 'generate' else target}"
+    output = source + target if card.command == "generate" else target
+    return f"{command} {shlex.quote(source)}{options}\n{output}"
 
 
-def _python(facts: Facts) -> str:
-    source, target = facts.example
-    name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[facts.command]
-    given = ", ".join(
-        [
-            json.dumps([source], ensure_ascii=False),
-            *(f"{name}={value!r}" for name, value in facts.options.items()),
-        ]
+def _python(card: ModelCard) -> str:
+    source, target = card.example
+    name = {"translate": "translator", "generate": "generator", "embed": "embedder"}[card.command]
+    folder, sources = (json.dumps(text, ensure_ascii=False) for text in (card.folder, [source]))
+    arguments = ", ".join(
+        [sources, *(f"{option}={value!r}" for option, value in card.options.items())]
     )
-    gives = f"[{target}]" if facts.command == "embed" else [target]
-    return f"import qkv\n{name} = qkv.load({json.dumps(facts.folder, ensure_ascii=False)})\n{name}({given})  # {gives}"
+    output = f"[{target}]" if card.command == "embed" else [target]
+    return f"import qkv\n{name} = qkv.load({folder})\n{name}({arguments})  # {output}"
 
 
-def _table(facts: Mapping[str, object]) -> str:
-    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
+def _table(rows: Mapping[str, object]) -> str:
+    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines])
 
 
 def _cell(value: object) -> str:
-    return (
-        (f"{value:,}" if isinstance(value, int) else str(value))
-        .replace("|", "\\|")
-        .replace("\n", " ")
-    )
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,7 +1,6 @@
-"""The task of sentence vectors: first masked tokens if the recipe says so, then pairs that mean the same.
+"""Embedding task: masked language modeling (MLM) in the first steps, then contrastive learning.
 
-In: a recipe, groups of sentences, perhaps plain text. Out: for each step a batch and its loss; for each validation how
-often a sentence finds its own among all held-out ones. Told in docs/embedding.md, "Training".
+Validation measures retrieval (recall@1) on held-out groups. See docs/embedding.md, "Training".
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +26,14 @@ from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
-from qkv.train.contrast import Chunks, contrastive_loss, cut_chunks, meanings
-from qkv.train.luck import luck_at
-from qkv.train.masking import Masked, Masking
+from qkv.train.contrastive import MiniBatches, contrastive_loss, group_labels, mini_batches
+from qkv.train.masking import MaskedBatch, Masking
 from qkv.train.recipe import EmbedRecipe
-from qkv.train.task import Final, new_model
+from qkv.train.seeds import derive_seed
+from qkv.train.task import FinalEvaluation, new_model
 from qkv.train.task_specs import embedding_spec
 
-VALID_MASKED = 16  # batches of masked tokens in a validation
+VALID_MLM_BATCHES = 16  # MLM batches in a validation
 
 
 @dataclass(frozen=True)
@@ -46,18 +45,26 @@ class GroupData:
 
 
 @dataclass(frozen=True)
-class MeaningBatch:
-    """Sentences to be encoded, which two of them mean the same, and what each means."""
+class ContrastiveBatch:
+    """Sentences to encode, the positive pairs among them, and the label of each."""
 
-    chunks: Chunks
-    pairs: Tensor  # (pairs, 2): places among the sentences
-    meaning: Tensor  # (sentences,)
+    mini_batches: MiniBatches
+    pairs: Tensor  # (pairs, 2): row numbers of the sentences
+    labels: Tensor  # (sentences,)
 
 
-class Embedding:
-    """What the loop asks of a task: batches, losses, validation."""
+class EmbeddingTask:
+    """Training of a sentence encoder.
 
-    goal: str | None = "rank1"
+    Args:
+        recipe: The options.
+        train: The groups to train on.
+        valid: The held-out groups.
+        plain: Texts for MLM, None without MLM.
+        tokenizer: Must have padding, [CLS] and [SEP].
+    """
+
+    metric: str | None = "recall_at_1"
 
     def __init__(
         self,
@@ -67,36 +74,31 @@ class Embedding:
         plain: Store | None,
         tokenizer: Tokenizer,
     ):
-        self.recipe, self.train, self.valid, self.plain, self.tokenizer = (
-            recipe,
-            train,
-            valid,
-            plain,
-            tokenizer,
-        )
+        self.recipe, self.train, self.valid = recipe, train, valid
+        self.plain, self.tokenizer = plain, tokenizer
         assert tokenizer.pad_id is not None
-        self.pad, self.frame = tokenizer.pad_id, encoder_template(tokenizer)
-        self.room = self.spec.max_len - self.frame.size
+        self.pad, self.template = tokenizer.pad_id, encoder_template(tokenizer)
+        self.max_tokens = self.spec.max_len - self.template.size
         self.plan = GroupPlan(
-            train.groups.members.lengths, recipe.batch_pairs, recipe.seed, recipe.views
+            train.groups.members.lengths, recipe.batch_groups, recipe.seed, recipe.texts_per_group
         )
         if plain is not None:
-            lengths = plain.lengths + self.frame.size
-            self.masking = Masking(tokenizer, recipe.mask_share, recipe.whole_words)
+            lengths = plain.lengths + self.template.size
+            self.masking = Masking(tokenizer, recipe.mlm_probability, recipe.whole_word_mask)
             self.text_plan = BatchPlan(
                 lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len
             )
 
     @property
-    def prelude(self) -> int:
-        """Masked tokens teach the words; which sentences belong together is learned after them."""
-        return self.recipe.masked_steps
+    def pretraining_steps(self) -> int:
+        """The MLM steps, which do not train retrieval."""
+        return self.recipe.mlm_steps
 
     @cached_property
     def spec(self) -> Spec:
-        """The encoder to train; only one that guesses tokens needs a head to name them."""
+        """The encoder; it has a head over the vocabulary only for MLM."""
         return embedding_spec(
-            self.recipe.model, self.tokenizer.vocab_size, self.recipe.masked_steps > 0
+            self.recipe.model, self.tokenizer.vocab_size, self.recipe.mlm_steps > 0
         )
 
     @property
@@ -107,161 +109,162 @@ class Embedding:
     def metadata(self) -> dict[str, Any]:
         return {"pooling": PoolingConfig(self.recipe.pooling, True, self.spec.max_len)}
 
-    def begin(self) -> Transformer:
+    def initial_model(self) -> Transformer:
         return new_model(self)
 
-    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> Masked | MeaningBatch:
-        """Masked tokens in the first steps, groups in the others, each counted from its own beginning."""
-        masked = self.recipe.masked_steps * self.recipe.accumulate
-        if micro_step < masked:
-            return self._masked(micro_step, rank, world)
-        rows, places = self.plan.batch(micro_step - masked, rank, world)
-        return self._meanings(rows, places)
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────
+    def batch(
+        self, micro_step: int, rank: int = 0, world_size: int = 1
+    ) -> MaskedBatch | ContrastiveBatch:
+        """An MLM batch in the first steps, a contrastive batch in the others."""
+        mlm_batches = self.recipe.mlm_steps * self.recipe.gradient_accumulation_steps
+        if micro_step < mlm_batches:
+            return self._mlm_batch(micro_step, rank, world_size)
+        rows, members = self.plan.batch(micro_step - mlm_batches, rank, world_size)
+        return self._contrastive_batch(rows, members)
 
-    def _masked(self, step: int, rank: int, world: int) -> Masked:
+    def _mlm_batch(self, step: int, rank: int, world_size: int) -> MaskedBatch:
         assert self.plain is not None
-        rows = self.text_plan.batch(step, rank, world)
-        draws = torch.Generator().manual_seed(luck_at(self.recipe.seed, step, rank, world))
-        return self.masking(self._collated(self.plain.take(rows)), draws)
+        rows = self.text_plan.batch(step, rank, world_size)
+        seed = derive_seed(self.recipe.seed, step, rank, world_size)
+        return self.masking(
+            self._collated(self.plain.take(rows)), torch.Generator().manual_seed(seed)
+        )
 
-    def _meanings(self, rows: np.ndarray, places: np.ndarray) -> MeaningBatch:
-        """The batch of these groups; `places` (groups, views) says which sentences speak for each."""
+    def _contrastive_batch(self, rows: np.ndarray, members: np.ndarray) -> ContrastiveBatch:
+        """The batch of these groups; `members` (groups, texts) index their sentences, -1: none."""
         groups = self.train.groups
         chosen = [
-            members[own[own >= 0]]
-            for members, own in zip(groups.members.take(rows), places, strict=True)
+            sentences[own[own >= 0]]
+            for sentences, own in zip(groups.members.take(rows), members, strict=True)
         ]
-        odd = np.concatenate(groups.negatives.take(rows))  # a meaning of its own each
-        sentences = self._framed(self.train.ids.take(np.concatenate([*chosen, odd])))
-        owners = [group for group, some in enumerate(chosen) for _ in some] + [
-            len(rows) + place for place in range(len(odd))
-        ]
+        negatives = np.concatenate(groups.negatives.take(rows))  # each is a group of its own
+        sentences = self._with_template(self.train.ids.take(np.concatenate([*chosen, negatives])))
+        owners = [group for group, own in enumerate(chosen) for _ in own]
+        owners += [len(rows) + number for number in range(len(negatives))]
         ends = np.cumsum([0, *map(len, chosen)]).tolist()
         pairs = [
             pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)
         ]
-        return MeaningBatch(
-            cut_chunks(sentences, self.recipe.chunk, self.pad),
+        return ContrastiveBatch(
+            mini_batches(sentences, self.recipe.mini_batch_size, self.pad),
             torch.tensor(pairs),
-            meanings(sentences, owners),
+            group_labels(sentences, owners),
         )
 
-    def _framed(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Each sentence as the encoder reads it, cut to what it can read."""
-        return [np.array(self.frame.around(row[: self.room])) for row in rows]
+    def _with_template(self, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Each sentence truncated to the model's length, with special tokens."""
+        return [np.array(self.template.around(row[: self.max_tokens])) for row in rows]
 
     def _collated(self, rows: Sequence[np.ndarray]) -> Tensor:
-        return collate(self._framed(rows), self.pad)
+        return collate(self._with_template(rows), self.pad)
 
-    def sizes(self, batch: Masked | MeaningBatch) -> tuple[int, int]:
-        """What is predicted: tokens, or which sentence belongs to which; and how many tokens are real."""
-        if isinstance(batch, Masked):
-            return int(batch.chosen.sum()), int(batch.ids.ne(self.pad).sum())
-        return len(batch.pairs), sum(int(ids.ne(self.pad).sum()) for ids in batch.chunks.ids)
+    def sizes(self, batch: MaskedBatch | ContrastiveBatch) -> tuple[int, int]:
+        """The number of predicted tokens or positive pairs, and of tokens without padding."""
+        if isinstance(batch, MaskedBatch):
+            return int(batch.selected.sum()), int(batch.ids.ne(self.pad).sum())
+        return len(batch.pairs), sum(int(ids.ne(self.pad).sum()) for ids in batch.mini_batches.ids)
 
-    # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def loss(self, model: Transformer, batch: Masked | MeaningBatch) -> Tensor:
-        """Summed over all that is predicted."""
-        return (
-            self._masked_loss(model, batch)
-            if isinstance(batch, Masked)
-            else self._contrast(model, batch)
-        )
+    # ── losses ───────────────────────────────────────────────────────────────────────────────────
+    def loss(self, model: Transformer, batch: MaskedBatch | ContrastiveBatch) -> Tensor:
+        """MLM cross-entropy or contrastive loss, summed over the batch."""
+        if isinstance(batch, MaskedBatch):
+            return self._mlm_loss(model, batch)
+        return self._contrastive_loss(model, batch)
 
-    def _masked_loss(self, model: Transformer, batch: Masked) -> Tensor:
+    def _mlm_loss(self, model: Transformer, batch: MaskedBatch) -> Tensor:
         device = model.embed.weight.device
-        ids, real = batch.ids.to(device), batch.targets.ne(self.pad).to(device)
-        memory = model.encode(ids, None if bool(real.all()) else real)
-        return model.loss(memory.states, batch.targets.to(device), batch.chosen.to(device))
+        ids, attention_mask = batch.ids.to(device), batch.targets.ne(self.pad).to(device)
+        memory = model.encode(ids, None if bool(attention_mask.all()) else attention_mask)
+        return model.loss(memory.states, batch.targets.to(device), batch.selected.to(device))
 
-    def _contrast(self, model: Transformer, batch: MeaningBatch) -> Tensor:
+    def _contrastive_loss(self, model: Transformer, batch: ContrastiveBatch) -> Tensor:
         device = model.embed.weight.device
-        vectors = batch.chunks.vectors(
-            self._encoder(model), device, self.recipe.recompute
+        vectors = batch.mini_batches.vectors(
+            self._encoder(model), device, self.recipe.gradient_checkpointing
         )  # (sentences, d_model)
-        return contrastive_loss(vectors, batch.pairs, batch.meaning, self.recipe.temperature)
+        return contrastive_loss(vectors, batch.pairs, batch.labels, self.recipe.temperature)
 
     def _encoder(self, model: Transformer) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """ids to vectors of length one."""
+        """A function from ids to unit vectors."""
 
-        def encode(ids: Tensor, real: Tensor | None) -> Tensor:
-            return F.normalize(
-                pool(model.encode(ids, real).states, real, self.recipe.pooling), dim=-1
-            )
+        def encode(ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+            states = model.encode(ids, attention_mask).states
+            return F.normalize(pool(states, attention_mask, self.recipe.pooling), dim=-1)
 
         return encode
 
-    # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── validation ───────────────────────────────────────────────────────────────────────────────
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:
-        """How often the first sentence of a held-out group finds the second among all, and the other way round."""
-        vectors = self._held_out(model)  # (2 groups, d_model)
-        there, back = found(*(side.cpu().numpy() for side in vectors.chunk(2)))
+        """Recall@1 between first and second sentences of the held-out groups, and the losses."""
+        vectors = self._held_out_vectors(model)  # (2 groups, d_model)
+        forward, backward = recall_at_1(*(side.cpu().numpy() for side in vectors.chunk(2)))
         n = len(vectors) // 2
         pairs = torch.arange(n)[:, None] + torch.tensor([0, n])  # (groups, 2)
         loss = contrastive_loss(vectors, pairs, torch.arange(n).repeat(2), self.recipe.temperature)
-        figures = {
+        metrics = {
             "loss": float(loss) / n,
-            "rank1": (there + back) / 2,
-            "rank1_forth": there,
-            "rank1_back": back,
+            "recall_at_1": (forward + backward) / 2,
+            "recall_at_1_forward": forward,
+            "recall_at_1_backward": backward,
         }
-        return figures | self._held_out_tokens(model)
+        return metrics | self._held_out_mlm_loss(model)
 
-    def _held_out(self, model: Transformer) -> Tensor:
-        """The vectors of all firsts, then of all seconds."""
+    def _held_out_vectors(self, model: Transformer) -> Tensor:
+        """The vectors of all first sentences, then of all second ones."""
         groups = self.valid.groups
         pairs = np.array([groups.members[row][:2] for row in range(len(groups))])  # (groups, 2)
-        rows = self._framed(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
-        chunks = cut_chunks(rows, self.recipe.chunk, self.pad)
-        return chunks.vectors(self._encoder(model), model.embed.weight.device, recompute=False)
+        rows = self._with_template(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
+        batches = mini_batches(rows, self.recipe.mini_batch_size, self.pad)
+        device = model.embed.weight.device
+        return batches.vectors(self._encoder(model), device, gradient_checkpointing=False)
 
-    def _held_out_tokens(self, model: Transformer) -> dict[str, float]:
-        """The loss of guessing tokens of held-out sentences, hidden in the same way each time."""
+    def _held_out_mlm_loss(self, model: Transformer) -> dict[str, float]:
+        """The MLM loss of held-out sentences, with the same masks in every validation."""
         if self.plain is None:
             return {}
         total = count = 0.0
         rows = np.array_split(
-            np.arange(len(self.valid.ids)), max(1, len(self.valid.ids) // self.recipe.chunk)
+            np.arange(len(self.valid.ids)),
+            max(1, len(self.valid.ids) // self.recipe.mini_batch_size),
         )
-        for number, some in enumerate(rows[:VALID_MASKED]):
-            batch = self.masking(
-                self._collated(self.valid.ids.take(some)), torch.Generator().manual_seed(number)
-            )
-            total += float(self._masked_loss(model, batch))
-            count += float(batch.chosen.sum())
-        return {"masked_loss": total / max(1.0, count)}
+        for number, chunk in enumerate(rows[:VALID_MLM_BATCHES]):
+            ids = self._collated(self.valid.ids.take(chunk))
+            batch = self.masking(ids, torch.Generator().manual_seed(number))
+            total += float(self._mlm_loss(model, batch))
+            count += float(batch.selected.sum())
+        return {"mlm_loss": total / max(1.0, count)}
 
-    def final(self, use: Callable[..., Any]) -> Final:
-        """Ask the published model, as people do, which held-out sentence belongs to which."""
+    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+        """Retrieval between the sentences of the held-out groups, with the published model."""
         groups = self.valid.groups
         firsts, seconds = (
             groups.texts.take(groups.members[row][side] for row in range(len(groups)))
             for side in (0, 1)
         )
-        first, second = use(firsts), use(seconds)
-        there, back = found(first, second)
-        told = _(
-            "rank 1 among {n_groups:,}: {there:.1%} there, {back:.1%} back",
+        first, second = pipeline(firsts), pipeline(seconds)
+        forward, backward = recall_at_1(first, second)
+        recall = _(
+            "recall@1 among {n_groups:,}: {forward:.1%} forward, {backward:.1%} backward",
             n_groups=len(groups),
-            there=there,
-            back=back,
+            forward=forward,
+            backward=backward,
         )
         nearest = seconds[int((first[0] @ second.T).argmax())]
-        shown = ", ".join(f"{number:.3f}" for number in first[0][:4])
-        return Final(
+        numbers = ", ".join(f"{number:.3f}" for number in first[0][:4])
+        return FinalEvaluation(
             data={
                 _("groups"): len(self.train.groups),
                 _("sentences"): len(self.train.ids),
                 _("held out"): len(groups),
                 _("vocabulary"): self.spec.vocab_size,
             },
-            scores={_("held out, nearest by cosine"): f"{told}\n{firsts[0]}\n-> {nearest}"},
-            example=(firsts[0], f"[{shown}, ...]"),
+            scores={_("held out, nearest by cosine"): f"{recall}\n{firsts[0]}\n-> {nearest}"},
+            example=(firsts[0], f"[{numbers}, ...]"),
         )
 
 
-def found(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """The share of sentences nearest to their own partner among all, in both directions."""
-    return retrieval(first, second).at[1], retrieval(second, first).at[1]
+def recall_at_1(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """The fraction of sentences whose nearest neighbor is their partner, in both directions."""
+    return retrieval(first, second).recall_at[1], retrieval(second, first).recall_at[1]

@@ -1,7 +1,7 @@
-"""The task of language: predict each token of a text from those before it.
+"""Generation task: causal language modeling on windows of text.
 
-In: ids of a text, in windows. Out: for each step a batch and its loss; for each validation the surprise at the whole held-out
-text, in nats per token, perplexity and bits per byte. Told in docs/language-models.md, "Training".
+Validation measures the loss, perplexity and bits per byte of the held-out text. See
+docs/language-models.md, "Training".
 """
 
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import GenerateRecipe
-from qkv.train.task import Final, new_model
+from qkv.train.task import FinalEvaluation, new_model
 
-NOBODY = -1  # beside the last target of a shorter row; no vocabulary has it
-PROMPT = 24  # characters of the held-out text that the card's example goes on from
+IGNORE_INDEX = -1  # target at padding; no vocabulary has it
+PROMPT_CHARACTERS = 24  # length of the card's prompt, from the held-out text
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The text that is measured and never learned from."""
+    """The held-out text."""
 
     ids: np.ndarray
     bytes: int
 
 
 @dataclass(frozen=True)
-class Start:
-    """A model to go on from; `model` is None when a resumed run brings its own weights."""
+class InitialModel:
+    """The model to start from; `model` is None for random weights and for a resumed run."""
 
     spec: Spec
     model: Transformer | None
@@ -44,17 +44,25 @@ class Start:
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """At each place the model reads `given` and should say `asked`; NOBODY is asked where a row has ended."""
+    """Input ids and the next token of each position; IGNORE_INDEX at padding."""
 
-    given: Tensor  # (batch, length)
-    asked: Tensor  # (batch, length)
+    inputs: Tensor  # (batch, length)
+    targets: Tensor  # (batch, length)
 
 
-class Generation:
-    """What the loop asks of a task: batches, losses, validation."""
+class GenerationTask:
+    """Training of a causal language model.
 
-    goal: str | None = None  # the loss
-    prelude = 0
+    Args:
+        recipe: The options.
+        windows: The training text.
+        valid: The held-out text.
+        tokenizer: Must have <eos>.
+        initial: The model to start from.
+    """
+
+    metric: str | None = None  # the loss
+    pretraining_steps = 0
 
     def __init__(
         self,
@@ -62,21 +70,16 @@ class Generation:
         windows: Windows,
         valid: HeldOut,
         tokenizer: Tokenizer,
-        start: Start,
+        initial: InitialModel,
     ):
-        self.recipe, self.windows, self.valid, self.tokenizer, self.start = (
-            recipe,
-            windows,
-            valid,
-            tokenizer,
-            start,
-        )
+        self.recipe, self.windows, self.valid = recipe, windows, valid
+        self.tokenizer, self.initial = tokenizer, initial
         assert tokenizer.eos_id is not None
         self.eos = tokenizer.eos_id
 
     @property
     def spec(self) -> Spec:
-        return self.start.spec
+        return self.initial.spec
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -84,80 +87,79 @@ class Generation:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return {"generation": self.start.special_tokens}
+        return {"generation": self.initial.special_tokens}
 
-    def begin(self) -> Transformer:
-        """First weights, or those of the model to go on from."""
-        return self.start.model or new_model(self)
+    def initial_model(self) -> Transformer:
+        """A new model, or the one of `init_from`."""
+        return self.initial.model or new_model(self)
 
-    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> WindowBatch:
+    def batch(self, micro_step: int, rank: int = 0, world_size: int = 1) -> WindowBatch:
         """A micro-batch: a pure function of the recipe's seed and these numbers."""
-        rows = self.windows.rows(micro_step, rank, world)
+        rows = self.windows.rows(micro_step, rank, world_size)
         return WindowBatch(
             collate([row[:-1] for row in rows], self.eos),
-            collate([row[1:] for row in rows], NOBODY),
+            collate([row[1:] for row in rows], IGNORE_INDEX),
         )
 
     def sizes(self, batch: WindowBatch) -> tuple[int, int]:
-        predicted = int(batch.asked.ne(NOBODY).sum())
+        predicted = int(batch.targets.ne(IGNORE_INDEX).sum())
         return predicted, predicted
 
     def loss(self, model: Transformer, batch: WindowBatch) -> Tensor:
-        """The summed cross-entropy of all tokens, each predicted from the true ones before it."""
-        device, real = model.embed.weight.device, batch.asked.ne(NOBODY)
-        # Shorter rows are padded on the right, where the causal mask hides it; its own places are left out of the loss.
-        stream = model.decode(batch.given.to(device))
-        return model.loss(
-            stream, batch.asked.to(device), None if bool(real.all()) else real.to(device)
-        )
+        """The summed cross-entropy of all tokens, each predicted from the tokens before it."""
+        device, attention_mask = model.embed.weight.device, batch.targets.ne(IGNORE_INDEX)
+        # Padding is on the right, where the causal mask hides it; it is excluded from the loss.
+        stream = model.decode(batch.inputs.to(device))
+        padded = None if bool(attention_mask.all()) else attention_mask.to(device)
+        return model.loss(stream, batch.targets.to(device), padded)
 
     def validate(self, model: Transformer) -> dict[str, Any]:
-        """The whole held-out text, every token once, each with half a context or more before it."""
-        found = self.measured(model)
+        """Loss, perplexity and bits per byte of the whole held-out text."""
+        perplexity = self.held_out_perplexity(model)
         return {
-            "loss": found.nats_per_token,
-            "perplexity": found.value,
-            "bits_per_byte": found.bits_per_byte,
+            "loss": perplexity.nats_per_token,
+            "perplexity": perplexity.value,
+            "bits_per_byte": perplexity.bits_per_byte,
         }
 
-    def measured(self, model: Transformer) -> TextPerplexity:
-        """Documents that are learned separately are measured separately: no token sees another document."""
+    def held_out_perplexity(self, model: Transformer) -> TextPerplexity:
+        """Each token is predicted once, from at least half a context where the text is long enough.
+
+        With `separate_documents` no token attends to another document.
+        """
         if self.recipe.separate_documents:
             return documents_perplexity(
-                model, self.valid.ids, self.valid.bytes, self.recipe.context, self.eos
+                model, self.valid.ids, self.valid.bytes, self.recipe.context_length, self.eos
             )
         return text_perplexity(
-            model, self.valid.ids, self.valid.bytes, self.recipe.context, first=self.eos
+            model, self.valid.ids, self.valid.bytes, self.recipe.context_length, bos_id=self.eos
         )
 
-    def _prompt(self, room: int) -> str:
-        """The first words of the held-out text, as many as a model reads that has room for so many tokens."""
-        words = (
-            self.tokenizer.decode(self.valid.ids[: 2 * PROMPT].tolist())
-            .strip()
-            .split("\n")[0][:PROMPT]
-        )
-        while words and len(self.tokenizer.encode(words)) > room:
-            words = words[:-1]
-        return words
+    def _prompt(self, max_tokens: int) -> str:
+        """The beginning of the held-out text, at most `max_tokens` tokens."""
+        text = self.tokenizer.decode(self.valid.ids[: 2 * PROMPT_CHARACTERS].tolist())
+        prompt = text.strip().split("\n")[0][:PROMPT_CHARACTERS]
+        while prompt and len(self.tokenizer.encode(prompt)) > max_tokens:
+            prompt = prompt[:-1]
+        return prompt
 
-    def final(self, use: Any) -> Final:
-        """The published model's figures on the held-out text, and how it goes on from the first words of it."""
-        found = self.measured(use.model)
-        prompt = self._prompt(use.context - len(use.begin))
+    def evaluate(self, pipeline: Any) -> FinalEvaluation:
+        """Perplexity of the held-out text, and a continuation of its beginning."""
+        perplexity = self.held_out_perplexity(pipeline.model)
+        prompt = self._prompt(pipeline.context_length - len(pipeline.begin))
         numbers = (
-            f"{found.nats_per_token:.4f} nats/token  perplexity {found.value:.2f}  "
-            f"{found.bits_per_byte:.4f} bits/byte"
+            f"{perplexity.nats_per_token:.4f} nats/token  perplexity {perplexity.value:.2f}  "
+            f"{perplexity.bits_per_byte:.4f} bits/byte"
         )
         options = {"max_new_tokens": 60, "temperature": 0.8, "top_k": 40, "seed": self.recipe.seed}
-        return Final(
+        return FinalEvaluation(
             data={
-                _("tokens held out"): found.tokens,
-                _("bytes held out"): found.bytes,
+                _("tokens held out"): perplexity.tokens,
+                _("bytes held out"): perplexity.bytes,
                 _("vocabulary"): self.spec.vocab_size,
-                _("context"): self.recipe.context,
+                _("context length"): self.recipe.context_length,
             },
             scores={_("held out"): numbers},
-            example=(prompt, use(prompt, **options)),
+            example=(prompt, pipeline(prompt, **options)),
             options=options,
         )

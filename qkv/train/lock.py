@@ -1,8 +1,4 @@
-"""Two trainers never share a folder.
-
-In: the folder of a run. Out: it is ours until we leave, or one line that says whose it is.
-Told in docs/training.md, "Nothing is lost".
-"""
+"""Lock of a run folder: only one training process uses it. See docs/training.md."""
 
 import fcntl
 import os
@@ -15,40 +11,37 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 LOCK = ".lock"
-_held: set[int] = set()  # descriptors of the locks of this process
+_held: set[int] = set()  # file descriptors of the locks of this process
 
 
 @contextmanager
 def locked(run_folder: str | Path) -> Iterator[None]:
-    """The run folder belongs to this process inside the block; the kernel frees it if the process dies."""
+    """Hold the lock inside the block; the kernel releases it if the process dies."""
     folder = Path(run_folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise QkvError(
-            folder,
-            _("cannot be used ({strerror})", strerror=error.strerror),
-            _("choose another --out"),
-        ) from error
+        wrong = _("cannot be used ({strerror})", strerror=error.strerror)
+        raise QkvError(folder, wrong, _("choose another --out")) from error
     _held.add(descriptor)
     try:
-        take(descriptor, folder)
+        acquire(descriptor, folder)
         yield
     finally:
         release(descriptor)
 
 
-def take(descriptor: int, folder: Path) -> None:
-    """The lock, with our name written inside for those who come later."""
+def acquire(descriptor: int, folder: Path) -> None:
+    """Take the lock and write the process id and host into the file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-        wrong = _("another training runs here ({owner})", owner=owner)
+        wrong = _("another training process uses this folder ({owner})", owner=owner)
         right = _("wait for it, stop it, or choose another --out")
         raise QkvError(folder, wrong, right) from error
-    with suppress(OSError):  # on a full disk the lock holds all the same, only without a name
+    with suppress(OSError):  # on a full disk the lock holds without the owner's name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -56,15 +49,14 @@ def take(descriptor: int, folder: Path) -> None:
 def release(descriptor: int) -> None:
     if descriptor in _held:
         _held.remove(descriptor)
-        os.close(
-            descriptor
-        )  # the file stays: deleting it could take the lock from one who has just opened it
+        # The file stays: deleting it could break the lock of a process that has just opened it.
+        os.close(descriptor)
 
 
-def forget_in_child() -> None:
-    """A forked data worker may outlive its trainer, and must not keep the folder locked then."""
+def release_in_child() -> None:
+    """A forked data worker may outlive the training process; it must not keep the folder locked."""
     for descriptor in tuple(_held):
         release(descriptor)
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+os.register_at_fork(after_in_child=release_in_child)

@@ -1,7 +1,7 @@
-"""Masked tokens: some are hidden, and the encoder guesses them from both sides.
+"""Masked language modeling (MLM): select tokens and replace them, as in BERT.
 
-In: ids. Out: the ids with 15 % chosen, of which 80 % became [MASK], 10 % any token and 10 % stay; and which were chosen.
-Told in docs/embedding.md, "Masked tokens".
+15 % of the tokens are selected; of these, 80 % become [MASK], 10 % a random token, 10 % stay. See
+docs/embedding.md.
 """
 
 from dataclasses import dataclass
@@ -11,82 +11,86 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.people import BYTE_OF_SIGN
-from qkv.text.pipeline import CONTINUED, END
+from qkv.text.display import BYTE_DECODER
+from qkv.text.normalization import CONTINUATION, END_OF_WORD
 from qkv.text.tokenizer import Tokenizer
 
-HIDDEN, SWAPPED = (
-    0.8,
-    0.1,
-)  # of the chosen; the rest stays, so that a token's own vector is worth something too
-SPACE = "Ġ"  # the space as byte-level BPE writes it
+# Fractions of the selected tokens; the rest stays, so that unmasked tokens are trained too.
+MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
+SPACE = "Ġ"  # the space in byte-level BPE
 
 
 @dataclass(frozen=True)
-class Masked:
-    """What the encoder reads, what it should say, and where."""
+class MaskedBatch:
+    """An MLM batch: input ids, target ids, and the positions to predict."""
 
     ids: Tensor  # (batch, length)
     targets: Tensor  # (batch, length)
-    chosen: Tensor  # (batch, length), True: to be guessed
+    selected: Tensor  # (batch, length), True: to predict
 
 
 class Masking:
-    """The rule of one vocabulary: special tokens are never chosen, nor do they appear in another's place."""
+    """Masks tokens; special tokens are neither selected nor used as replacement.
 
-    def __init__(self, tokenizer: Tokenizer, share: float, whole_words: bool):
+    Args:
+        tokenizer: Must have a mask token.
+        probability: The fraction of tokens to select.
+        whole_word_mask: Select all tokens of a word together.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, probability: float, whole_word_mask: bool):
         if tokenizer.mask_id is None:
-            raise QkvError(
-                "tokenizer",
-                _("no [MASK] in its vocabulary"),
-                _("learn one with it, or use masked_steps 0"),
-            )
-        self.mask, self.share = tokenizer.mask_id, share
+            wrong = _("no [MASK] in its vocabulary")
+            raise QkvError("tokenizer", wrong, _("train one with it, or use mlm_steps 0"))
+        self.mask_id, self.probability = tokenizer.mask_id, probability
         self.special = torch.zeros(tokenizer.vocab_size, dtype=torch.bool)
         self.special[list(tokenizer.special_ids.values())] = True
-        self.ordinary = (~self.special).nonzero()[:, 0]  # ids that may appear in another's place
-        self.borders = word_borders(tokenizer) if whole_words else None
+        self.ordinary = (~self.special).nonzero()[:, 0]  # ids that may replace a token
+        self.boundaries = word_boundaries(tokenizer) if whole_word_mask else None
 
-    def __call__(self, ids: Tensor, draws: torch.Generator) -> Masked:
-        """Chosen by `draws` alone, at least one token a row; padding is special too."""
+    def __call__(self, ids: Tensor, generator: torch.Generator) -> MaskedBatch:
+        """Mask (batch, length) ids, at least one token of each row; padding is a special token."""
         free = ~self.special[ids]  # (batch, length)
-        luck = self._by_word(ids, torch.rand(ids.shape, generator=draws)).masked_fill(~free, 2.0)
-        chosen = free & (luck < self.share).logical_or(luck == luck.amin(dim=1, keepdim=True))
-        fate = torch.rand(ids.shape, generator=draws)
-        strangers = self.ordinary[torch.randint(len(self.ordinary), ids.shape, generator=draws)]
-        shown = torch.where(
-            fate < HIDDEN, self.mask, torch.where(fate < HIDDEN + SWAPPED, strangers, ids)
+        uniforms = self._per_word(ids, torch.rand(ids.shape, generator=generator))
+        uniforms = uniforms.masked_fill(~free, 2.0)
+        smallest = uniforms == uniforms.amin(dim=1, keepdim=True)
+        selected = free & (uniforms < self.probability).logical_or(smallest)
+        action = torch.rand(ids.shape, generator=generator)
+        drawn = torch.randint(len(self.ordinary), ids.shape, generator=generator)
+        random_or_same = torch.where(
+            action < MASK_FRACTION + RANDOM_FRACTION, self.ordinary[drawn], ids
         )
-        return Masked(torch.where(chosen, shown, ids), ids, chosen)
+        replaced = torch.where(action < MASK_FRACTION, self.mask_id, random_or_same)
+        return MaskedBatch(torch.where(selected, replaced, ids), ids, selected)
 
-    def _by_word(self, ids: Tensor, luck: Tensor) -> Tensor:
-        """All pieces of a word share the luck of its first, where whole words are wanted."""
-        if self.borders is None:
-            return luck
-        begins, ends = self.borders
-        border = begins[ids]
-        border[:, 1:] |= ends[ids[:, :-1]]
-        border[:, 0] = True
-        places = torch.arange(ids.shape[1]).expand_as(ids).where(border, 0)
-        return luck.gather(1, places.cummax(dim=1).values)  # (batch, length)
+    def _per_word(self, ids: Tensor, uniforms: Tensor) -> Tensor:
+        """With whole word masking, all tokens of a word get the number of its first token."""
+        if self.boundaries is None:
+            return uniforms
+        begins, ends = self.boundaries
+        boundary = begins[ids]
+        boundary[:, 1:] |= ends[ids[:, :-1]]
+        boundary[:, 0] = True
+        starts = torch.arange(ids.shape[1]).expand_as(ids).where(boundary, 0)
+        return uniforms.gather(1, starts.cummax(dim=1).values)  # (batch, length)
 
 
-def word_borders(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
-    """For every id whether its piece begins a word, and whether it ends one; both tables (vocab,)."""
+def word_boundaries(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
+    """For every id whether its token begins a word, and whether it ends one; both (vocab,)."""
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
-    model, special = tokenizer.rules["model"], set(tokenizer.special_ids)
+    model, special = tokenizer.config["model"], set(tokenizer.special_ids)
     if model["type"] == "WordPiece":
-        begins = [not piece.startswith(CONTINUED) for piece in pieces]
+        begins = [not piece.startswith(CONTINUATION) for piece in pieces]
     elif SPACE in pieces:
-        begins = [not _goes_on(piece) for piece in pieces]
+        begins = [not _continues_word(piece) for piece in pieces]
     else:
         begins = [model["type"] == "WordLevel" or piece.startswith("▁") for piece in pieces]
-    ends = [piece.endswith(END) for piece in pieces]
+    ends = [piece.endswith(END_OF_WORD) for piece in pieces]
     known = [piece in special for piece in pieces]
     return torch.tensor(begins) | torch.tensor(known), torch.tensor(ends) | torch.tensor(known)
 
 
-def _goes_on(piece: str) -> bool:
-    """Whether a piece of bytes goes on with a word: a letter or digit, or the middle of a character's bytes."""
-    first = BYTE_OF_SIGN.get(piece[:1], 0)
+def _continues_word(piece: str) -> bool:
+    """Whether a byte-level piece begins with a letter, a digit or a continuation byte of UTF-8."""
+    first = BYTE_DECODER.get(piece[:1], 0)
     return chr(first).isalnum() if first < 0x80 else first < 0xC0

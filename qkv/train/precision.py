@@ -1,7 +1,7 @@
-"""Whether this machine can multiply in bf16 at all.
+"""Check that this CPU can multiply in bf16.
 
-In: a device. Out: nothing, or one line. Some virtual machines announce units that they do not let programs use, and the
-first product then ends the process; so it is tried in another one. Told in docs/design-notes.md, "A trap on some CPUs".
+Some virtual machines report instructions that programs may not use; the first product then ends
+the process, so a subprocess tries it. See docs/design-notes.md, "bf16 on CPUs without usable AMX".
 """
 
 import subprocess
@@ -10,16 +10,15 @@ import sys
 from qkv.errors import QkvError
 from qkv.messages import _
 
-TRIAL = (
+PROBE = (
     "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert float((a @ a)[0, 0]) == 64"
 )
 
 
 def check_bf16(device: str) -> None:
-    """Refuse bf16 on a CPU that cannot do it; other devices know their own types."""
-    if (
-        device == "cpu"
-        and subprocess.run([sys.executable, "-c", TRIAL], capture_output=True).returncode
-    ):
+    """Raise an error if bf16 matrix products fail on this CPU; other devices are not checked."""
+    if device != "cpu":
+        return
+    if subprocess.run([sys.executable, "-c", PROBE], capture_output=True).returncode:
         wrong = _("bf16 matrix products fail on this CPU")
         raise QkvError("dtype", wrong, _("use float32"))

@@ -1,7 +1,6 @@
-"""From text files to a task: a tokenizer, ids on disk, a part held out, a model to begin with.
+"""Prepare the generation task: tokenizer, ids on disk, held-out text, initial model.
 
-In: a recipe that names files. Out: a Generation; all it made is kept in the run's folder and used again.
-Told in docs/language-models.md, "Data".
+See docs/language-models.md, "Data".
 """
 
 import json
@@ -13,110 +12,125 @@ from tokenizers.processors import TemplateProcessing
 
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import GENERATION, LoadedModel, read_generation, stored_files
-from qkv.data.corpus import document_files, refuse_unreadable
-from qkv.data.documents import Documents, Part, count_bytes, keep_documents
-from qkv.data.windows import DocumentWindows, PackedWindows, Windows, refuse_short, rows_of
+from qkv.data.corpus import check_readable, document_files
+from qkv.data.documents import Documents, DocumentSlice, count_bytes, store_documents
+from qkv.data.windows import (
+    DocumentWindows,
+    PackedWindows,
+    Windows,
+    check_text_length,
+    windows_per_batch,
+)
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
-from qkv.model.door import check, from_json, to_json
+from qkv.model.check_spec import check_spec
 from qkv.model.spec import Spec
-from qkv.model.transformer import longest
-from qkv.text.blocks import blocks
+from qkv.model.spec_io import from_json, to_json
+from qkv.model.transformer import max_positions
+from qkv.text.chunking import split_chunks
 from qkv.text.files import read_tokenizer
-from qkv.text.learn import KINDS
 from qkv.text.lines import write_text
 from qkv.text.tokenizer import Tokenizer
-from qkv.train.generation import Generation, HeldOut, Start
+from qkv.text.train_tokenizer import KINDS
+from qkv.train.generation import GenerationTask, HeldOut, InitialModel
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.task_specs import generation_spec
-from qkv.train.vocabulary import keep_given, kept_tokenizer, run_choices
+from qkv.train.vocabulary import run_options, store_tokenizer, train_or_load_tokenizer
 
-Texts = Documents | Part
+Texts = Documents | DocumentSlice
 
 
-def prepare_generation(recipe: GenerateRecipe, folder: Path, resume: bool = False) -> Generation:
-    """All that training needs; what is there already and still right is used again."""
-    refuse_impossible(recipe, resume)
+def prepare_generation(
+    recipe: GenerateRecipe, folder: Path, resume: bool = False
+) -> GenerationTask:
+    """The task with its tokenizer and ids; files that are up to date are reused."""
+    check_recipe(recipe, resume)
     train, valid = _texts(recipe)
-    if recipe.start_from:
-        tokenizer, start = _gone_on_from(recipe.start_from, folder, resume)
+    if recipe.init_from:
+        tokenizer, initial = _init_from(recipe.init_from, folder, resume)
     else:
         tokenizer = _tokenizer(recipe, folder, train, resume)
         if recipe.separate_documents:
-            tokenizer = with_start(tokenizer)
-        start = Start(generation_spec(recipe.model, tokenizer.vocab_size, recipe.context), None)
-    _refuse_long(recipe.context, start.spec)
+            tokenizer = with_eos_prefix(tokenizer)
+        initial = InitialModel(
+            generation_spec(recipe.model, tokenizer.vocab_size, recipe.context_length), None
+        )
+    _check_context_length(recipe.context_length, initial.spec)
     if tokenizer.eos_id is None:
-        raise QkvError("tokenizer", _("has no <eos>"), _("documents need one between them"))
-    held = keep_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[
+        raise QkvError(
+            "tokenizer", _("has no <eos>"), _("use one with <eos>: it separates documents")
+        )
+    held_out = store_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[
         :-1
-    ]  # the end itself is no text
-    if not len(held):
+    ]  # without the last <eos>
+    if not len(held_out):
         wrong = _("no text held out")
         raise QkvError("valid_text", wrong, _("give more text, or --valid-text"))
     windows = _windows(recipe, folder, train, tokenizer)
-    return Generation(recipe, windows, HeldOut(held, count_bytes(valid)), tokenizer, start)
+    return GenerationTask(
+        recipe, windows, HeldOut(held_out, count_bytes(valid)), tokenizer, initial
+    )
 
 
-def refuse_impossible(recipe: GenerateRecipe, resume: bool) -> None:
-    """What the recipe alone shows to be wrong, said before any text is read; the vocabulary does not matter yet."""
+def check_recipe(recipe: GenerateRecipe, resume: bool) -> None:
+    """Check what can be checked before any text is read."""
     if not recipe.text:
-        wrong = _("no text to learn from")
+        wrong = _("no training text")
         raise QkvError("text", wrong, _("give --text, or a recipe"))
-    if not recipe.valid_text and not recipe.valid_share:
-        wrong = _("0: nothing is held out")
-        raise QkvError("valid_share", wrong, _("give a share such as 0.05, or --valid-text"))
-    rows_of(recipe.batch_tokens, recipe.context)
-    if not recipe.start_from:
-        check(generation_spec(recipe.model, recipe.vocab_size, recipe.context), "model")
-    kept = (
-        recipe.start_from or resume
-    )  # then the run has its tokenizer, and this name is not looked at
-    if not kept and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
-        wrong = _("no kind of tokenizer '{tokenizer}'", tokenizer=recipe.tokenizer)
+    if not recipe.valid_text and not recipe.valid_fraction:
+        wrong = _("0: no text is held out for validation")
+        raise QkvError(
+            "valid_fraction", wrong, _("use a fraction such as 0.05, or give --valid-text")
+        )
+    windows_per_batch(recipe.batch_tokens, recipe.context_length)
+    if not recipe.init_from:
+        check_spec(generation_spec(recipe.model, recipe.vocab_size, recipe.context_length), "model")
+    has_tokenizer = recipe.init_from or resume
+    if not has_tokenizer and recipe.tokenizer not in KINDS and not Path(recipe.tokenizer).exists():
+        wrong = _("no tokenizer kind '{kind}'", kind=recipe.tokenizer)
         raise QkvError("tokenizer", wrong, near_miss(recipe.tokenizer, KINDS))
-    refuse_unreadable(document_files([*recipe.text, *recipe.valid_text]))
+    check_readable(document_files([*recipe.text, *recipe.valid_text]))
 
 
 def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
-    """What is learned from and what is held out: files of its own, or the last characters of all."""
+    """The training text and the held-out text: its own files, or the end of the training text."""
     documents = Documents(recipe.text)
     if not documents.characters:
-        raise QkvError(", ".join(recipe.text), _("no text in it"), _("give a file with some"))
+        raise QkvError(", ".join(recipe.text), _("contains no text"), _("give a file with text"))
     if recipe.valid_text:
         return documents, Documents(recipe.valid_text)
-    cut = int(documents.characters * (1 - recipe.valid_share))
-    return Part(documents, 0, cut), Part(documents, cut, documents.characters)
+    cut = int(documents.characters * (1 - recipe.valid_fraction))
+    return DocumentSlice(documents, 0, cut), DocumentSlice(documents, cut, documents.characters)
 
 
 def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool) -> Tokenizer:
-    """Learned from the training text alone; or, where the recipe names a file, read from it and kept too."""
+    """Trained on the training text, or read from the file that the recipe names."""
     path = folder / "tokenizer.json"
     if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
-        parts = (block for text, _ in train for block in blocks(text))
-        choices = run_choices(recipe.tokenizer, recipe.add_prefix_space)
-        return kept_tokenizer(
+        chunks = (chunk for text, _ in train for chunk in split_chunks(text))
+        options = run_options(recipe.tokenizer, recipe.add_prefix_space)
+        return train_or_load_tokenizer(
             path,
             recipe.tokenizer,
             recipe.vocab_size,
-            parts,
+            chunks,
             list(train.fingerprint.values()),
             resume,
-            choices,
+            options,
         )
     if resume and path.is_file():
         return read_tokenizer(path)
     tokenizer = read_tokenizer(recipe.tokenizer)
-    keep_given(path, tokenizer)
+    store_tokenizer(path, tokenizer)
     return tokenizer
 
 
-def with_start(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with a template that puts <eos> before every prompt: documents learned separately all begin after one."""
+def with_eos_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """Add a template that puts <eos> before every prompt: separate documents begin after <eos>."""
     eos = next((name for name, id in tokenizer.special_ids.items() if id == tokenizer.eos_id), None)
-    if eos is None or tokenizer.rules["post_processor"] is not None:
+    if eos is None or tokenizer.config["post_processor"] is not None:
         return tokenizer
-    core = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.rules))
+    core = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.config))
     core.post_processor = TemplateProcessing(
         single=f"{eos} $A", pair=f"{eos} $A {eos} $B", special_tokens=[(eos, tokenizer.eos_id)]
     )
@@ -125,50 +139,51 @@ def with_start(tokenizer: Tokenizer) -> Tokenizer:
 
 def _windows(recipe: GenerateRecipe, folder: Path, train: Texts, tokenizer: Tokenizer) -> Windows:
     assert tokenizer.eos_id is not None
-    ids = keep_documents(folder / "train-ids", train, tokenizer, tokenizer.eos_id).ids
-    refuse_short(len(ids), recipe.context)
+    ids = store_documents(folder / "train-ids", train, tokenizer, tokenizer.eos_id).ids
+    check_text_length(len(ids), recipe.context_length)
     if recipe.separate_documents:
         return DocumentWindows(
-            ids, tokenizer.eos_id, recipe.context, recipe.batch_tokens, recipe.seed
+            ids, tokenizer.eos_id, recipe.context_length, recipe.batch_tokens, recipe.seed
         )
-    return PackedWindows(ids, recipe.context, recipe.batch_tokens, recipe.seed)
+    return PackedWindows(ids, recipe.context_length, recipe.batch_tokens, recipe.seed)
 
 
-# ── going on from a model ────────────────────────────────────────────────────────────────────────────────────────
-def _gone_on_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, Start]:
-    """The model of a folder, ours or Hugging Face's; a resumed run has its own copy of all but the weights."""
-    kept, spec_file = folder / "tokenizer.json", folder / "model.json"
-    if resume and kept.is_file() and spec_file.is_file():
+# ── fine-tuning ──────────────────────────────────────────────────────────────────────────────────
+def _init_from(name: str, folder: Path, resume: bool) -> tuple[Tokenizer, InitialModel]:
+    """The tokenizer and model of a qkv or Hugging Face folder; a resumed run has copies."""
+    tokenizer_file, spec_file = folder / "tokenizer.json", folder / "model.json"
+    if resume and tokenizer_file.is_file() and spec_file.is_file():
         spec = from_json(spec_file.read_text(encoding="utf-8"), str(spec_file))
-        return Tokenizer.load(kept), Start(spec, None, read_generation(folder / GENERATION))
+        initial = InitialModel(spec, None, read_generation(folder / GENERATION))
+        return Tokenizer.load(tokenizer_file), initial
     loaded = load_folder(name, dtype=torch.float32)
-    tokenizer = _writer_of(loaded, name)
-    keep_given(kept, tokenizer)
-    stored = stored_files(loaded.generation).get(
-        GENERATION, b"{}\n"
-    )  # a file of an earlier attempt must not stay
+    tokenizer = _lm_tokenizer(loaded, name)
+    store_tokenizer(tokenizer_file, tokenizer)
+    # Written even if empty: a file of an earlier attempt must not stay.
+    stored = stored_files(loaded.generation).get(GENERATION, b"{}\n")
     write_text(folder / GENERATION, stored.decode())
     write_text(spec_file, to_json(loaded.model.spec))
-    return tokenizer, Start(loaded.model.spec, loaded.model, loaded.generation)
+    return tokenizer, InitialModel(loaded.model.spec, loaded.model, loaded.generation)
 
 
-def _writer_of(loaded: LoadedModel, name: str) -> Tokenizer:
-    """Its tokenizer, if this is a language model that has one."""
+def _lm_tokenizer(loaded: LoadedModel, name: str) -> Tokenizer:
+    """The tokenizer of a causal language model."""
     spec, tokenizer = loaded.model.spec, loaded.tokenizers.get("tokenizer")
-    if spec.encoder is not None or spec.decoder is None or spec.decoder.sees != "past":
-        raise QkvError(
-            name, _("not a language model"), _("one has a decoder alone, which sees the past")
-        )
+    if spec.encoder is not None or spec.decoder is None or not spec.decoder.causal:
+        wrong = _("not a causal language model")
+        raise QkvError(name, wrong, _("use a causal decoder without an encoder"))
     if tokenizer is None or tokenizer.vocab_size > spec.vocab_size:
-        raise QkvError(name, _("no tokenizer that fits the model"), _("is the copy complete?"))
+        raise QkvError(name, _("no tokenizer that matches the model"), _("is the copy complete?"))
     return tokenizer
 
 
-def _refuse_long(context: int, spec: Spec) -> None:
+def _check_context_length(context_length: int, spec: Spec) -> None:
     assert spec.decoder is not None
-    limit = longest(spec, spec.decoder)
-    if limit is not None and context > limit:
+    limit = max_positions(spec, spec.decoder)
+    if limit is not None and context_length > limit:
         wrong = _(
-            "{context:,} is longer than the model's {limit:,} places", context=context, limit=limit
+            "{context_length:,} exceeds the model's {limit:,} positions",
+            context_length=context_length,
+            limit=limit,
         )
-        raise QkvError("context", wrong, _("use {limit:,} or less", limit=limit))
+        raise QkvError("context_length", wrong, _("use {limit:,} or less", limit=limit))

@@ -1,7 +1,6 @@
-"""Reading a recipe: a YAML file, then `--set key=value`, then flags; what cannot be meant is said in one line.
+"""Read and validate a recipe: a YAML file, then `--set key=value`, then flags.
 
-In: the kind of recipe, a path, settings, flags. Out: that recipe, checked; or all its options with their reasons.
-Told in docs/training.md, "Recipes".
+See docs/training.md, "Recipes".
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -11,9 +10,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from qkv.dtypes import canonical_dtype
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.messages import _
-from qkv.model.model_option import arguments_of
+from qkv.model.model_option import arguments_of, rename_old_option
 from qkv.model.presets import ARGUMENTS
 from qkv.text.lines import read_text
 from qkv.threads import MAX_THREADS
@@ -21,8 +21,8 @@ from qkv.train.recipe import Recipe
 
 Kind = TypeVar("Kind", bound=Recipe)
 
-# What the numbers may be, from least to most; the rest is right as soon as its type is.
-COUNT, AMOUNT, SHARE = (1, inf), (0, inf), (0, 0.999999)
+# The range of each number, both ends included; other types are validated by pydantic alone.
+POSITIVE, NON_NEGATIVE, FRACTION = (1, inf), (0, inf), (0, 0.999999)
 LIMITS = {
     **dict.fromkeys(
         (
@@ -30,43 +30,50 @@ LIMITS = {
             "bpe_variants",
             "steps",
             "batch_tokens",
-            "accumulate",
+            "gradient_accumulation_steps",
             "save_every",
             "validate_every",
             "beam_size",
-            "context",
-            "chunk",
+            "context_length",
+            "mini_batch_size",
         ),
-        COUNT,
+        POSITIVE,
     ),
     **dict.fromkeys(
         (
             "lr",
-            "matrix_lr",
+            "muon_lr",
             "eps",
             "weight_decay",
-            "warmup",
-            "clip",
-            "balance",
+            "warmup_steps",
+            "max_grad_norm",
+            "router_aux_loss_coef",
             "r_drop",
-            "average",
+            "average_checkpoints",
             "patience",
             "length_penalty",
-            "masked_steps",
+            "mlm_steps",
             "max_minutes",
             "guided_alignment_weight",
         ),
-        AMOUNT,
+        NON_NEGATIVE,
     ),
     **dict.fromkeys(
-        ("bpe_dropout", "beta1", "beta2", "label_smoothing", "ema", "valid_share", "mask_share"),
-        SHARE,
+        (
+            "bpe_dropout",
+            "beta1",
+            "beta2",
+            "label_smoothing",
+            "ema_decay",
+            "valid_fraction",
+            "mlm_probability",
+        ),
+        FRACTION,
     ),
-    **dict.fromkeys(
-        ("batch_pairs", "views"), (2, inf)
-    ),  # a single one has nothing to be told apart from
+    # A contrastive loss needs two groups (negatives) and two texts of a group (a positive pair).
+    **dict.fromkeys(("batch_groups", "texts_per_group"), (2, inf)),
     "threads": (0, MAX_THREADS),
-    "decay_share": (0, 1),
+    "decay_fraction": (0, 1),
     "temperature": (1e-4, 100),
     "seed": (0, 2**31 - 1),
 }
@@ -78,12 +85,56 @@ def read_recipe(
     settings: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> Kind:
-    """A YAML file, then `key=value` settings, then flags that were given: the later wins."""
-    tree = _load(Path(path)) if path else {}
+    """Read a recipe; settings override the file, flags override settings.
+
+    Args:
+        kind: The recipe class of the task.
+        path: A YAML file; options of earlier versions are renamed.
+        settings: Lines such as "steps=100" or "model.layers=2".
+        flags: Options by name; None means not given.
+    """
+    tree = rename_old(_load(Path(path))) if path else {}
     for key, value in read_settings(settings):
-        _put(tree, key, value)
+        _set(tree, key, value)
     tree.update({key: value for key, value in (flags or {}).items() if value is not None})
-    return _checked(kind, tree, str(path or "--set"))
+    return _validated(kind, tree, str(path or "--set"))
+
+
+# Options, and values of options, in recipes of earlier versions.
+OLD_OPTIONS = {
+    "warmup": "warmup_steps",
+    "accumulate": "gradient_accumulation_steps",
+    "matrix_lr": "muon_lr",
+    "clip": "max_grad_norm",
+    "balance": "router_aux_loss_coef",
+    "average": "average_checkpoints",
+    "ema": "ema_decay",
+    "best_by": "metric_for_best_model",
+    "start_from": "init_from",
+    "calm_start": "zero_init_residual",
+    "decay_share": "decay_fraction",
+    "valid_share": "valid_fraction",
+    "mask_share": "mlm_probability",
+    "context": "context_length",
+    "masked_steps": "mlm_steps",
+    "whole_words": "whole_word_mask",
+    "batch_pairs": "batch_groups",
+    "chunk": "mini_batch_size",
+    "recompute": "gradient_checkpointing",
+    "views": "texts_per_group",
+}
+OLD_VALUES = {("tokenizer", "bytes"): "byte_bpe"}
+
+
+def rename_old(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A parsed recipe with the options of earlier versions renamed."""
+    renamed = {}
+    for key, value in tree.items():
+        name = OLD_OPTIONS.get(key, key)
+        name = key if name in tree else name  # a recipe with both names has an unknown option
+        value = rename_old_option(value) if name == "model" else value
+        renamed[name] = OLD_VALUES.get((name, value), value) if isinstance(value, str) else value
+    return renamed
 
 
 def read_settings(settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -96,23 +147,24 @@ def read_settings(settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 
 def explain(kind: type[Recipe]) -> list[tuple[str, str, str]]:
-    """Every option as (name, default, reason)."""
+    """Every option as (name, default, explanation)."""
     rows = []
-    for one in sorted(fields(kind), key=lambda one: one.name not in kind.__annotations__):
-        rows.append((one.name, _default(one, kind), _(one.metadata["why"])))
-        if one.name == "model":
+    for option in sorted(fields(kind), key=lambda option: option.name not in kind.__annotations__):
+        explanation: str = option.metadata["explanation"]
+        rows.append((option.name, _default(option, kind), _(explanation)))
+        if option.name == "model":
             known = arguments_of(kind.default_preset)
             rows += [
-                (f"model.{name}", str(known[name].default), _(why))
-                for name, why in ARGUMENTS.items()
+                (f"model.{name}", str(known[name].default), _(explanation))
+                for name, explanation in ARGUMENTS.items()
             ]
     return rows
 
 
-def _default(one: "Field[Any]", kind: type[Recipe]) -> str:
-    if one.name == "model":
+def _default(option: "Field[Any]", kind: type[Recipe]) -> str:
+    if option.name == "model":
         return kind.default_preset
-    return str(one.default if one.default_factory is MISSING else one.default_factory())
+    return str(option.default if option.default_factory is MISSING else option.default_factory())
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -120,7 +172,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise QkvError(path, _("no such recipe"), _("see recipes/"))
     tree = _yaml(read_text(path), str(path))
     if not isinstance(tree, dict):
-        raise QkvError(path, _("is no list of options"), _("write key: value"))
+        raise QkvError(path, _("not a mapping of options"), _("write key: value"))
     return tree
 
 
@@ -131,12 +183,12 @@ def _yaml(text: str, where: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         line = str(error).splitlines()[0]
-        wrong = _("is not YAML ({line})", line=line)
+        wrong = _("not valid YAML ({line})", line=line)
         raise QkvError(where, wrong, _("write key: value")) from None
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """`model.layers=2` is one key of `model`, and so is a path: `model.decoder.layers.0.mixer.window=64`."""
+def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set an option; keys such as `model.layers` and longer paths extend `model`."""
     name, dot, path = key.partition(".")
     if name != "model" or not dot:
         tree[key] = value
@@ -146,33 +198,33 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 @cache
-def _reader(kind: Hashable) -> Any:
+def _adapter(kind: Hashable) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(cast(type, kind))
 
 
-def _checked(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:
+def _validated(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:
     from pydantic import ValidationError
 
-    reader = _reader(cast(Hashable, kind))
+    if isinstance(tree.get("dtype"), str):
+        tree = {**tree, "dtype": canonical_dtype(tree["dtype"])}
     try:
-        recipe: Kind = reader.validate_python(tree)
+        recipe: Kind = _adapter(cast(Hashable, kind)).validate_python(tree)
     except ValidationError as error:
         raise QkvError(where, *_explain(error.errors(), kind)) from None
-    beyond = list(_beyond_limits(recipe))
-    if beyond:
-        raise QkvError(
-            where, ", ".join(wrong for wrong, _ in beyond), ", ".join(right for _, right in beyond)
-        )
+    problems = list(_out_of_range(recipe))
+    if problems:
+        wrong, right = (", ".join(texts) for texts in zip(*problems, strict=True))
+        raise QkvError(where, wrong, right)
     return recipe
 
 
-def _beyond_limits(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Each number that cannot be meant, and what it may be."""
+def _out_of_range(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Each number outside its range, and the range."""
     for name, (least, most) in LIMITS.items():
         value = getattr(recipe, name, least)
-        if not (least <= value <= most and value < inf):  # so that NaN is refused too
+        if not (least <= value <= most and value < inf):  # false for NaN too
             right = (
                 _("use {least} or more", least=least)
                 if most == inf
@@ -182,13 +234,13 @@ def _beyond_limits(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _explain(errors: list[Any], kind: type[Recipe]) -> tuple[str, str]:
-    """All that is wrong, in one line."""
+    """All validation errors in one line, and what would be right."""
     wrong, right = [], []
     for error in errors:
         name = ".".join(str(part) for part in error["loc"])
         if error["type"] == "unexpected_keyword_argument":
             wrong.append(_("no option '{name}'", name=name))
-            right.append(near_miss(name, [one.name for one in fields(kind)]))
+            right.append(near_miss(name, [option.name for option in fields(kind)]))
         else:
             wrong.append(_("{name} cannot be {input!r}", name=name, input=error["input"]))
             right.append(expected_value(error))

@@ -1,10 +1,8 @@
-"""What a run tells while it goes and after it: a live line, metrics.jsonl and curves.png.
+"""Progress of a training run: a live line on stderr, and lines in metrics.jsonl.
 
-In: each step's loss, tokens and learning rate, each validation's figures. Out: lines for people, a file for programs.
-Told in docs/training.md, "Watching a run".
+See docs/training.md.
 """
 
-import json
 import math
 import os
 import sys
@@ -20,32 +18,34 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.train.metrics import METRICS, append_metrics, truncate_after
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
-TIMES = ("seconds", "tokens_per_second")  # all that differs between the files of two equal runs
 NEW_RUN = {"step": 0, "seconds": 0.0, "loss_sum": 0.0, "tokens": 0, "all_tokens": 0, "skipped": 0}
 Clock = Callable[[], float]
 
 
-class Pace:
-    """How fast a run goes, by the clock it is given; pauses (validation, saving) do not count as slow training."""
+class Throughput:
+    """Speed of a run; pauses (validation, saving) do not count in tokens per second.
+
+    Args:
+        clock: Returns the time in seconds.
+        recent: The number of last steps over which tokens per second are averaged.
+    """
 
     def __init__(self, clock: Clock = time.monotonic, recent: int = 50):
-        self.clock, self.began, self.idle, self.steps = clock, clock(), 0.0, 0
+        self.clock, self.start, self.idle, self.steps = clock, clock(), 0.0, 0
         self.longest_pause = 0.0
-        self.marks = deque(
-            [(0.0, 0)], maxlen=recent + 1
-        )  # (working seconds, tokens) after each recent step
+        # (working seconds, tokens) after each recent step
+        self.recent = deque([(0.0, 0)], maxlen=recent + 1)
 
     @property
     def seconds(self) -> float:
-        return self.clock() - self.began
+        return self.clock() - self.start
 
     def step(self, tokens: int) -> None:
         self.steps += 1
-        self.marks.append((self.seconds - self.idle, self.marks[-1][1] + tokens))
+        self.recent.append((self.seconds - self.idle, self.recent[-1][1] + tokens))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -56,16 +56,16 @@ class Pace:
 
     @property
     def tokens_per_second(self) -> float:
-        (start, before), (end, after) = self.marks[0], self.marks[-1]
+        (start, before), (end, after) = self.recent[0], self.recent[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     def seconds_left(self, steps: int) -> float:
-        """The time `steps` more will take at the pace so far, pauses included: they will come again."""
+        """Estimated time of `steps` more steps at the mean speed, pauses included."""
         return steps * self.seconds / self.steps if self.steps else math.inf
 
 
 class PlainLine:
-    """Where nobody watches (a log file): a new line every few seconds."""
+    """Progress in a log file: a new line every few seconds."""
 
     def __init__(self, stream: TextIO, clock: Clock, every: float = 10.0):
         self.stream, self.clock, self.every, self.next = stream, clock, every, clock()
@@ -76,18 +76,18 @@ class PlainLine:
             self.note(text)
 
     def note(self, text: str) -> None:
-        with suppress(OSError):  # a terminal that went away must not end a training
+        with suppress(OSError):  # a closed terminal must not end the training
             print(text, file=self.stream, flush=True)
 
     def close(self) -> None: ...
 
 
 class TerminalLine:
-    """In a terminal: one line that renews itself, with a bar; notes appear above it."""
+    """Progress in a terminal: one updated line with a bar; notes are printed above it."""
 
     def __init__(self, stream: TextIO, clock: Clock, every: float = 0.2):
         self.clock, self.every, self.next = clock, every, clock()
-        self.console = Console(file=stream, highlight=False)  # minds NO_COLOR by itself
+        self.console = Console(file=stream, highlight=False)  # respects NO_COLOR
         self.progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -117,7 +117,16 @@ class TerminalLine:
 
 
 class Reporter:
-    """Tells a run's progress on stderr and in metrics.jsonl; `resumed` is the state() that its checkpoint kept."""
+    """Reports a run's progress on stderr and in metrics.jsonl.
+
+    Args:
+        folder: The run folder.
+        total: The number of steps.
+        report_every: Steps between two lines of metrics.jsonl.
+        resumed: The `state()` that the checkpoint saved.
+        clock: Returns the time in seconds.
+        stream: Where progress is printed; default: stderr.
+    """
 
     def __init__(
         self,
@@ -130,20 +139,19 @@ class Reporter:
     ):
         self.path, self.total, self.report_every = Path(folder) / METRICS, total, report_every
         self.window: dict[str, Any] = {**NEW_RUN, **(resumed or {})}
-        self.earlier = float(self.window["seconds"])
-        self.written = cut_after(
-            self.path, self.window["step"] if resumed else -1
-        )  # (step, kind) of every line kept
-        self.pace, stream = Pace(clock), sys.stderr if stream is None else stream
-        watched = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.line: TerminalLine | PlainLine = (TerminalLine if watched else PlainLine)(
+        self.earlier = float(self.window["seconds"])  # before the run was resumed
+        # (step, kind) of every line that is kept
+        self.recorded = truncate_after(self.path, self.window["step"] if resumed else -1)
+        self.throughput, stream = Throughput(clock), sys.stderr if stream is None else stream
+        interactive = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.line: TerminalLine | PlainLine = (TerminalLine if interactive else PlainLine)(
             stream, clock
         )
 
     def step(self, step: int, loss: float, tokens: int, lr: float) -> None:
-        """One step done: its mean loss per token, its tokens; a loss that is not finite counts as a step left out."""
+        """Report a step: mean loss and tokens; a loss that is not finite counts as skipped."""
         window, finite = self.window, math.isfinite(loss)
-        self.pace.step(tokens)
+        self.throughput.step(tokens)
         window["step"] = step
         window["all_tokens"] += tokens
         window["loss_sum"] += loss * tokens if finite else 0.0
@@ -153,38 +161,25 @@ class Reporter:
         if step % self.report_every == 0 or step == self.total:
             self._close_window(lr)
 
-    def record(self, step: int, kind: str, **facts: Any) -> None:
-        """Append one line to metrics.jsonl; a line the file already has (a validation done again) is not repeated."""
-        if (step, kind) in self.written:
+    def record(self, step: int, kind: str, **metrics: Any) -> None:
+        """Append a line to metrics.jsonl, unless it already has this (step, kind)."""
+        if (step, kind) in self.recorded:
             return
-        self.written.add((step, kind))
-        entry = {
-            "step": step,
-            "kind": kind,
-            **{name: _finite(fact) for name, fact in facts.items()},
-            "seconds": round(self.earlier + self.pace.seconds, 3),
-        }
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
-        except OSError as error:
-            raise QkvError(
-                self.path,
-                _("cannot be written ({strerror})", strerror=error.strerror),
-                _("make room, then go on with --resume"),
-            ) from error
+        self.recorded.add((step, kind))
+        seconds = round(self.earlier + self.throughput.seconds, 3)
+        append_metrics(self.path, {"step": step, "kind": kind, **metrics, "seconds": seconds})
 
     def note(self, text: str) -> None:
-        """Say something in between, a validation's figures for instance, without disturbing the live line."""
+        """Print a text, such as the metrics of a validation, above the live line."""
         self.line.note(text)
 
     def paused(self) -> AbstractContextManager[None]:
-        """`with reporter.paused(): validate()` keeps the validation out of tokens/s."""
-        return self.pace.paused()
+        """`with reporter.paused(): validate()` excludes the validation from tokens/s."""
+        return self.throughput.paused()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep for the next lines to be those of an unbroken run."""
-        return {**self.window, "seconds": self.earlier + self.pace.seconds}
+        """The state to save: a resumed run then writes the lines of an uninterrupted one."""
+        return {**self.window, "seconds": self.earlier + self.throughput.seconds}
 
     def __enter__(self) -> "Reporter":
         return self
@@ -198,8 +193,8 @@ class Reporter:
         self.line.close()
 
     def _text(self, step: int, loss: float, lr: float) -> str:
-        left = as_time(self.pace.seconds_left(self.total - step))
-        speed = f"{self.pace.tokens_per_second:,.0f}"
+        left = format_duration(self.throughput.seconds_left(self.total - step))
+        speed = f"{self.throughput.tokens_per_second:,.0f}"
         return _(
             "step {step:,}/{total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left",
             step=step,
@@ -221,105 +216,23 @@ class Reporter:
             lr=lr,
             tokens=window["all_tokens"],
             **skipped,
-            tokens_per_second=round(self.pace.tokens_per_second, 1),
+            tokens_per_second=round(self.throughput.tokens_per_second, 1),
         )
         window.update(loss_sum=0.0, tokens=0, skipped=0)
 
 
-def cut_after(path: Path, step: int) -> set[tuple[int, str]]:
-    """Cut off the lines past `step`, and a line torn by a crash; gives (step, kind) of those that stay."""
-    kept, size = set(), 0
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
-        entry = _entry(line)
-        if entry is None or entry["step"] > step:
-            os.truncate(path, size)
-            break
-        kept.add((entry["step"], entry["kind"]))
-        size += len(line)
-    return kept
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics.jsonl; one that is being written is left out."""
-    path = Path(path)
-    if not path.is_file():
-        right = _("give the metrics.jsonl of a run")
-        raise QkvError(path, _("no such file"), right)
-    entries = [_entry(line) for line in path.read_bytes().splitlines(keepends=True)]
-    return [entry for entry in entries if entry is not None]
-
-
-def validation_text(step: int, figures: Mapping[str, Any], samples: Sequence[str]) -> str:
-    """A validation in a line, and a few samples of what the model makes under it."""
+def validation_text(step: int, metrics: Mapping[str, Any], samples: Sequence[str]) -> str:
+    """The metrics of a validation in one line, followed by samples of the model's output."""
     numbers = "  ".join(
-        f"{name} {value:.3f}" for name, value in figures.items() if isinstance(value, float)
+        f"{name} {value:.3f}" for name, value in metrics.items() if isinstance(value, float)
     )
-    shown = [indent(sample, "    ") for sample in samples]
-    return "\n".join([_("validation at step {step}: ", step=step) + numbers, *shown])
+    line = _("validation at step {step}: {metrics}", step=step, metrics=numbers)
+    return "\n".join([line, *(indent(sample, "    ") for sample in samples)])
 
 
-def draw_curves(metrics: str | Path) -> Path:
-    """metrics.jsonl -> curves.png beside it: losses, BLEU where it was measured, learning rate."""
-    from matplotlib.figure import Figure  # a training without pictures never waits for it
-
-    from qkv.evaluate.figures import readable, save
-
-    curves = _curves(read_metrics(metrics))
-    if not curves:
-        raise QkvError(metrics, _("no report in it yet"), _("train a little longer"))
-    with readable([name + line for name, lines in curves.items() for line in lines]):
-        figure = Figure(figsize=(8, 2.6 * len(curves)), layout="constrained")
-        panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (name, lines) in zip(panels, curves.items(), strict=True):
-            for label, points in lines.items():
-                panel.plot(
-                    *zip(*points, strict=True), label=label, marker="." if len(points) < 60 else ""
-                )
-            panel.set_ylabel(name)
-            panel.grid(alpha=0.3)
-            panel.legend()
-        panels[-1].set_xlabel(_("step"))
-        return save(figure, Path(metrics).with_name(CURVES))
-
-
-def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Panel -> line -> (step, value), without those that were never measured."""
-    wanted = [
-        (_("loss"), _("training"), "train", "loss"),
-        (_("loss"), _("validation"), "valid", "loss"),
-        ("BLEU", _("validation"), "valid", "bleu"),
-        (_("found at rank 1"), _("validation"), "valid", "rank1"),
-        (_("learning rate"), _("training"), "train", "lr"),
-    ]
-    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for panel, label, kind, name in wanted:
-        ours = (entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None)
-        if points := [(entry["step"], entry[name]) for entry in ours]:
-            curves.setdefault(panel, {})[label] = points
-    return curves
-
-
-def as_time(seconds: float) -> str:
-    """as_time(3725) == "1:02:05"; "?" while nobody can know."""
+def format_duration(seconds: float) -> str:
+    """format_duration(3725) == "1:02:05"; "?" if the time is not known yet."""
     if not math.isfinite(seconds):
         return "?"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    """A line as it was reported, or None for one that is torn or not ours."""
-    entry = None
-    with suppress(ValueError):
-        entry = json.loads(line)
-    whole = (
-        isinstance(entry, dict)
-        and isinstance(entry.get("step"), int)
-        and isinstance(entry.get("kind"), str)
-    )
-    return entry if whole and line.endswith(b"\n") else None
-
-
-def _finite(fact: Any) -> Any:
-    """JSON has no NaN and no infinity; null says "no number"."""
-    return None if isinstance(fact, float) and not math.isfinite(fact) else fact

@@ -1,7 +1,6 @@
-"""Stopping a training in good order: finish the step, save, leave.
+"""Handle SIGINT (Ctrl-C) and SIGTERM in training: finish the step, save a checkpoint, exit.
 
-In: SIGINT (Ctrl-C) and SIGTERM. Out: `asked` once, for the loop to see; the second time, the end at once.
-Told in docs/training.md, "Stopping and resuming".
+See docs/training.md, "Stopping and resuming".
 """
 
 import os
@@ -11,25 +10,25 @@ from types import FrameType, TracebackType
 
 from qkv.messages import _
 
-STOPPED = 75  # EX_TEMPFAIL: stopped, saved, run again with --resume
+STOPPED = 75  # EX_TEMPFAIL: stopped and saved, can be continued with --resume
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopper:
-    """While it is entered, the first signal only sets `asked`; a second one leaves with 130 (SIGINT) or 143 (SIGTERM).
+    """Context manager: the first signal sets `received`, a second one exits with 130 or 143.
 
-    The loop looks at `asked` after each step; once it is set, the loop saves and the command leaves with STOPPED.
+    The training loop reads `received` after each step; once it is set, the loop saves a checkpoint
+    and the command exits with STOPPED.
     """
 
     def __init__(self) -> None:
-        self.asked: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self._old: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> "Stopper":
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # Python gives signals to this thread alone
-            self._old = {number: signal.signal(number, self._heard) for number in SIGNALS}
+        # Python delivers signals to the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
     def __exit__(
@@ -42,13 +41,11 @@ class Stopper:
             signal.signal(number, handler)
         self._old = {}
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
-            os._exit(
-                128 + number
-            )  # no clean-up: a save cut short harms nothing, and the lock dies with the process
-        self.asked = signal.Signals(number)
-        line = _("stopping after this step, then saving; once more leaves at once")
-        os.write(
-            2, f"\n{line}\n".encode()
-        )  # not print: the signal may have come in the middle of one
+    def _on_signal(self, number: int, stack_frame: FrameType | None) -> None:
+        if self.received is not None:
+            # No clean-up: an interrupted save is harmless, and the kernel releases the lock.
+            os._exit(128 + number)
+        self.received = signal.Signals(number)
+        line = _("stopping after this step and saving a checkpoint; press again to exit at once")
+        # Not print: the signal may have interrupted one.
+        os.write(2, f"\n{line}\n".encode())

@@ -1,7 +1,6 @@
-"""What the loop asks of a task: its model, its batches, its loss, its validation.
+"""The protocol of a training task: model, batches, loss, validation.
 
-In: nothing; translation.py, generation.py and embedding.py each hold one task. Out: the protocol they share, so that
-there is one loop for all of them. Told in docs/training.md, "Tasks".
+translation.py, generation.py and embedding.py implement it. See docs/training.md, "Tasks".
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from qkv.model.init import calm_start
+from qkv.model.init import zero_init_residual
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
@@ -18,72 +17,73 @@ from qkv.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Final:
-    """What a card tells at the end of a run, each table as name -> value."""
+class FinalEvaluation:
+    """The task's part of the model card, each table as name -> value."""
 
     data: Mapping[str, object]
     scores: Mapping[str, str]  # what was measured -> its lines
-    example: tuple[str, str]  # what the model was given, and what it made of it
-    options: Mapping[str, object] = field(default_factory=dict)  # with which settings it did
+    example: tuple[str, str]  # an input of the model and its output
+    options: Mapping[str, object] = field(default_factory=dict)  # generation options of the example
 
 
 class Task(Protocol):
-    """One kind of learning; `goal` names the figure of a validation that should be high, None: the loss, low.
+    """A training task.
 
-    In the first `prelude` steps something else is learned than the goal: patience begins after them.
+    `metric` names the validation metric that selects the best model, larger is better; None: the
+    loss, smaller is better. Early stopping does not count the first `pretraining_steps`.
     """
 
-    goal: str | None
+    metric: str | None
 
     @property
-    def prelude(self) -> int: ...
+    def pretraining_steps(self) -> int: ...
 
     @property
     def recipe(self) -> Recipe: ...
 
     @property
     def spec(self) -> Spec:
-        """The model to train."""
+        """The spec of the model to train."""
         ...
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
-        """As they are saved beside the weights."""
+        """The tokenizers saved with the weights, by file name."""
         ...
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What else is saved beside them: arguments of `stored_files`, such as {"pooling": PoolingConfig(...)}."""
+        """Other files saved with the weights, as arguments of `stored_files`."""
         ...
 
-    def begin(self) -> Transformer:
+    def initial_model(self) -> Transformer:
         """The model before the first step."""
         ...
 
-    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> Any:
+    def batch(self, micro_step: int, rank: int = 0, world_size: int = 1) -> Any:
         """A micro-batch: a pure function of the recipe's seed and these numbers."""
         ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
-        """How many predictions its loss sums up, and how many real tokens it reads."""
+        """The number of predictions summed in the loss, and of tokens without padding."""
         ...
 
     def loss(self, model: Transformer, batch: Any) -> Tensor:
-        """Summed over all predictions of the batch."""
+        """The loss summed over all predictions of the batch."""
         ...
 
     def validate(self, model: Transformer) -> dict[str, Any]:
-        """Figures on held-out data: "loss", others by name, and "samples": a few lines for people."""
+        """Metrics on held-out data: "loss", others by name, and "samples": lines to print."""
         ...
 
-    def final(self, use: Callable[..., Any]) -> Final:
-        """The last word on the published model; `use` is what `qkv.load` gives."""
+    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+        """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
         ...
 
 
 def new_model(task: Task) -> Transformer:
-    """A model with first weights, as the recipe wants them."""
+    """A model with random initial weights."""
     model = Transformer(task.spec)
-    if task.recipe.calm_start:
-        calm_start(model)
+    if task.recipe.zero_init_residual:
+        zero_init_residual(model)
     return model

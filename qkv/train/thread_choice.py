@@ -1,7 +1,8 @@
 """Choose the number of threads of a training run: time the first micro-batch with several numbers.
 
-The choice is made once, before the first step, and recorded in train.yaml: the number of threads decides how sums are
-rounded, so a resumed or repeated run uses the recorded one. Explained in docs/performance.md, "Threads".
+The choice is made once, before the first step, and recorded in train.yaml: the number of threads
+decides how sums are rounded, so a resumed or repeated run uses the recorded one. See
+docs/performance.md, "Threads".
 """
 
 import time
@@ -20,7 +21,10 @@ def thread_counts(limit: int) -> list[int]:
 
 
 def fastest(seconds: dict[int, float]) -> int:
-    """The number of threads to use, given the time of a pass with each: the largest one unless another is clearly faster.
+    """The number of threads to use: the largest one unless another is clearly faster.
+
+    Args:
+        seconds: The time of a pass with each number of threads.
 
     >>> fastest({2: 1.0, 1: 0.95}), fastest({2: 1.0, 1: 0.7})
     (2, 1)
@@ -31,7 +35,7 @@ def fastest(seconds: dict[int, float]) -> int:
 
 
 def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float]:
-    """Seconds of a pass with each number of threads, taking turns, so that a change of load meets all of them."""
+    """Seconds of a pass with each number of threads, measured alternately."""
     counts, before = thread_counts(limit), torch.get_num_threads()
     run_pass()  # the first pass allocates memory
     rounds: list[dict[int, float]] = []

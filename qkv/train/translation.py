@@ -1,7 +1,6 @@
-"""The task of translation: its data, its loss, its validation.
+"""Translation task: teacher forcing on sentence pairs; validation measures the loss and BLEU.
 
-In: a recipe with two aligned files. Out: for each step a batch and its loss (teacher forcing: all positions at once,
-thanks to the mask); for each validation the loss and BLEU. Told in docs/training.md, "Translation".
+See docs/training.md, "Translation".
 """
 
 import math
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.alignments import gold_weights
-from qkv.data.batches import BatchPlan, Lengths, PairBatch, TurnPlan, collate, pair_batch
+from qkv.data.batches import BatchPlan, Lengths, PairBatch, RoundRobinPlan, collate, pair_batch
 from qkv.data.store import Store
 from qkv.evaluate.scores import score
 from qkv.generate.decode import greedy
@@ -25,31 +24,39 @@ from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.task import Final, new_model
+from qkv.train.task import FinalEvaluation, new_model
 from qkv.train.task_specs import translation_spec
 
-VALID_TOKENS = 8_192  # a validation batch needs no gradients, so it may be larger
+VALID_BATCH_TOKENS = 8_192  # larger than in training: a validation needs no gradients
 
 
 @dataclass(frozen=True)
 class PairData:
-    """One side-by-side corpus as ids (one or more encodings of it), and its texts for the score."""
+    """A parallel corpus: ids (one or more encodings) and texts."""
 
     sources: tuple[Store, ...]
     targets: tuple[Store, ...]
     source_texts: Any
     target_texts: Any
-    token_links: tuple[Store, ...] = ()  # of each encoding, where there are word alignments
+    token_links: tuple[Store, ...] = ()  # of each encoding, if there are word alignments
 
     def lengths(self, variant: int) -> Lengths:
-        """Of both sides in a batch, where each has a special token more."""
+        """Lengths of both sides with their special token."""
         return self.sources[variant].lengths + 1, self.targets[variant].lengths + 1
 
 
-class Translation:
-    """What the loop asks of a task: batches, losses, validation."""
+class TranslationTask:
+    """Training of an encoder-decoder.
 
-    prelude = 0
+    Args:
+        recipe: The options.
+        train: The pairs to train on.
+        valid: The held-out pairs.
+        source: The tokenizer of the source.
+        target: The tokenizer of the target; it may be the same.
+    """
+
+    pretraining_steps = 0
 
     def __init__(
         self,
@@ -59,43 +66,39 @@ class Translation:
         source: Tokenizer,
         target: Tokenizer,
     ):
-        self.recipe, self.train, self.valid, self.source, self.target = (
-            recipe,
-            train,
-            valid,
-            source,
-            target,
-        )
-        self.goal = "bleu" if recipe.valid_bleu and recipe.best_by == "bleu" else None
+        self.recipe, self.train, self.valid = recipe, train, valid
+        self.source, self.target = source, target
+        by_bleu = recipe.valid_bleu and recipe.metric_for_best_model == "bleu"
+        self.metric: str | None = "bleu" if by_bleu else None
         assert target.pad_id is not None and target.bos_id is not None and target.eos_id is not None
         self.pad, self.bos, self.eos = target.pad_id, target.bos_id, target.eos_id
         assert (source.pad_id, source.eos_id) == (self.pad, self.eos), (
-            "both vocabularies begin alike"
+            "both vocabularies have the same special tokens"
         )
-        self.plan = TurnPlan(
+        self.plan = RoundRobinPlan(
             train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len
         )
         self.valid_plan = BatchPlan(
-            *valid.lengths(0), VALID_TOKENS, seed=0, max_len=self.spec.max_len
+            *valid.lengths(0), VALID_BATCH_TOKENS, seed=0, max_len=self.spec.max_len
         )
 
     @cached_property
     def spec(self) -> Spec:
-        """The model to train; its vocabularies are those that were learned."""
+        """The model to train, with the vocabularies of the tokenizers."""
         shared = self.source.fingerprint == self.target.fingerprint
         sizes = self.target.vocab_size, None if shared else self.source.vocab_size
         return translation_spec(self.recipe.model, *sizes)
 
     @property
     def tokenizers(self) -> dict[str, Tokenizer]:
-        """As they are saved beside the weights."""
+        """The tokenizers saved with the weights, by file name."""
         if self.source.fingerprint == self.target.fingerprint:
             return {"tokenizer": self.target}
         return {"source": self.source, "target": self.target}
 
     @property
     def alignment_head(self) -> AlignmentHead | None:
-        """The head that learns the alignments: the first of the last decoder layer but one, if there are alignments."""
+        """The head of guided alignment: head 0 of the last but one decoder layer."""
         assert self.spec.decoder is not None
         return (
             AlignmentHead(max(0, len(self.spec.decoder.each_layer()) - 2), 0)
@@ -107,22 +110,22 @@ class Translation:
     def metadata(self) -> dict[str, Any]:
         return {"alignment": self.alignment_head}
 
-    def begin(self) -> Transformer:
+    def initial_model(self) -> Transformer:
         model = new_model(self)
         if self.alignment_head:
             guide(model, self.alignment_head)
         return model
 
-    def rows(self, micro_step: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """Which pairs make this micro-batch: the order of training."""
-        return self.plan.batch(micro_step, rank, world)
+    def rows(self, micro_step: int, rank: int = 0, world_size: int = 1) -> np.ndarray:
+        """The row numbers of the pairs of this micro-batch."""
+        return self.plan.batch(micro_step, rank, world_size)
 
-    def batch(self, micro_step: int, rank: int = 0, world: int = 1) -> PairBatch:
-        """A micro-batch; with BPE-dropout each epoch reads another encoding of the same sentences."""
+    def batch(self, micro_step: int, rank: int = 0, world_size: int = 1) -> PairBatch:
+        """A micro-batch; with BPE-dropout each epoch uses another encoding of the sentences."""
         return self._pairs(
             self.train,
-            self.plan.variant(micro_step, rank, world),
-            self.rows(micro_step, rank, world),
+            self.plan.variant(micro_step, rank, world_size),
+            self.rows(micro_step, rank, world_size),
         )
 
     def _pairs(self, data: PairData, variant: int, rows: np.ndarray) -> PairBatch:
@@ -140,27 +143,27 @@ class Translation:
         )
 
     def sizes(self, batch: PairBatch) -> tuple[int, int]:
-        """How many tokens are to be predicted, and how many tokens of both sides are real."""
+        """The number of target tokens, and the number of tokens of both sides, without padding."""
         predicted = int(batch.target_out.ne(self.pad).sum())
         return predicted, predicted + int(batch.source.ne(self.pad).sum())
 
     def loss(
         self, model: Transformer, batch: PairBatch, label_smoothing: float | None = None
     ) -> Tensor:
-        """The summed cross-entropy of all target tokens, each predicted from the true ones before it."""
+        """The summed cross-entropy of all target tokens (teacher forcing)."""
         smoothing = self.recipe.label_smoothing if label_smoothing is None else label_smoothing
         device = model.embed.weight.device
         if self.recipe.r_drop and model.training:
-            return self._agreeing_loss(model, batch, smoothing)
-        memory = model.encode(*_moved(batch.source, self.pad, device))
-        # Padding stands on the right, so the causal mask hides it already; its own rows are left out of the loss.
+            return self._r_drop_loss(model, batch, smoothing)
+        memory = model.encode(*_with_mask(batch.source, self.pad, device))
+        # Padding is on the right, where the causal mask hides it; it is excluded from the loss.
         stream = model.decode(batch.target_in.to(device), memory)
         return model.loss(
-            stream, *_moved(batch.target_out, self.pad, device), smoothing
+            stream, *_with_mask(batch.target_out, self.pad, device), smoothing
         ) + self._alignment_loss(model, batch.gold)
 
     def _alignment_loss(self, model: Transformer, gold: Tensor | None) -> Tensor | float:
-        """Guided alignment: the weighted cross-entropy between the alignments and the weights of the guided head."""
+        """Guided alignment: weighted cross-entropy of the head's weights."""
         if gold is None or not model.training or self.alignment_head is None:
             return 0.0
         core = model.get_submodule(core_path(self.alignment_head.layer))
@@ -169,14 +172,14 @@ class Translation:
             core.take_log_weights(), gold.to(model.embed.weight.device)
         )
 
-    def _agreeing_loss(self, model: Transformer, batch: PairBatch, smoothing: float) -> Tensor:
-        """R-Drop: two passes with other dropout should agree; half of (CE + CE + weight / 2 (KL + KL)), as published."""
+    def _r_drop_loss(self, model: Transformer, batch: PairBatch, smoothing: float) -> Tensor:
+        """R-Drop: half of (CE + CE + weight / 2 (KL + KL)) of two passes with different dropout."""
         device = model.embed.weight.device
         source, target_in, target_out = (
-            torch.cat([one, one]).to(device)
-            for one in (batch.source, batch.target_in, batch.target_out)
+            torch.cat([ids, ids]).to(device)
+            for ids in (batch.source, batch.target_in, batch.target_out)
         )
-        memory = model.encode(*_moved(source, self.pad, device))
+        memory = model.encode(*_with_mask(source, self.pad, device))
         stream = model.decode(target_in, memory)
         loss = model.loss(
             stream, target_out, target_out.ne(self.pad), smoothing, r_drop=self.recipe.r_drop
@@ -190,30 +193,30 @@ class Translation:
 
     @torch.no_grad()
     def validate(self, model: Transformer) -> dict[str, Any]:
-        """Loss and perplexity on the held-out pairs; BLEU and a few translations if the recipe wants them."""
+        """Loss and perplexity of the held-out pairs; with `valid_bleu` also BLEU and samples."""
         total = count = 0.0
         for rows in self.valid_plan.epoch(0):
             batch = self._pairs(self.valid, 0, rows)
             total += float(self.loss(model, batch, label_smoothing=0.0))
             count += self.sizes(batch)[0]
-        figures = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
-        return figures | self._bleu(model) if self.recipe.valid_bleu else figures
+        metrics = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
+        return metrics | self._bleu(model) if self.recipe.valid_bleu else metrics
 
     def _bleu(self, model: Transformer) -> dict[str, Any]:
         outputs: dict[int, str] = {}
         for rows in self.valid_plan.epoch(0):
             sources = collate(self.valid.sources[0].take(rows), self.pad, last=self.eos)
-            ids, real = _moved(sources, self.pad, model.embed.weight.device)
-            found = greedy(
+            ids, attention_mask = _with_mask(sources, self.pad, model.embed.weight.device)
+            hypotheses = greedy(
                 model,
                 ids,
-                real,
+                attention_mask,
                 bos_id=self.bos,
                 eos_id=self.eos,
                 pad_id=self.pad,
-                max_len=2 * ids.shape[1] + 10,
+                max_target_len=2 * ids.shape[1] + 10,
             )
-            outputs.update(zip(rows.tolist(), self.target.decode_batch(found), strict=True))
+            outputs.update(zip(rows.tolist(), self.target.decode_batch(hypotheses), strict=True))
         order = sorted(outputs)
         references = [self.valid.target_texts[i] for i in order]
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
@@ -224,29 +227,31 @@ class Translation:
         ]
         return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
 
-    def final(self, use: Callable[..., Any]) -> Final:
-        """Translate the held-out sentences with the published model, by beam search."""
+    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+        """BLEU and chrF of the published model on the held-out sentences, with beam search."""
         recipe, sources, references = (
             self.recipe,
             list(self.valid.source_texts),
             list(self.valid.target_texts),
         )
-        outputs = use(sources, beam_size=recipe.beam_size, length_penalty=recipe.length_penalty)
+        outputs = pipeline(
+            sources, beam_size=recipe.beam_size, length_penalty=recipe.length_penalty
+        )
         scores = score(
             outputs, references, recipe.target_language or "", recipe.bleu_tokenize or ""
         )
-        return Final(
+        return FinalEvaluation(
             data={
                 _("pairs"): len(self.train.source_texts),
                 _("held out"): len(sources),
                 _("vocabulary"): self.spec.vocab_size,
             },
             scores={_("held out, beam {beam_size}", beam_size=recipe.beam_size): str(scores)},
-            example=(sources[0], use(sources[:1])[0]),  # as the card's own lines translate it
+            example=(sources[0], pipeline(sources[:1])[0]),  # with the options of the card
         )
 
 
-def _moved(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The ids on their device, and what is real among them; None if all is, for then no mask is needed."""
-    real = ids.ne(pad)
-    return ids.to(device), None if bool(real.all()) else real.to(device)
+def _with_mask(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The ids on the device and their attention mask, None without padding."""
+    attention_mask = ids.ne(pad)
+    return ids.to(device), None if bool(attention_mask.all()) else attention_mask.to(device)

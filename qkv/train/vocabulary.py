@@ -1,7 +1,6 @@
-"""The tokenizer of a run: learned once from its text, then kept.
+"""The tokenizer of a run: trained once on its text, then loaded from the run folder.
 
-In: what the recipe asks for and the texts. Out: a Tokenizer, the same one whenever the run goes on.
-Told in docs/training.md, "Your own files".
+See docs/training.md.
 """
 
 import json
@@ -11,78 +10,91 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.learn import learn
 from qkv.text.lines import write_text
-from qkv.text.pipeline import Choices
+from qkv.text.normalization import TokenizerOptions
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
+from qkv.train.recipe_reader import OLD_VALUES
 
-NOTE = ".from"  # tokenizer.from tells from what tokenizer.json was learned
+TRAINED_FROM = ".from"  # tokenizer.from: the options and texts of tokenizer.json
 PREFIX_SPACE = "add_prefix_space"
-BEGIN_AND_END = Choices(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
+BOS_EOS = TokenizerOptions(special_tokens=("<bos>", "<eos>"))  # WordPiece has none of its own
 
 
-def kept_tokenizer(
+def train_or_load_tokenizer(
     path: Path,
     kind: str,
     vocab_size: int,
     texts: Iterable[str],
     checksums: Sequence[str],
     resume: bool,
-    choices: Choices = BEGIN_AND_END,
+    options: TokenizerOptions = BOS_EOS,
 ) -> Tokenizer:
-    """Learned once and kept: a resumed run reads what it read before, a new one only what it would learn itself."""
-    wishes: dict[str, object] = {
+    """Train the tokenizer of a run, or load it if it was trained with the same options and texts.
+
+    Args:
+        path: The tokenizer.json.
+        kind: The type of tokenizer, such as byte_bpe.
+        vocab_size: The vocabulary size.
+        texts: The training texts.
+        checksums: Checksums of the texts.
+        resume: Load the tokenizer of the run, whatever the texts; other options are an error.
+        options: Normalization and special tokens.
+    """
+    wanted: dict[str, object] = {
         "kind": kind,
         "vocab_size": vocab_size,
-        PREFIX_SPACE: choices.add_prefix_space,
+        PREFIX_SPACE: options.add_prefix_space,
     }
-    if repr(choices) != repr(BEGIN_AND_END):
-        wishes["choices"] = repr(choices)
-    note, asked = path.with_suffix(NOTE), json.dumps({**wishes, "texts": list(checksums)})
-    found = note.read_text(encoding="utf-8") if note.is_file() else None
-    if resume and found is not None:
-        _refuse_other(json.loads(found), wishes)
-    if path.is_file() and (resume or found == asked):
+    if options.stored_form() != BOS_EOS.stored_form():
+        wanted["choices"] = options.stored_form()
+    file, record = path.with_suffix(TRAINED_FROM), json.dumps({**wanted, "texts": list(checksums)})
+    stored = file.read_text(encoding="utf-8") if file.is_file() else None
+    if resume and stored is not None:
+        _check_same_options(json.loads(stored), wanted)
+    if path.is_file() and (resume or stored == record):
         return Tokenizer.load(path)
-    note.unlink(missing_ok=True)
-    tokenizer = _learned(kind, vocab_size, texts, choices)
+    file.unlink(missing_ok=True)
+    tokenizer = _trained(kind, vocab_size, texts, options)
     tokenizer.save(path)
-    write_text(note, asked)  # after the tokenizer: it vouches for it
+    write_text(file, record)  # after the tokenizer: it confirms that the tokenizer is complete
     return tokenizer
 
 
-def run_choices(kind: str, add_prefix_space: bool) -> Choices:
-    """The choices of a run; only bytes need the prefix space, the other kinds mark words by themselves."""
-    return replace(BEGIN_AND_END, add_prefix_space=add_prefix_space and kind == "bytes")
+def run_options(kind: str, add_prefix_space: bool) -> TokenizerOptions:
+    """The tokenizer options of a run; only byte_bpe has a prefix space."""
+    return replace(BOS_EOS, add_prefix_space=add_prefix_space and kind == "byte_bpe")
 
 
-def _refuse_other(noted: dict[str, object], wishes: dict[str, object]) -> None:
-    """A resumed run keeps its tokenizer, so the recipe must still ask for that one; old notes do not tell the prefix space."""
-    noted = {PREFIX_SPACE: wishes[PREFIX_SPACE], **noted}
-    if any(noted.get(name) != wish for name, wish in wishes.items()):
-        wrong = _("the run learned another tokenizer")
-        raise QkvError(
-            "tokenizer, vocab_size", wrong, _("leave both as they were, or choose another --out")
-        )
+def _check_same_options(stored: dict[str, object], wanted: dict[str, object]) -> None:
+    """A resumed run keeps its tokenizer, so the recipe must have its options."""
+    stored = {PREFIX_SPACE: wanted[PREFIX_SPACE], **stored}  # older files do not have it
+    stored["kind"] = OLD_VALUES.get(("tokenizer", str(stored["kind"])), stored["kind"])
+    if any(stored.get(name) != value for name, value in wanted.items()):
+        wrong = _("the run uses another tokenizer")
+        right = _("keep both options as they were, or choose another --out")
+        raise QkvError("tokenizer, vocab_size", wrong, right)
 
 
-def keep_given(path: Path, tokenizer: Tokenizer) -> None:
-    """A tokenizer that was given, not learned; a note from before would vouch for it as if it had been."""
-    path.with_suffix(NOTE).unlink(missing_ok=True)
+def store_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
+    """Store a given tokenizer, without a record that it was trained."""
+    path.with_suffix(TRAINED_FROM).unlink(missing_ok=True)
     tokenizer.save(path)
 
 
-def _learned(kind: str, vocab_size: int, texts: Iterable[str], choices: Choices) -> Tokenizer:
+def _trained(
+    kind: str, vocab_size: int, texts: Iterable[str], options: TokenizerOptions
+) -> Tokenizer:
     try:
-        tokenizer = learn(kind, texts, vocab_size, choices)
+        tokenizer = train_tokenizer(kind, texts, vocab_size, options)
     except QkvError as error:
         where = {"--vocab-size": "vocab_size", "--kind": "tokenizer"}.get(error.where, error.where)
         raise QkvError(where, error.wrong, error.right) from None
-    # Words and characters are what there is; merges were asked for by number and must not silently be fewer.
+    # The text limits words and characters; BPE and WordPiece must reach the given size.
     if kind not in ("word", "char") and tokenizer.vocab_size < vocab_size:
         found = tokenizer.vocab_size
         wrong = _(
-            "this text supports only {found:,} pieces, not {vocab_size:,}",
+            "the text yields only {found:,} tokens, not {vocab_size:,}",
             found=found,
             vocab_size=vocab_size,
         )

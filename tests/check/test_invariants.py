@@ -1,4 +1,4 @@
-"""The checks hold of every sound model, and each planted fault is found by exactly the check made for it."""
+"""Correct models pass every check; each injected fault fails exactly the check made for it."""
 
 import runpy
 from dataclasses import replace
@@ -11,32 +11,32 @@ from torch import nn
 
 import qkv.check.checked_model
 import qkv.model.transformer
-from qkv.check.checked_model import Subject
-from qkv.check.invariants import CHECKS, prove
+from qkv.check.checked_model import CheckedModel
+from qkv.check.invariants import CHECKS, run_checks
 from qkv.messages import set_language
-from qkv.model.attention import FusedCore
+from qkv.model.attention import SdpaCore
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Experts, Gated, Heads, Learned, LmHead
+from qkv.model.spec import Attention, Gated, Learned, LmHead, MixtureOfExperts
 from qkv.model.transformer import LayerStack, Memory, Transformer
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 SMALL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "model" / "small_models.py"))
 
 
 def stirred(spec):
     torch.manual_seed(7)
-    return SMALL["stirred"](Transformer(replace(spec, dropout=0.0))).float()
+    return SMALL["randomize"](Transformer(replace(spec, dropout=0.0))).float()
 
 
-def a_writer(**changes):
-    return stirred(replace(decoder_only(31, 16, 2, Heads(4, 2, 4), Gated(24)), **changes))
+def small_decoder(**changes):
+    return stirred(replace(decoder_only(31, 16, 2, Attention(4, 2, 4), Gated(24)), **changes))
 
 
-def a_translator():
+def small_encoder_decoder():
     return stirred(encoder_decoder(31, 16, 2, 4, 24))
 
 
-def a_reader():
+def small_encoder():
     return stirred(encoder_only(31, 16, 2, 4, 24))
 
 
@@ -46,297 +46,321 @@ def reload(model, tokenizers):
     return twin, tokenizers
 
 
-def fails(model, **more):
-    """The checks that fail."""
-    return {finding.check for finding in prove(model, **more) if finding.holds is False}
+def failed_checks(model, **more):
+    """Names of the checks that fail."""
+    return {result.check for result in run_checks(model, **more) if result.passed is False}
 
 
-def verdicts(model, **more):
-    return {finding.check: finding for finding in prove(model, **more)}
+def results_of(model, **more):
+    return {result.check: result for result in run_checks(model, **more)}
 
 
 @pytest.mark.parametrize("spec", SMALL["SPECS"].values(), ids=SMALL["SPECS"].keys())
-def test_every_small_model_holds_every_check(spec):
-    findings = prove(SMALL["build"](spec), reload=reload)
-    assert [finding for finding in findings if finding.holds is False] == []
-    decoder = spec.decoder and spec.decoder.sees == "past"
-    asked = {finding.check for finding in findings if finding.holds}
-    assert asked >= {"finite", "padding", "batch", "saved"} | (
-        {"future", "cache"} if decoder else set()
+def test_every_small_model_passes_every_check(spec):
+    results = run_checks(SMALL["build"](spec), reload=reload)
+    assert [result for result in results if result.passed is False] == []
+    decoder = spec.decoder and spec.decoder.causal
+    passed = {result.check for result in results if result.passed}
+    assert passed >= {"finite", "padding", "batch", "saved"} | (
+        {"causality", "cache"} if decoder else set()
     )
-    assert all(finding.difference < 1e-10 for finding in findings if finding.difference is not None)
+    assert all(result.difference < 1e-10 for result in results if result.difference is not None)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 11])
-def test_models_that_read_very_little_hold_too(length):
+def test_models_with_a_short_context_pass_every_check(length):
     small = replace(encoder_decoder(31, 16, 1, 4, 24), positions=Learned(), max_len=length)
-    assert fails(stirred(small)) == fails(a_writer(positions=Learned(), max_len=length)) == set()
+    assert (
+        failed_checks(stirred(small))
+        == failed_checks(small_decoder(positions=Learned(), max_len=length))
+        == set()
+    )
 
 
-# ---- leaks ---------------------------------------------------------------------------------------------------------
+# ---- causality ---------------------------------------------------------------
 
 
-class OneAhead(nn.Module):
-    """Attention that also sees the next token, and is right about padding."""
+class AttendsNextToken(nn.Module):
+    """Attention that also attends to the next token; padding is masked correctly."""
 
-    def forward(self, q, k, v, sight, scale):
-        visible = sight.visible
-        if visible is None:
-            visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)[None, None].tril(
+    def forward(self, q, k, v, mask, scale):
+        allowed = mask.allowed
+        if allowed is None:
+            allowed = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)[None, None].tril(
                 k.shape[2] - q.shape[2]
             )
-        is_next = torch.ones_like(visible).triu(1).tril(1)
-        visible = visible | (is_next & visible.any(dim=-2, keepdim=True))
-        return F.scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=True)
+        is_next = torch.ones_like(allowed).triu(1).tril(1)
+        allowed = allowed | (is_next & allowed.any(dim=-2, keepdim=True))
+        return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale, enable_gqa=True)
 
 
-@pytest.mark.parametrize("make", [a_writer, a_translator])
-def test_a_leak_from_the_next_token_is_found(make):
+@pytest.mark.parametrize("make", [small_decoder, small_encoder_decoder])
+def test_attention_to_the_next_token_fails_causality(make):
     model = make()
-    model.decoder.layers[1].attn.branch.core = OneAhead()
-    found = verdicts(model)
-    assert {name for name, finding in found.items() if finding.holds is False} == {"future"}
-    assert found["future"].words.startswith(
-        "when only later tokens change, token 0 is not the same, the result differs"
+    model.decoder.layers[1].attn.branch.core = AttendsNextToken()
+    results = results_of(model)
+    assert {name for name, result in results.items() if result.passed is False} == {"causality"}
+    assert results["causality"].message.startswith(
+        "token 0 changes when only later tokens change: relative difference "
     )
-    assert (found["cache"].holds, found["cache"].words) == (
+    assert (results["cache"].passed, results["cache"].message) == (
         None,
-        "not asked before this is mended: blind to the future",
+        "skipped: this check failed: causality: later tokens have no effect",
     )
 
 
-@pytest.mark.parametrize("make", [a_writer, a_translator])
-def test_a_decoder_that_sees_all_though_the_spec_says_past_is_found(make):
+@pytest.mark.parametrize("make", [small_decoder, small_encoder_decoder])
+def test_a_decoder_without_its_causal_mask_fails_causality(make):
     model = make()
-    model.decoder.sees = "all"
-    assert fails(model) == {"future"}
+    model.decoder.causal = False
+    assert failed_checks(model) == {"causality"}
 
 
-def test_a_leak_is_found_in_float32_too(monkeypatch):
-    monkeypatch.setattr(qkv.check.checked_model, "SMALL", 0)
-    model = a_writer()
-    assert Subject(model).dtype == torch.float32 and fails(model) == set()
-    model.decoder.layers[0].attn.branch.core = OneAhead()
-    assert fails(model) == {"future"}
+def test_causality_is_checked_in_float32_too(monkeypatch):
+    monkeypatch.setattr(qkv.check.checked_model, "MAX_FLOAT64_PARAMETERS", 0)
+    model = small_decoder()
+    assert CheckedModel(model).dtype == torch.float32 and failed_checks(model) == set()
+    model.decoder.layers[0].attn.branch.core = AttendsNextToken()
+    assert failed_checks(model) == {"causality"}
 
 
-# ---- padding -------------------------------------------------------------------------------------------------------
+# ---- padding -----------------------------------------------------------------
 
 
 class Unmasked(LayerStack):
-    """A stack that forgets which tokens are padding."""
+    """A stack that ignores the attention mask."""
 
-    def forward(self, x, real, memory=None, cache=None):
+    def forward(self, x, attention_mask, memory=None, cache=None):
         return super().forward(x, None, memory, cache)
 
 
 @pytest.mark.parametrize(
     ("make", "stack"),
     [
-        (a_writer, "decoder"),
-        (a_translator, "encoder"),
-        (a_translator, "decoder"),
-        (a_reader, "encoder"),
+        (small_decoder, "decoder"),
+        (small_encoder_decoder, "encoder"),
+        (small_encoder_decoder, "decoder"),
+        (small_encoder, "encoder"),
     ],
 )
-def test_a_forgotten_padding_mask_is_found(make, stack):
+def test_an_ignored_attention_mask_fails_padding(make, stack):
     model = make()
     getattr(model, stack).__class__ = Unmasked
-    assert fails(model) == {"padding"}
-    assert verdicts(model)["batch"].words == "not asked before this is mended: padding is inert"
+    assert failed_checks(model) == {"padding"}
+    assert results_of(model)["batch"].message == (
+        "skipped: this check failed: padding: its tokens have no effect"
+    )
 
 
-class ForgetsSourcePadding(Transformer):
-    def encode(self, ids, real=None, types=None):
-        return Memory(super().encode(ids, real, types).states, None)
+class IgnoresSourcePadding(Transformer):
+    def encode(self, ids, attention_mask=None, types=None):
+        return Memory(super().encode(ids, attention_mask, types).states, None)
 
 
-def test_cross_attention_to_padding_is_found():
-    model = a_translator()
-    model.__class__ = ForgetsSourcePadding
-    assert fails(model) == {"padding"}
+def test_cross_attention_to_padding_fails_padding():
+    model = small_encoder_decoder()
+    model.__class__ = IgnoresSourcePadding
+    assert failed_checks(model) == {"padding"}
 
 
-def inverted(sight):
-    return sight if sight.visible is None else sight._replace(visible=~sight.visible)
+def inverted(mask):
+    return mask if mask.allowed is None else mask._replace(allowed=~mask.allowed)
 
 
 class Inverted(nn.Module):
-    """A mask whose True means "hidden"."""
+    """A mask in which True means masked out."""
 
-    def forward(self, q, k, v, sight, scale):
-        return FusedCore()(q, k, v, inverted(sight), scale)
+    def forward(self, q, k, v, mask, scale):
+        return SdpaCore()(q, k, v, inverted(mask), scale)
 
 
-def test_an_inverted_mask_is_found():
-    model = a_reader()
+def test_an_inverted_mask_fails_padding():
+    model = small_encoder()
     model.encoder.layers[0].attn.branch.core = Inverted()
-    assert fails(model) == {"padding"}
+    assert failed_checks(model) == {"padding"}
 
 
-@pytest.mark.parametrize("make", [lambda: a_writer(positions=Learned()), a_translator, a_reader])
-def test_places_that_count_the_padding_on_the_left_are_found(make, monkeypatch):
-    def counted(length, past, real, device):
+@pytest.mark.parametrize(
+    "make", [lambda: small_decoder(positions=Learned()), small_encoder_decoder, small_encoder]
+)
+def test_positions_that_count_left_padding_fail_batch_invariance(make, monkeypatch):
+    def counted(length, past, attention_mask, device):
         return torch.arange(past, past + length, device=device)[None]
 
-    monkeypatch.setattr(qkv.model.transformer, "places_of", counted)
-    found = verdicts(make())
-    assert {name for name, finding in found.items() if finding.holds is False} == {"batch"}
-    assert found["batch"].words.startswith("padded on the left, the result differs by ")
+    monkeypatch.setattr(qkv.model.transformer, "position_ids_of", counted)
+    results = results_of(make())
+    assert {name for name, result in results.items() if result.passed is False} == {"batch"}
+    assert results["batch"].message.startswith("padding on the left: relative difference ")
 
 
-class NanForBlindRows(nn.Module):
-    """A softmax over nothing: 0 / 0."""
+class NanForMaskedRows(nn.Module):
+    """A softmax over no keys: 0 / 0."""
 
-    def forward(self, q, k, v, sight, scale):
-        mixed = FusedCore()(q, k, v, sight, scale)
+    def forward(self, q, k, v, mask, scale):
+        mixed = SdpaCore()(q, k, v, mask, scale)
         return (
             mixed
-            if sight.visible is None
-            else mixed.masked_fill(~sight.visible.any(-1, keepdim=True), torch.nan)
+            if mask.allowed is None
+            else mixed.masked_fill(~mask.allowed.any(-1, keepdim=True), torch.nan)
         )
 
 
-def test_padding_that_makes_nan_is_found():
-    model = a_writer()
-    model.decoder.layers[1].attn.branch.core = NanForBlindRows()
-    assert verdicts(model)["padding"].words == "padded on the left, padding gives NaN or infinity"
+def test_nan_in_padding_fails_padding():
+    model = small_decoder()
+    model.decoder.layers[1].attn.branch.core = NanForMaskedRows()
+    assert results_of(model)["padding"].message == "padding on the left: NaN or infinity"
 
 
-# ---- the rest ------------------------------------------------------------------------------------------------------
+# ---- weights and files -------------------------------------------------------
 
 
-class Unscaled(FusedCore):
-    def forward(self, q, k, v, sight, scale):
-        return super().forward(q, k, v, sight, 1.0)
+class Unscaled(SdpaCore):
+    def forward(self, q, k, v, mask, scale):
+        return super().forward(q, k, v, mask, 1.0)
 
 
-@pytest.mark.parametrize("make", [a_writer, a_translator, a_reader])
-def test_a_fused_kernel_that_computes_something_else_is_found(make):
+@pytest.mark.parametrize("make", [small_decoder, small_encoder_decoder, small_encoder])
+def test_a_fused_kernel_with_another_result_fails_fused(make):
     model = make()
     next(iter((model.decoder or model.encoder).layers)).attn.branch.core = Unscaled()
-    assert fails(model) == {"fused"}
+    assert failed_checks(model) == {"fused"}
 
 
-def test_one_number_that_is_not_finite_is_found_and_nothing_else_is_blamed():
-    model = a_translator()
+def test_one_nan_fails_finite_only():
+    model = small_encoder_decoder()
     model.decoder.layers[1].ffn.norm.bias.data[3] = torch.nan
-    found = verdicts(model, reload=reload)
-    assert {name for name, finding in found.items() if finding.holds is False} == {"finite"}
+    results = results_of(model, reload=reload)
+    assert {name for name, result in results.items() if result.passed is False} == {"finite"}
     assert (
-        found["finite"].words
-        == "NaN or infinity in decoder.layers.1.ffn.norm.bias: 1; take an earlier checkpoint"
+        results["finite"].message
+        == "NaN or infinity in decoder.layers.1.ffn.norm.bias: 1; use an earlier checkpoint"
     )
-    assert found["future"].words == "not asked before this is mended: every weight is finite"
-    assert found["saved"].holds is True
+    assert results["causality"].message == "skipped: this check failed: all weights are finite"
+    assert results["saved"].passed is True
 
 
-def test_a_head_that_is_not_tied_as_stated_is_found():
-    model = a_translator()
+def test_a_head_that_is_not_tied_as_in_the_spec_fails_tied():
+    model = small_encoder_decoder()
     model.lm_head.weight = nn.Parameter(torch.randn(31, 16))
-    assert fails(model) == {"tied"}
-    apart = a_writer(head=LmHead(tied=False))
-    assert fails(apart) == set()
-    apart.lm_head.weight.data.copy_(apart.embed.weight)
-    assert fails(apart) == {"tied"}
-    apart.lm_head.weight = apart.embed.weight
-    assert verdicts(apart)["tied"].words == (
-        "model.json says two tables, but they are the same numbers; set head.tied to true"
+    assert failed_checks(model) == {"tied"}
+    untied = small_decoder(head=LmHead(tied=False))
+    assert failed_checks(untied) == set()
+    untied.lm_head.weight.data.copy_(untied.embed.weight)
+    assert failed_checks(untied) == {"tied"}
+    untied.lm_head.weight = untied.embed.weight
+    assert results_of(untied)["tied"].message == (
+        "not tied in model.json, but head and embedding are equal; set head.tied to true"
     )
 
 
-def test_a_tokenizer_of_another_size_is_found():
-    tokenizer = learn("char", ["abcdefghijklmnopqrstuvwxyz0123456789"], vocab_size=60)
+def test_a_tokenizer_of_another_size_fails_vocabulary():
+    tokenizer = train_tokenizer("char", ["abcdefghijklmnopqrstuvwxyz0123456789"], vocab_size=60)
     size = tokenizer.vocab_size
-    assert size > 31 and fails(a_writer(), tokenizers={"tokenizer": tokenizer}) == {"vocabulary"}
-    assert verdicts(a_writer(), tokenizers={"tokenizer": tokenizer})["vocabulary"].words == (
-        f"tokenizer: {size} tokens, but the model has only 31 rows; it is another model's tokenizer"
+    assert size > 31 and failed_checks(small_decoder(), tokenizers={"tokenizer": tokenizer}) == {
+        "vocabulary"
+    }
+    assert results_of(small_decoder(), tokenizers={"tokenizer": tokenizer})[
+        "vocabulary"
+    ].message == (
+        f"tokenizer: {size} tokens, but the embedding has 31 rows; it is another model's tokenizer"
     )
-    assert fails(a_writer(vocab_size=size), tokenizers={"tokenizer": tokenizer}) == set()
     assert (
-        fails(a_writer(vocab_size=128), tokenizers={"tokenizer": tokenizer}) == set()
-    )  # rounded up
-    assert fails(a_writer(vocab_size=2_000), tokenizers={"tokenizer": tokenizer}) == {"vocabulary"}
+        failed_checks(small_decoder(vocab_size=size), tokenizers={"tokenizer": tokenizer}) == set()
+    )
+    assert (
+        failed_checks(small_decoder(vocab_size=128), tokenizers={"tokenizer": tokenizer}) == set()
+    )  # padded to a multiple
+    assert failed_checks(small_decoder(vocab_size=2_000), tokenizers={"tokenizer": tokenizer}) == {
+        "vocabulary"
+    }
 
 
-def test_each_side_is_compared_with_its_own_tokenizer():
+def test_source_and_target_vocabularies_are_compared_separately():
     source, target = (
-        learn("char", ["abc"], vocab_size=60),
-        learn("char", ["abcdefgh"], vocab_size=60),
+        train_tokenizer("char", ["abc"], vocab_size=60),
+        train_tokenizer("char", ["abcdefgh"], vocab_size=60),
     )
     spec = replace(
         encoder_decoder(target.vocab_size, 16, 1, 4, 24), source_vocab_size=source.vocab_size
     )
-    assert fails(stirred(spec), tokenizers={"source": source, "target": target}) == set()
-    assert fails(stirred(spec), tokenizers={"source": target, "target": source}) == {"vocabulary"}
-
-
-@pytest.mark.parametrize("harm", ["bit", "type", "spec", "tokenizer", "missing"])
-def test_a_model_that_comes_back_changed_is_found(harm):
-    tokenizer, other = (learn("char", [text], vocab_size=60) for text in ("abc", "xyz"))
-
-    def careless(model, tokenizers):
-        twin, tokenizers = reload(model, tokenizers)
-        if harm == "bit":
-            twin.decoder.norm.weight.data.view(torch.int32)[5] ^= 1
-        if harm == "spec":
-            twin.spec = replace(twin.spec, max_len=7)
-        twin = twin.double() if harm == "type" else twin
-        return twin, {"bit": tokenizers, "tokenizer": {"tokenizer": other}, "missing": {}}.get(
-            harm, tokenizers
-        )
-
-    model = a_writer(vocab_size=20)
-    assert fails(model, tokenizers={"tokenizer": tokenizer}, reload=careless) == {"saved"}
-    assert fails(model, tokenizers={"tokenizer": tokenizer}, reload=reload) == set()
-
-
-def test_a_pass_that_stops_is_a_check_that_fails():
-    class Stops(nn.Module):
-        def forward(self, q, k, v, sight, scale):
-            raise RuntimeError("the kernel is missing\nsecond line")
-
-    model = a_writer()
-    model.decoder.layers[0].attn.branch.core = Stops()
-    found = verdicts(model)
-    assert found["future"].words == "the pass stops with RuntimeError: the kernel is missing"
-    assert found["finite"].holds and found["tied"].holds
-
-
-def test_what_does_not_apply_is_said_to_be_so():
-    found = verdicts(a_reader())
-    assert {name: finding.words for name, finding in found.items() if finding.holds is None} == {
-        "tied": "this model has no head over the vocabulary",
-        "vocabulary": "there is no tokenizer in the folder",
-        "future": "it sees the whole text, as model.json says",
-        "cache": "it does not decode step by step",
-        "saved": "no way to save was given",
+    assert failed_checks(stirred(spec), tokenizers={"source": source, "target": target}) == set()
+    assert failed_checks(stirred(spec), tokenizers={"source": target, "target": source}) == {
+        "vocabulary"
     }
 
 
-def test_the_model_is_left_as_it_was():
-    model = stirred(decoder_only(31, 16, 2, Heads(4, 2, 4), Experts(4, 2, Gated(8)))).train()
+@pytest.mark.parametrize("fault", ["bit", "type", "spec", "tokenizer", "missing"])
+def test_a_model_that_changes_when_saved_fails_saved(fault):
+    tokenizer, other = (train_tokenizer("char", [text], vocab_size=60) for text in ("abc", "xyz"))
+
+    def broken_reload(model, tokenizers):
+        twin, tokenizers = reload(model, tokenizers)
+        if fault == "bit":
+            twin.decoder.norm.weight.data.view(torch.int32)[5] ^= 1
+        if fault == "spec":
+            twin.spec = replace(twin.spec, max_len=7)
+        twin = twin.double() if fault == "type" else twin
+        return twin, {"bit": tokenizers, "tokenizer": {"tokenizer": other}, "missing": {}}.get(
+            fault, tokenizers
+        )
+
+    model = small_decoder(vocab_size=20)
+    assert failed_checks(model, tokenizers={"tokenizer": tokenizer}, reload=broken_reload) == {
+        "saved"
+    }
+    assert failed_checks(model, tokenizers={"tokenizer": tokenizer}, reload=reload) == set()
+
+
+def test_an_exception_is_a_failure():
+    class Raises(nn.Module):
+        def forward(self, q, k, v, mask, scale):
+            raise RuntimeError("the kernel is missing\nsecond line")
+
+    model = small_decoder()
+    model.decoder.layers[0].attn.branch.core = Raises()
+    results = results_of(model)
+    assert results["causality"].message == "the pass raised RuntimeError: the kernel is missing"
+    assert results["finite"].passed and results["tied"].passed
+
+
+def test_checks_that_do_not_apply_say_why():
+    results = results_of(small_encoder())
+    assert {name: result.message for name, result in results.items() if result.passed is None} == {
+        "tied": "this model has no output head",
+        "vocabulary": "there is no tokenizer in the folder",
+        "causality": "attention is bidirectional, as in model.json",
+        "cache": "there is no causal decoder",
+        "saved": "no function to save and load was given",
+    }
+
+
+def test_the_model_is_left_unchanged():
+    model = stirred(
+        decoder_only(31, 16, 2, Attention(4, 2, 4), MixtureOfExperts(4, 2, Gated(8)))
+    ).train()
     model.loss(
         model.decode(torch.randint(0, 31, (2, 4))), torch.zeros(2, 4, dtype=torch.long)
     ).backward()
     weights = {
-        name: (id(one), one.clone()) for name, one in model.state_dict(keep_vars=True).items()
+        name: (id(tensor), tensor.clone())
+        for name, tensor in model.state_dict(keep_vars=True).items()
     }
-    parts, chance = [(id(part), part.training) for part in model.modules()], torch.get_rng_state()
-    assert fails(model, reload=None) == set()
+    modules = [(id(module), module.training) for module in model.modules()]
+    rng_state = torch.get_rng_state()
+    assert failed_checks(model, reload=None) == set()
     after = model.state_dict(keep_vars=True)
     assert all(
-        id(after[name]) == number and torch.equal(after[name], one)
-        for name, (number, one) in weights.items()
+        id(after[name]) == number and torch.equal(after[name], tensor)
+        for name, (number, tensor) in weights.items()
     )
-    assert parts == [(id(part), part.training) for part in model.modules()]
-    assert torch.equal(chance, torch.get_rng_state())
+    assert modules == [(id(module), module.training) for module in model.modules()]
+    assert torch.equal(rng_state, torch.get_rng_state())
 
 
-def test_findings_speak_chinese_too():
+def test_results_are_in_chinese_too():
     set_language("zh")
     try:
-        titles = [finding.title for finding in prove(a_writer())]
+        titles = [result.title for result in run_checks(small_decoder())]
     finally:
         set_language("en")
-    assert titles[3] == "看不到未来" and len(titles) == len(CHECKS)
+    assert titles[3] == "因果性：后面的词元没有影响" and len(titles) == len(CHECKS)

@@ -1,4 +1,4 @@
-"""Every way a cache can be wrong is found by `qkv check`, and by the check made for it alone."""
+"""A broken KV cache fails the cache check of `qkv check`, and no other."""
 
 import runpy
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import qkv.model.transformer
-from qkv.check.invariants import prove
+from qkv.check.invariants import run_checks
 from qkv.model.cache import Cache, FixedCache, GrowingCache
 from qkv.model.presets import decoder_only, encoder_decoder
-from qkv.model.spec import Gated, Heads, Latent
+from qkv.model.spec import Attention, Gated, LatentAttention
 from qkv.model.transformer import Transformer
 
 SMALL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "model" / "small_models.py"))
@@ -18,47 +18,47 @@ SMALL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "model" / "smal
 
 def stirred(spec):
     torch.manual_seed(7)
-    return SMALL["stirred"](Transformer(spec)).float()
+    return SMALL["randomize"](Transformer(spec)).float()
 
 
-def a_writer():
-    return stirred(decoder_only(31, 16, 2, Heads(4, 2, 4), Gated(24)))
+def small_decoder():
+    return stirred(decoder_only(31, 16, 2, Attention(4, 2, 4), Gated(24)))
 
 
-def a_latent_writer():
-    return stirred(decoder_only(31, 16, 2, Latent(2, 6, 4, 4, 5), Gated(8)))
+def small_latent_decoder():
+    return stirred(decoder_only(31, 16, 2, LatentAttention(2, 6, 4, 4, 5), Gated(8)))
 
 
-def a_translator():
+def small_encoder_decoder():
     return stirred(encoder_decoder(31, 16, 2, 4, 24))
 
 
-def verdicts(model):
-    return {finding.check: finding for finding in prove(model)}
+def results_of(model):
+    return {result.check: result for result in run_checks(model)}
 
 
-def fails(model):
-    """The checks that fail."""
-    return {name for name, finding in verdicts(model).items() if finding.holds is False}
+def failed_checks(model):
+    """Names of the checks that fail."""
+    return {name for name, result in results_of(model).items() if result.passed is False}
 
 
-class KeepsTheWrongRows(Cache):
-    def keep(self, rows):
-        super().keep(rows.flip(0))
+class ReordersTheWrongRows(Cache):
+    def reorder(self, rows):
+        super().reorder(rows.flip(0))
 
 
-class KeepsNoRows(Cache):
-    def keep(self, rows):
+class DoesNotReorder(Cache):
+    def reorder(self, rows):
         pass
 
 
-class ForgetsPadding(Cache):
-    def note(self, real, batch, length):
-        super().note(None, batch, length)
+class IgnoresPadding(Cache):
+    def append_mask(self, attention_mask, batch, length):
+        super().append_mask(None, batch, length)
 
 
-class LosesAToken(GrowingCache):
-    """A key is overwritten by its neighbour."""
+class OverwritesAKey(GrowingCache):
+    """A key is overwritten by its neighbor."""
 
     def extend(self, *new):
         kept = super().extend(*new)
@@ -67,15 +67,15 @@ class LosesAToken(GrowingCache):
         return kept
 
 
-class LosesWhatItGrewFrom(GrowingCache):
+class LosesAKeyWhenItGrows(GrowingCache):
     def _grow(self, capacity, new):
         super()._grow(capacity, new)
         if self.length:
             self.buffers[0][:, :, self.length - 1] = 0
 
 
-class KeepsTheWrongMemory(FixedCache):
-    def keep(self, rows):
+class DoesNotReorderMemory(FixedCache):
+    def reorder(self, rows):
         pass
 
 
@@ -89,11 +89,11 @@ def with_parts(attn=GrowingCache, cross=FixedCache):
 
 
 CACHES = {
-    "wrong-rows": KeepsTheWrongRows,
-    "no-rows": KeepsNoRows,
-    "padding": ForgetsPadding,
-    "lost-token": with_parts(attn=LosesAToken),
-    "lost-growth": with_parts(attn=LosesWhatItGrewFrom),
+    "wrong-rows": ReordersTheWrongRows,
+    "no-rows": DoesNotReorder,
+    "padding": IgnoresPadding,
+    "overwritten-key": with_parts(attn=OverwritesAKey),
+    "lost-key": with_parts(attn=LosesAKeyWhenItGrows),
 }
 
 
@@ -105,23 +105,25 @@ def break_cache(model, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES.values(), ids=CACHES.keys())
-@pytest.mark.parametrize("make", [a_writer, a_translator, a_latent_writer])
-def test_a_broken_cache_is_found(make, kind):
-    assert fails(break_cache(make(), kind)) == {"cache"}
+@pytest.mark.parametrize("make", [small_decoder, small_encoder_decoder, small_latent_decoder])
+def test_a_broken_cache_fails_cache(make, kind):
+    assert failed_checks(break_cache(make(), kind)) == {"cache"}
 
 
-@pytest.mark.parametrize("make", [a_writer, a_translator])
-def test_places_that_are_off_by_one_after_the_first_step_are_found(make, monkeypatch):
-    places_of = qkv.model.transformer.places_of
+@pytest.mark.parametrize("make", [small_decoder, small_encoder_decoder])
+def test_positions_off_by_one_after_the_first_step_fail_cache(make, monkeypatch):
+    position_ids_of = qkv.model.transformer.position_ids_of
 
-    def one_too_far(length, past, real, device):
-        return places_of(length, past, real, device) + (past > 0)
+    def off_by_one(length, past, attention_mask, device):
+        return position_ids_of(length, past, attention_mask, device) + (past > 0)
 
-    monkeypatch.setattr(qkv.model.transformer, "places_of", one_too_far)
-    found = verdicts(make())
-    assert {name for name, finding in found.items() if finding.holds is False} == {"cache"}
-    assert "the result differs by" in found["cache"].words
+    monkeypatch.setattr(qkv.model.transformer, "position_ids_of", off_by_one)
+    results = results_of(make())
+    assert {name for name, result in results.items() if result.passed is False} == {"cache"}
+    assert "relative difference" in results["cache"].message
 
 
-def test_a_memory_that_is_not_reordered_is_found():
-    assert fails(break_cache(a_translator(), with_parts(cross=KeepsTheWrongMemory))) == {"cache"}
+def test_a_memory_that_is_not_reordered_fails_cache():
+    assert failed_checks(
+        break_cache(small_encoder_decoder(), with_parts(cross=DoesNotReorderMemory))
+    ) == {"cache"}

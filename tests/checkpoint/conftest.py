@@ -1,5 +1,4 @@
-"""Fixtures for the tests of checkpoints: the helpers beside this file are found, every test starts from one seed,
-and one translator of digits is trained for all."""
+"""Fixtures: the import path of the helper modules, a fixed seed, and a small trained translator."""
 
 import runpy
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests import their_models
+sys.path.insert(0, str(Path(__file__).parent))  # for imports of reference_models
 
 
 @pytest.fixture(autouse=True)

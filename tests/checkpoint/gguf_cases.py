@@ -1,4 +1,4 @@
-"""Models and tokenizers for the tests of GGUF: every architecture and every option that we write."""
+"""Models and tokenizers for the GGUF tests: every supported architecture and option."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,8 +9,8 @@ from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -18,54 +18,59 @@ TEXTS = [
     "  spaces\n\nand lines\t",
     "naïve café 🙂 e\u0301",
 ]
-BYTES = learn("bytes", TEXTS, 300)
+BYTES = train_tokenizer("byte_bpe", TEXTS, 300)
 SIZE = BYTES.vocab_size
 
 
 def decoder(
-    heads: s.Heads = s.Heads(4, 2, 8), wide: s.FeedForward = s.Gated(48), **more: Any
+    attention: s.Attention = s.Attention(4, 2, 8),
+    feed_forward: s.FeedForward = s.Gated(48),
+    **options: Any,
 ) -> s.Spec:
-    return replace(decoder_only(SIZE, 32, 2, heads, wide), max_len=64, **more)
+    return replace(decoder_only(SIZE, 32, 2, attention, feed_forward), max_len=64, **options)
 
 
-def of_2019(heads: s.Heads, wide: s.Dense) -> s.Spec:
-    stack = s.Stack((s.Layer(heads, wide, repeat=2),), "past", True)
+def gpt2_like(attention: s.Attention, feed_forward: s.Dense) -> s.Spec:
+    stack = s.Stack((s.Layer(attention, feed_forward, repeat=2),), causal=True, final_norm=True)
     return s.Spec(SIZE, 32, None, stack, s.Learned(), max_len=64)
 
 
 LLAMA3 = s.LlamaScaling(8.0, 1.0, 4.0, 16)
 SPECS = {
     "llama": (decoder(), "llama"),
-    "llama tied, one key head": (decoder(s.Heads(4, 1, 8), head=s.LmHead(True)), "llama"),
-    "llama with wide heads": (decoder(s.Heads(2, 2, 24)), "llama"),
+    "llama tied, one key head": (decoder(s.Attention(4, 1, 8), head=s.LmHead(True)), "llama"),
+    "llama with wide heads": (decoder(s.Attention(2, 2, 24)), "llama"),
     "llama with biases": (
-        decoder(s.Heads(4, 2, 8, bias=True, out_bias=True), s.Gated(48, "silu", True)),
+        decoder(s.Attention(4, 2, 8, bias=True, out_bias=True), s.Gated(48, "silu", True)),
         "llama",
     ),
-    "neighbours turned": (decoder(positions=s.Rotary(5e5, pairs="adjacent")), "llama"),
+    "interleaved rotary": (decoder(positions=s.Rotary(5e5, interleaved=True)), "llama"),
     "llama 3": (decoder(positions=s.Rotary(5e5, scaling=LLAMA3)), "llama"),
     "linear scaling": (decoder(positions=s.Rotary(scaling=s.LinearScaling(2.0))), "llama"),
     "scaled embedding, tied": (decoder(scaled_embedding=True, head=s.LmHead(True)), "llama"),
-    "mixtral": (decoder(wide=s.Experts(4, 2, s.Gated(24))), "llama"),
-    "a window that hides nothing": (decoder(s.Heads(4, 2, 8, window=64)), "llama"),
-    "qwen 2": (decoder(s.Heads(4, 2, 8, bias=True)), "qwen2"),
-    "qwen 3": (decoder(s.Heads(4, 2, 16, qk_norm=True)), "qwen3"),
+    "mixtral": (decoder(feed_forward=s.MixtureOfExperts(4, 2, s.Gated(24))), "llama"),
+    "a window as long as the context": (decoder(s.Attention(4, 2, 8, window=64)), "llama"),
+    "qwen 2": (decoder(s.Attention(4, 2, 8, bias=True)), "qwen2"),
+    "qwen 3": (decoder(s.Attention(4, 2, 16, qk_norm=True)), "qwen3"),
     "gemma": (
         decoder(
-            s.Heads(4, 1, 16), s.Gated(48, "gelu_tanh"), scaled_embedding=True, head=s.LmHead(True)
+            s.Attention(4, 1, 16),
+            s.Gated(48, "gelu_tanh"),
+            scaled_embedding=True,
+            head=s.LmHead(True),
         ),
         "gemma",
     ),
     "gpt 2": (
-        of_2019(s.Heads(4, 4, 8, bias=True, out_bias=True), s.Dense(128, "gelu_tanh", True)),
+        gpt2_like(s.Attention(4, 4, 8, bias=True, out_bias=True), s.Dense(128, "gelu_tanh", True)),
         "gpt2",
     ),
-    "gpt 2 without biases": (of_2019(s.Heads(4, 4, 8), s.Dense(40, "gelu_tanh")), "gpt2"),
+    "gpt 2 without biases": (gpt2_like(s.Attention(4, 4, 8), s.Dense(40, "gelu_tanh")), "gpt2"),
 }
 
 
 def loaded(spec: s.Spec, tokenizer: Tokenizer = BYTES, **stored: Any) -> LoadedModel:
-    """A random model in which every weight matters."""
+    """A random model in which every weight affects the output."""
     torch.manual_seed(3)
     model = Transformer(spec).eval()
     with torch.no_grad():

@@ -1,5 +1,4 @@
-"""A translation begins with the token its folder tells, and stands between those its tokenizer puts around a text, in everything
-of ours that translates, as in transformers."""
+"""Decoder start token and post-processing template of translation models equal transformers."""
 
 import json
 from pathlib import Path
@@ -21,17 +20,17 @@ from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.evaluate.perplexity import translation_perplexity
+from qkv.explore.explored_model import ExploredModel
 from qkv.explore.explorer import Explorer
-from qkv.explore.subject import Subject
 from qkv.generate.alignment import cross_weights
 from qkv.generate.config import TranslationConfig
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
-from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
-LETTERS = learn("char", ["abcdefghijklmnop"], 30)  # <pad> <unk> <bos> <eos> are 0 to 3
+LETTERS = train_tokenizer("char", ["abcdefghijklmnop"], 30)  # <pad> <unk> <bos> <eos> are 0 to 3
 TEXTS, STEPS = ["abc", "ponm", "a", "hgfedcba", "kkk"], 12
 SIZE = {
     "vocab_size": LETTERS.vocab_size,
@@ -54,21 +53,21 @@ CASES = {
 }
 
 
-def lively(name: str, folder: Path) -> torch.nn.Module:
-    """Their model, saved with our tokenizer; norms and biases as they begin, for stirred ones drown what was read."""
+def random_reference(name: str, folder: Path) -> torch.nn.Module:
+    """A saved transformers model with random matrices; random norms would hide the source."""
     kind, config = CASES[name]
     model = kind(config).eval()
     with torch.no_grad():
-        for place, weight in model.named_parameters():
-            if weight.ndim == 2 and "embed_positions" not in place:
+        for weight_name, weight in model.named_parameters():
+            if weight.ndim == 2 and "embed_positions" not in weight_name:
                 weight.normal_(std=0.5)
     model.save_pretrained(folder)
     LETTERS.save(folder / "tokenizer.json")
     return model
 
 
-def said_by_theirs(model: torch.nn.Module) -> list[list[int]]:
-    """Greedy, and without <pad>, which ours never says; without what the decoder begins with."""
+def reference_ids(model: torch.nn.Module) -> list[list[int]]:
+    """Greedy ids without <pad>, which qkv suppresses, and without the decoder start token."""
     rows = [torch.tensor([[*LETTERS.encode(text), 3]]) for text in TEXTS]
     return [
         model.generate(
@@ -78,56 +77,62 @@ def said_by_theirs(model: torch.nn.Module) -> list[list[int]]:
     ]
 
 
-def said_by(ours: Translator) -> list[list[int]]:
+def native_ids(translator: Translator) -> list[list[int]]:
     rows = [[*LETTERS.encode(text), 3] for text in TEXTS]
     return [
-        ours.backend.search([row], TranslationConfig(beam_size=1, max_length=STEPS))[0][0].ids
+        translator.backend.search([row], TranslationConfig(beam_size=1, max_target_len=STEPS))[0][
+            0
+        ].ids
         for row in rows
     ]
 
 
 @pytest.fixture(params=CASES)
 def imported(request, tmp_path) -> tuple[Path, list[list[int]]]:
-    """Their folder, whose decoder begins with another token than <bos>, and what they say with it."""
-    return tmp_path / "theirs", said_by_theirs(lively(request.param, tmp_path / "theirs"))
+    """A folder whose decoder start token is not <bos>, and the greedy ids of transformers."""
+    return tmp_path / "reference", reference_ids(
+        random_reference(request.param, tmp_path / "reference")
+    )
 
 
-def test_greedy_ids_equal_theirs_and_saving_keeps_the_beginning(imported, tmp_path):
-    folder, theirs = imported
-    ours = Translator.load(folder)
-    assert said_by(ours) == theirs and len(set(map(tuple, theirs))) > 1
-    ours.save(tmp_path / "saved")
-    assert said_by(Translator.load(tmp_path / "saved")) == theirs
-    import_folder(folder, tmp_path / "ours", 0)
-    assert said_by(Translator.load(tmp_path / "ours")) == theirs
+def test_greedy_ids_equal_transformers_and_saving_keeps_the_start_token(imported, tmp_path):
+    folder, expected = imported
+    translator = Translator.load(folder)
+    assert native_ids(translator) == expected and len(set(map(tuple, expected))) > 1
+    translator.save(tmp_path / "saved")
+    assert native_ids(Translator.load(tmp_path / "saved")) == expected
+    import_folder(folder, tmp_path / "native", 0)
+    assert native_ids(Translator.load(tmp_path / "native")) == expected
     export_folder(tmp_path / "saved", tmp_path / "again", 0)
-    assert said_by_theirs(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")) == theirs
+    assert reference_ids(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")) == expected
 
 
-def test_the_page_shows_the_translation_that_begins_so(imported):
-    folder, theirs = imported
+def test_the_explorer_uses_the_start_token(imported):
+    folder, expected = imported
     explorer, start = (
-        Explorer(Subject(load_huggingface(folder), "theirs")),
+        Explorer(ExploredModel(load_huggingface(folder), "expected")),
         Translator.load(folder).bos,
     )
-    for text, said in zip(TEXTS, theirs, strict=True):
+    for text, generated in zip(TEXTS, expected, strict=True):
         ids = explorer.open(text)["sides"]["target"]["ids"]
-        assert ids[:STEPS] == [start, *(id for id in said if id != 3)][:STEPS]
+        assert ids[:STEPS] == [start, *(id for id in generated if id != 3)][:STEPS]
 
 
-def test_ctranslate2_begins_so_too(tmp_path):
-    model = lively("marian", tmp_path / "theirs")
-    import_folder(tmp_path / "theirs", tmp_path / "ours", 0)
-    _, report = export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 4)
+def test_ctranslate2_uses_the_start_token(tmp_path):
+    model = random_reference("marian", tmp_path / "reference")
+    import_folder(tmp_path / "reference", tmp_path / "native", 0)
+    _, report = export_ctranslate2(tmp_path / "native", tmp_path / "ct2", 4)
     assert report.same and json.loads((tmp_path / "ct2" / "qkv.json").read_text())["bos"] == 0
-    assert said_by(Translator.load_ctranslate2(tmp_path / "ct2")) == said_by_theirs(model)
+    assert native_ids(Translator.load_ctranslate2(tmp_path / "ct2")) == reference_ids(model)
 
 
-def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_path):
-    rules = LETTERS.rules | {
-        "added_tokens": [one for one in LETTERS.rules["added_tokens"] if one["content"] != "<bos>"]
+def test_without_bos_the_exported_start_token_is_pad(tmp_path):
+    config = LETTERS.config | {
+        "added_tokens": [
+            token for token in LETTERS.config["added_tokens"] if token["content"] != "<bos>"
+        ]
     }
-    tokenizer = Tokenizer.from_json(json.dumps(rules))
+    tokenizer = Tokenizer.from_json(json.dumps(config))
     model = Transformer(encoder_decoder(LETTERS.vocab_size, 32, 1, 4, 40)).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -135,19 +140,19 @@ def test_without_bos_what_we_export_begins_with_pad_as_our_translator_does(tmp_p
     save_huggingface(
         tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model))
     )
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    expected = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert (
         tokenizer.bos_id,
-        theirs.generation_config.decoder_start_token_id,
-        theirs.config.decoder_start_token_id,
+        expected.generation_config.decoder_start_token_id,
+        expected.config.decoder_start_token_id,
     ) == (None, 0, 0)
-    assert said_by_theirs(theirs) == said_by(Translator.from_model(model, tokenizer, tokenizer))
+    assert reference_ids(expected) == native_ids(Translator.from_model(model, tokenizer, tokenizer))
 
 
-# ── A tokenizer that frames its texts ────────────────────────────────────────────────────────────────────────────
-FRAMED = Tokenizer.from_json(
+# ── A tokenizer with a post-processing template ─────────────────────────────────────────────────
+TEMPLATED = Tokenizer.from_json(
     json.dumps(
-        LETTERS.rules
+        LETTERS.config
         | {
             "post_processor": {
                 "type": "RobertaProcessing",
@@ -162,73 +167,81 @@ FRAMED = Tokenizer.from_json(
 
 
 @pytest.fixture
-def framed(tmp_path) -> tuple[Path, torch.nn.Module, PreTrainedTokenizerFast]:
-    """BART as it is: <s> and </s> around what the encoder reads and around what the decoder is taught to say."""
-    model = lively("bart", tmp_path / "theirs")
-    FRAMED.save(tmp_path / "theirs" / "tokenizer.json")
+def templated(tmp_path) -> tuple[Path, torch.nn.Module, PreTrainedTokenizerFast]:
+    """BART: <s> and </s> around the source and around the target."""
+    model = random_reference("bart", tmp_path / "reference")
+    TEMPLATED.save(tmp_path / "reference" / "tokenizer.json")
     return (
-        tmp_path / "theirs",
+        tmp_path / "reference",
         model,
-        PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "theirs" / "tokenizer.json")),
+        PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "reference" / "tokenizer.json")),
     )
 
 
-def texts_of_theirs(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    asked = [torch.tensor([tokenizer(text).input_ids]) for text in TEXTS]
-    said = [
+def reference_texts(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    inputs = [torch.tensor([tokenizer(text).input_ids]) for text in TEXTS]
+    generated = [
         model.generate(
             row, do_sample=False, num_beams=1, max_new_tokens=STEPS, suppress_tokens=[0]
         )[0]
-        for row in asked
+        for row in inputs
     ]
-    return [tokenizer.decode(row, skip_special_tokens=True) for row in said]
+    return [tokenizer.decode(row, skip_special_tokens=True) for row in generated]
 
 
-def test_what_the_tokenizer_puts_around_a_text_the_encoder_reads(framed, tmp_path):
-    folder, model, tokenizer = framed
-    ours, theirs = Translator.load(folder), texts_of_theirs(model, tokenizer)
-    assert ours.encode_source("abc") == tokenizer("abc").input_ids == [2, *LETTERS.encode("abc"), 3]
-    assert ours(TEXTS, beam_size=1, max_length=STEPS) == theirs and len(set(theirs)) > 1
-    assert theirs != Translator.from_model(ours.model, LETTERS, LETTERS, stored=ours.stored)(
-        TEXTS, beam_size=1, max_length=STEPS
-    )
-    explorer = Explorer(Subject(load_huggingface(folder), "theirs"))
-    assert explorer.open("abc")["sides"]["source"]["ids"] == tokenizer("abc").input_ids
-    import_folder(folder, tmp_path / "ours", 0)
-    export_ctranslate2(tmp_path / "ours", tmp_path / "ct2", 0)
+def test_the_encoder_input_has_the_special_tokens_of_the_template(templated, tmp_path):
+    folder, model, tokenizer = templated
+    translator, expected = Translator.load(folder), reference_texts(model, tokenizer)
     assert (
-        Translator.load_ctranslate2(tmp_path / "ct2")(TEXTS, beam_size=1, max_length=STEPS)
-        == theirs
+        translator.encode_source("abc")
+        == tokenizer("abc").input_ids
+        == [2, *LETTERS.encode("abc"), 3]
+    )
+    assert (
+        translator(TEXTS, beam_size=1, max_target_len=STEPS) == expected and len(set(expected)) > 1
+    )
+    assert expected != Translator.from_model(
+        translator.model, LETTERS, LETTERS, stored=translator.stored
+    )(TEXTS, beam_size=1, max_target_len=STEPS)
+    explorer = Explorer(ExploredModel(load_huggingface(folder), "expected"))
+    assert explorer.open("abc")["sides"]["source"]["ids"] == tokenizer("abc").input_ids
+    import_folder(folder, tmp_path / "native", 0)
+    export_ctranslate2(tmp_path / "native", tmp_path / "ct2", 0)
+    assert (
+        Translator.load_ctranslate2(tmp_path / "ct2")(TEXTS, beam_size=1, max_target_len=STEPS)
+        == expected
     )
 
 
-def test_a_framed_source_fills_the_model_to_its_last_place(framed):
-    ours = Translator.load(framed[0])
-    ours("a" * (64 - 2), beam_size=1, max_length=2)
-    assert ours.limit == 62 and [
-        len(segments) for segments in ours.segment(["a" * 62, "a" * 63])
+def test_a_source_with_special_tokens_fills_the_model_to_max_len(templated):
+    translator = Translator.load(templated[0])
+    translator("a" * (64 - 2), beam_size=1, max_target_len=2)
+    assert translator.max_source_len == 62 and [
+        len(segments) for segments in translator.segment(["a" * 62, "a" * 63])
     ] == [1, 2]
 
 
-def test_perplexity_of_a_framed_pair_is_theirs(framed):
-    folder, model, tokenizer = framed
-    ours = Translator.load(folder)
-    asked, right = (torch.tensor([tokenizer(text).input_ids]) for text in ("abc", "ponm"))
+def test_perplexity_with_a_template_equals_transformers(templated):
+    folder, model, tokenizer = templated
+    translator = Translator.load(folder)
+    inputs, right = (torch.tensor([tokenizer(text).input_ids]) for text in ("abc", "ponm"))
     with torch.no_grad():
-        theirs = model(input_ids=asked, labels=right).loss.item()
+        expected = model(input_ids=inputs, labels=right).loss.item()
     found = translation_perplexity(
-        ours.model, [ours.encode_source("abc")], [ours.encode_target("ponm")]
+        translator.model, [translator.encode_source("abc")], [translator.encode_target("ponm")]
     )
     assert found.tokens == right.numel() and found.nats / found.tokens == pytest.approx(
-        theirs, rel=1e-5
+        expected, rel=1e-5
     )
 
 
-def test_alignment_counts_from_the_text_not_from_its_frame(framed):
-    ours = Translator.load(framed[0])
+def test_alignment_excludes_special_tokens(templated):
+    translator = Translator.load(templated[0])
     ids = LETTERS.encode("po")
-    weights = cross_weights(ours.model, [2, *LETTERS.encode("abc"), 3], [ours.bos, ids[0]])
-    (word,) = ours.links("abc", ids)
+    weights = cross_weights(
+        translator.model, [2, *LETTERS.encode("abc"), 3], [translator.bos, ids[0]]
+    )
+    (word,) = translator.links("abc", ids)
     assert word.source == "abc" and word.weight == pytest.approx(
         weights[:, 1:4].sum(dim=1).mean().item(), abs=1e-4
     )

@@ -1,4 +1,4 @@
-"""int8 in CTranslate2 is right on every CPU: in processes whose libraries may use fewer instructions than this CPU has."""
+"""int8 in CTranslate2 is exact on every CPU: tested with the instruction sets of older CPUs."""
 
 import json
 import os
@@ -22,12 +22,12 @@ from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
-LETTERS = learn("char", ["abcdefghijklmnop"], 30)
+LETTERS = train_tokenizer("char", ["abcdefghijklmnop"], 30)
 CPUS = (
-    {  # MKL on Intel's CPUs, oneDNN on others
-        "this one": {},
+    {  # MKL on Intel CPUs, oneDNN on others
+        "this CPU": {},
         "AVX2, MKL": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "CT2_FORCE_CPU_ISA": "AVX2"},
         "AVX2, oneDNN": {
             "CT2_USE_MKL": "0",
@@ -42,7 +42,7 @@ CPUS = (
         },
     }
     if platform.machine() in ("x86_64", "AMD64")
-    else {"this one": {}}
+    else {"this CPU": {}}
 )
 WITHOUT_VNNI = [name for name in CPUS if "MKL" in name or "oneDNN" in name]
 every_cpu, without_vnni = (
@@ -52,7 +52,7 @@ every_cpu, without_vnni = (
 
 
 def python(cpu: str, code: str, *arguments: object) -> object:
-    """What a program prints as JSON on such a CPU."""
+    """The JSON that a program prints, with the instruction sets of `cpu`."""
     done = subprocess.run(
         [sys.executable, "-c", f"import json, sys\n{code}", *map(str, arguments)],
         capture_output=True,
@@ -64,28 +64,29 @@ def python(cpu: str, code: str, *arguments: object) -> object:
     return json.loads(done.stdout)
 
 
-# ── One product of the largest numbers, against the exact one ────────────────────────────────────────────────────
+# ── One product of maximal values, against the exact result ─────────────────────────────────────
 SCORES = """import ctranslate2
 tokens = json.loads(sys.argv[2])
-print(json.dumps(ctranslate2.Generator(sys.argv[1], intra_threads=1).score_batch([tokens])[0].log_probs))"""
+generator = ctranslate2.Generator(sys.argv[1], intra_threads=1)
+print(json.dumps(generator.score_batch([tokens])[0].log_probs))"""
 IDS = [4, 9, 5, 7, 12, 6, 8, 4, 4, 10, 11, 5]
 
 
 def signs(n: int, width: int, seed: int) -> list[list[int]]:
-    """Rows of 1 and -1, of other shares each; the first is all 1, the second alternates."""
-    drawn = random.Random(seed)
+    """Rows of 1 and -1 with different proportions; the first is all 1, the second alternates."""
+    rng = random.Random(seed)
     rows = [
-        [1 if drawn.random() < (row % 5) / 4 else -1 for _ in range(width)] for row in range(2, n)
+        [1 if rng.random() < (row % 5) / 4 else -1 for _ in range(width)] for row in range(2, n)
     ]
     return [[1] * width, [1, -1] * (width // 2), *rows]
 
 
 @pytest.fixture(scope="module")
 def saturating() -> tuple[LoadedModel, list[float]]:
-    """Layers that add nothing, and a projection whose weights and activations all have the largest size; the exact log-probabilities."""
+    """A model whose layers add zero, with maximal head weights, and its exact log-probabilities."""
     width, size, step = 64, LETTERS.vocab_size, 1 / 16
     spec = replace(
-        decoder_only(size, width, 1, s.Heads(2, 2, 32), s.Gated(24)),
+        decoder_only(size, width, 1, s.Attention(2, 2, 32), s.Gated(24)),
         max_len=40,
         head=s.LmHead(False),
     )
@@ -109,64 +110,68 @@ def saturating() -> tuple[LoadedModel, list[float]]:
     ]
 
 
-def largest_gap(cpu: str, folder: Path, exact: list[float]) -> float:
+def max_difference(cpu: str, folder: Path, exact: list[float]) -> float:
     names = json.loads((folder / "vocabulary.json").read_text())
     found = python(cpu, SCORES, folder, json.dumps([names[id] for id in IDS]))
     return max(abs(a - b) for a, b in zip(found, exact, strict=True))
 
 
 @every_cpu
-def test_products_that_would_saturate_are_exact(cpu, saturating, tmp_path):
+def test_products_do_not_saturate(cpu, saturating, tmp_path):
     save_ctranslate2(tmp_path / "int8", saturating[0], int8=True)
-    assert largest_gap(cpu, tmp_path / "int8", saturating[1]) < 1e-4
+    assert max_difference(cpu, tmp_path / "int8", saturating[1]) < 1e-4
 
 
 @without_vnni
-def test_weights_of_8_bits_would_be_wrong_there(cpu, saturating, tmp_path, monkeypatch):
-    """The CPUs above do saturate: otherwise the test before this one would say nothing."""
-    monkeypatch.setattr(ctranslate2_int8, "LARGEST_WEIGHT", 127)
+def test_8_bit_weights_would_saturate(cpu, saturating, tmp_path, monkeypatch):
+    """These CPUs do saturate, so the previous test is meaningful."""
+    monkeypatch.setattr(ctranslate2_int8, "MAX_WEIGHT", 127)
     save_ctranslate2(tmp_path / "int8", saturating[0], int8=True)
-    assert largest_gap(cpu, tmp_path / "int8", saturating[1]) > 1
+    assert max_difference(cpu, tmp_path / "int8", saturating[1]) > 1
 
 
-# ── Whole models ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Complete models ─────────────────────────────────────────────────────────────────────────────
 PARITY = """from qkv.checkpoint.ctranslate2.export import export_ctranslate2
 _, report = export_ctranslate2(sys.argv[1], sys.argv[2], 16, int8=True)
-print(json.dumps([report.same, report.largest, report.tolerance]))"""
+print(json.dumps([report.same, report.max_difference, report.tolerance]))"""
 
 
 @every_cpu
-def test_the_report_of_an_int8_export_is_the_same(cpu, digits, tmp_path):
-    same, largest, tolerance = python(cpu, PARITY, digits, tmp_path / "there")
+def test_the_parity_report_of_an_int8_export_is_the_same(cpu, digits, tmp_path):
+    same, difference, tolerance = python(cpu, PARITY, digits, tmp_path / "there")
     _, here = export_ctranslate2(digits, tmp_path / "here", 16, int8=True)
-    assert same and largest < tolerance and largest == pytest.approx(here.largest, abs=1e-3)
+    assert (
+        same
+        and difference < tolerance
+        and difference == pytest.approx(here.max_difference, abs=1e-3)
+    )
 
 
-STORY = """from qkv.pipeline import Generator
+TEXT = """from qkv.pipeline import Generator
 print(json.dumps(Generator.load_ctranslate2(sys.argv[1])('', temperature=0, max_new_tokens=30)))"""
 
 
 @every_cpu
-def test_stories260k_tells_its_published_story_in_int8(cpu, shared, tmp_path):
-    import_folder(shared / "stories260K_hf", tmp_path / "ours", 0)
-    export_ctranslate2(tmp_path / "ours", tmp_path / "int8", 0, int8=True)
-    story = python(cpu, STORY, tmp_path / "int8")
+def test_stories260k_generates_its_published_text_in_int8(cpu, shared, tmp_path):
+    import_folder(shared / "stories260K_hf", tmp_path / "native", 0)
+    export_ctranslate2(tmp_path / "native", tmp_path / "int8", 0, int8=True)
+    text = python(cpu, TEXT, tmp_path / "int8")
     published = (shared / "stories260K" / "expected_greedy_200steps.txt").read_text()
-    assert len(story) > 60 and published.startswith(story.lstrip())
+    assert len(text) > 60 and published.startswith(text.lstrip())
 
 
 @without_vnni
-def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(
+def test_an_older_export_with_8_bit_weights_is_computed_in_float32(
     cpu, saturating, tmp_path, monkeypatch
 ):
-    """The engine's, whose folders of format 1 may lack weight_bits; CTranslate2 alone would use int8 and be wrong."""
-    monkeypatch.setattr(ctranslate2_int8, "LARGEST_WEIGHT", 127)
-    facts = save_ctranslate2(tmp_path / "old", saturating[0], int8=True)
-    del facts["weight_bits"]
-    (tmp_path / "old" / "qkv.json").write_text(json.dumps(facts))
+    """Older folders have no weight_bits; CTranslate2 alone would use int8 and saturate."""
+    monkeypatch.setattr(ctranslate2_int8, "MAX_WEIGHT", 127)
+    metadata = save_ctranslate2(tmp_path / "old", saturating[0], int8=True)
+    del metadata["weight_bits"]
+    (tmp_path / "old" / "qkv.json").write_text(json.dumps(metadata))
     code = (
-        "from qkv.pipeline import Generator\nwriter = Generator.load_ctranslate2(sys.argv[1])\n"
-        "print(json.dumps(writer.backend.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))"
+        "from qkv.pipeline import Generator\ngenerator = Generator.load_ctranslate2(sys.argv[1])\n"
+        "print(json.dumps(generator.backend.core.score_batch([json.loads(sys.argv[2])])[0].log_probs))"
     )
     names = json.loads((tmp_path / "old" / "vocabulary.json").read_text())
     found = python(cpu, code, tmp_path / "old", json.dumps([names[id] for id in IDS]))
@@ -174,7 +179,7 @@ def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(
 
 
 @pytest.mark.parametrize(
-    "facts, device, expected",
+    "metadata, device, expected",
     [
         ({"dtype": "float32"}, "cpu", "float32"),
         ({"dtype": "int8"}, "cpu", "float32"),
@@ -183,35 +188,41 @@ def test_an_older_export_with_weights_of_8_bits_is_computed_in_float32(
         ({"dtype": "int8", "weight_bits": 8}, "cpu", "float32"),
     ],
 )
-def test_the_compute_type_is_one_that_is_right(facts, device, expected):
-    assert compute_type(facts, device) == expected
+def test_the_compute_type_is_exact(metadata, device, expected):
+    assert compute_type(metadata, device) == expected
 
 
-# ── The numbers in the file ──────────────────────────────────────────────────────────────────────────────────────
-def test_every_weight_is_its_nearest_multiple_of_a_63rd_of_the_largest_in_its_row():
+# ── Quantized weights ───────────────────────────────────────────────────────────────────────────
+def test_weights_are_rounded_to_multiples_of_the_row_maximum_over_63():
     weight = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
     weight[3] = 0
-    whole, scales = ctranslate2_int8.quantized(weight)
+    values, scales = ctranslate2_int8.quantized(weight)
     step = np.abs(weight).max(axis=1, keepdims=True) / 63
-    assert whole.dtype == np.int8 and np.abs(whole).max() == 63 and not whole[3].any()
-    assert (np.abs(whole / scales[:, None] - weight) <= step / 2 + 1e-7).all()
+    assert values.dtype == np.int8 and np.abs(values).max() == 63 and not values[3].any()
+    assert (np.abs(values / scales[:, None] - weight) <= step / 2 + 1e-7).all()
 
 
-def test_the_copy_that_is_compared_with_holds_the_numbers_of_the_file(digits, tmp_path):
-    """CTranslate2 in float32 on the exported file equals our copy in float32: the same matrices, none left out."""
-    from qkv.checkpoint.ctranslate2.parity import Theirs, random_ids, with_rounded_weights
-    from qkv.checkpoint.parity import our_answer
+def test_the_quantized_copy_has_the_weights_of_the_file(digits, tmp_path):
+    """CTranslate2 in float32 on the exported file equals the quantized copy."""
+    from qkv.checkpoint.ctranslate2.parity import (
+        CTranslate2Runtime,
+        random_ids,
+        with_quantized_weights,
+    )
+    from qkv.checkpoint.parity import native_forward
 
-    model, facts = (
+    model, metadata = (
         load_model(digits).model,
         save_ctranslate2(tmp_path / "int8", load_model(digits), int8=True),
     )
-    source, target = random_ids(model, facts, 8)
-    begun = torch.cat([torch.full_like(target[:, :1], facts["bos"]), target], dim=1)
-    ours = (
-        our_answer(with_rounded_weights(model))(source, begun[:, :-1])
+    source, target = random_ids(model, metadata, 8)
+    decoder_input = torch.cat([torch.full_like(target[:, :1], metadata["bos"]), target], dim=1)
+    expected = (
+        native_forward(with_quantized_weights(model))(source, decoder_input[:, :-1])
         .log_softmax(dim=-1)
         .gather(2, target[..., None])[..., 0]
     )
-    theirs = Theirs(tmp_path / "int8", facts | {"dtype": "float32"}).log_probs(source, target)
-    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
+    actual = CTranslate2Runtime(tmp_path / "int8", metadata | {"dtype": "float32"}).log_probs(
+        source, target
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)

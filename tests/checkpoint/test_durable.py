@@ -1,4 +1,4 @@
-"""Saving that survives: every file operation of it is made to crash or to find the disk full, one after the other."""
+"""Durable saves: a crash or a full disk at every single file operation."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ import torch
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.durable import (
+    current_folder,
     packed,
     read_tensors,
     remove_folder,
-    standing,
     verify_folder,
     write_file,
     write_folder,
@@ -29,11 +29,11 @@ OLD, NEW = {"w": torch.arange(6.0)}, {"w": torch.arange(6.0) * 10}
 
 
 class Crash(BaseException):
-    """The process dies: nothing of it runs after this, no handler either."""
+    """The process is killed: no handler runs."""
 
 
-class Trouble:
-    """Stands in for the operations of `disk`: at the k-th, the process dies or that one call fails."""
+class FailingDisk:
+    """Replaces the operations of `disk`: at the k-th, the process is killed or the call fails."""
 
     def __init__(self, monkeypatch, at=None, error=None):
         self.count, self.at, self.error, self.dead, self.failed = 0, at, error, False, None
@@ -49,16 +49,16 @@ class Trouble:
             self.failed = name
             self.fail(name, operation, *paths)
         operation(*paths)
-        self.note(name, *paths)
+        self.track_sync(name, *paths)
 
-    def note(self, name, path, *_):
+    def track_sync(self, name, path, *_):
         if name == "fill":
             self.unsynced[path.stat().st_ino] = path
         if name == "sync":
             self.unsynced.pop(path.stat().st_ino, None)
 
     def fail(self, name, operation, *paths):
-        if name == "fill":  # half of the file gets there
+        if name == "fill":  # half of the file is written
             operation(*paths)
             os.truncate(paths[0], paths[0].stat().st_size // 2)
         if self.error is not None:
@@ -67,7 +67,7 @@ class Trouble:
         raise Crash
 
     def lose_unsynced(self, folder):
-        """The power goes: files never synced come back empty, wherever they have been renamed to."""
+        """Power failure: files that were never synced become empty."""
         for file in [child for child in folder.rglob("*") if child.is_file()]:
             if file.stat().st_ino in self.unsynced:
                 os.truncate(file, 0)
@@ -77,15 +77,15 @@ def save_one_folder(path, tensors):
     write_folder(path, {"model.safetensors": packed(tensors), "note.json": b'{"a": 1}'})
 
 
-def held_by(path):
+def saved_values(path):
     return read_tensors(verify_folder(path) / "model.safetensors")["w"].tolist()
 
 
 def operations_of(act, monkeypatch):
     with monkeypatch.context() as patch:
-        trouble = Trouble(patch)
+        failing = FailingDisk(patch)
         act()
-    return trouble.count
+    return failing.count
 
 
 def names_in(folder):
@@ -94,14 +94,14 @@ def names_in(folder):
 
 def crash_at(k, act, monkeypatch, folder):
     with monkeypatch.context() as patch:
-        trouble = Trouble(patch, at=k)
+        failing = FailingDisk(patch, at=k)
         with pytest.raises(Crash):
             act()
-    trouble.lose_unsynced(folder)
+    failing.lose_unsynced(folder)
 
 
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_crash_at_any_operation_leaves_the_old_or_the_new_folder_whole(
+def test_a_crash_at_any_operation_leaves_a_complete_old_or_new_folder(
     tmp_path, monkeypatch, existing
 ):
     def fresh(name):
@@ -115,15 +115,15 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new_folder_whole(
     for k in range(1, total + 1):
         path = fresh(f"crash-{k}")
         crash_at(k, partial(save_one_folder, path, NEW), monkeypatch, tmp_path)
-        if existing or standing(path).exists():
-            assert held_by(path) in (OLD["w"].tolist(), NEW["w"].tolist())
+        if existing or current_folder(path).exists():
+            assert saved_values(path) in (OLD["w"].tolist(), NEW["w"].tolist())
         save_one_folder(path, NEW)
-        assert held_by(path) == NEW["w"].tolist()
+        assert saved_values(path) == NEW["w"].tolist()
         assert names_in(path.parent) == ["model"], k
 
 
-def test_a_crash_in_the_repair_after_a_crash_loses_nothing_either(tmp_path, monkeypatch):
-    def broken_once(name):
+def test_a_crash_during_recovery_loses_nothing(tmp_path, monkeypatch):
+    def interrupted(name):
         path = tmp_path / name / "model"
         save_one_folder(path, OLD)
         renames = [k for k in range(1, 20) if operation_at(k, path) == "rename"]
@@ -133,22 +133,22 @@ def test_a_crash_in_the_repair_after_a_crash_loses_nothing_either(tmp_path, monk
 
     def operation_at(k, path):
         with monkeypatch.context() as patch:
-            trouble = Trouble(patch, at=k, error=errno.EIO)
+            failing = FailingDisk(patch, at=k, error=errno.EIO)
             with suppress(QkvError):
                 save_one_folder(path, OLD)
-        return trouble.failed
+        return failing.failed
 
-    total = operations_of(partial(save_one_folder, broken_once("count"), NEW), monkeypatch)
+    total = operations_of(partial(save_one_folder, interrupted("count"), NEW), monkeypatch)
     for k in range(1, total + 1):
-        path = broken_once(f"twice-{k}")
+        path = interrupted(f"crash-{k}")
         crash_at(k, partial(save_one_folder, path, NEW), monkeypatch, tmp_path)
-        assert held_by(path) in (OLD["w"].tolist(), NEW["w"].tolist())
+        assert saved_values(path) in (OLD["w"].tolist(), NEW["w"].tolist())
         save_one_folder(path, NEW)
         assert names_in(path.parent) == ["model"]
 
 
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(
+def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_temporary_files(
     tmp_path, monkeypatch, existing
 ):
     path = tmp_path / "runs" / "model"
@@ -160,23 +160,23 @@ def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(
     refused = 0
     for k in range(1, total + 1):
         with monkeypatch.context() as patch:
-            trouble = Trouble(patch, at=k, error=errno.ENOSPC)
+            failing = FailingDisk(patch, at=k, error=errno.ENOSPC)
             try:
                 save_one_folder(path, NEW)
             except QkvError as error:
                 refused += 1
                 assert str(error) == (
                     f"{path}: not saved, the disk is full; "
-                    "free some space and try again, what was saved before is whole"
+                    "free some space and try again (the previous version is intact)"
                 )
-                assert not existing or held_by(path) == OLD["w"].tolist()
+                assert not existing or saved_values(path) == OLD["w"].tolist()
                 assert [child.name for child in tmp_path.glob("runs/*")] == (
                     ["model"] if existing else []
                 )
-                assert existing or not standing(path).exists()
+                assert existing or not current_folder(path).exists()
                 continue
-        assert held_by(path) == NEW["w"].tolist()
-        assert trouble.failed in (None, "delete_file", "delete_folder")
+        assert saved_values(path) == NEW["w"].tolist()
+        assert failing.failed in (None, "delete_file", "delete_folder")
         save_one_folder(path, OLD)
         assert names_in(path.parent) == ["model"]
         if not existing:
@@ -184,7 +184,7 @@ def test_a_full_disk_at_any_operation_is_one_line_and_leaves_no_debris(
     assert refused >= 9
 
 
-def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file_whole(tmp_path, monkeypatch):
+def test_a_crash_at_any_operation_leaves_a_complete_old_or_new_file(tmp_path, monkeypatch):
     total = operations_of(lambda: write_file(tmp_path / "count", b"new, and longer"), monkeypatch)
     for k in range(1, total + 1):
         path = tmp_path / f"{k}" / "metrics"
@@ -195,19 +195,19 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file_whole(tmp_path,
         assert path.read_bytes() == b"newer" and names_in(path.parent) == ["metrics"]
 
 
-def test_a_crash_while_deleting_leaves_the_whole_folder_or_none(tmp_path, monkeypatch):
+def test_a_crash_while_deleting_leaves_the_complete_folder_or_none(tmp_path, monkeypatch):
     save_one_folder(tmp_path / "count", OLD)
     total = operations_of(partial(remove_folder, tmp_path / "count"), monkeypatch)
     for k in range(1, total + 1):
         path = tmp_path / f"{k}" / "model"
         save_one_folder(path, OLD)
         crash_at(k, partial(remove_folder, path), monkeypatch, tmp_path)
-        assert not standing(path).exists() or held_by(path) == OLD["w"].tolist()
+        assert not current_folder(path).exists() or saved_values(path) == OLD["w"].tolist()
         write_file(path.parent / "next", b"")
         assert names_in(path.parent) in (["model", "next"], ["next"])
 
 
-def test_all_is_on_the_disk_before_the_name_and_the_name_before_the_old_version_goes(
+def test_files_are_synced_before_the_rename_and_the_old_version_is_deleted_last(
     tmp_path, monkeypatch
 ):
     path, log = tmp_path / "model", []
@@ -234,7 +234,7 @@ def test_all_is_on_the_disk_before_the_name_and_the_name_before_the_old_version_
     ]
 
 
-def test_what_the_kernel_refuses_to_write_is_refused_in_one_line(tmp_path):
+def test_a_write_error_of_the_system_is_one_line(tmp_path):
     save_one_folder(tmp_path / "model", OLD)
     script = """
 import resource, sys, torch
@@ -251,21 +251,19 @@ for content in (packed({"w": torch.zeros(9000)}), b"0" * 9001):
     )
     line = (
         f"QkvError {tmp_path}/model: not saved (File too large); "
-        "check the folder and its permissions, what was saved before is whole"
+        "check the folder and its permissions (the previous version is intact)"
     )
     assert done.stdout.splitlines() == [line, line]
-    assert held_by(tmp_path / "model") == OLD["w"].tolist() and names_in(tmp_path) == ["model"]
+    assert saved_values(tmp_path / "model") == OLD["w"].tolist() and names_in(tmp_path) == ["model"]
 
 
-def test_the_temporary_folder_of_a_living_process_is_left_alone_and_that_of_a_dead_one_swept(
-    tmp_path,
-):
+def test_only_temporary_folders_of_ended_processes_are_deleted(tmp_path):
     script = """
 import sys, time
 from pathlib import Path
 from qkv.checkpoint.disk import scratch
 with scratch(Path(sys.argv[1])):
-    print("there", flush=True)
+    print("ready", flush=True)
     time.sleep(60)
 """
     with subprocess.Popen(
@@ -279,26 +277,28 @@ with scratch(Path(sys.argv[1])):
     assert names_in(tmp_path) == ["a"]
 
 
-def test_a_folder_with_files_of_others_is_never_replaced(tmp_path):
+def test_a_folder_with_unknown_files_is_not_replaced(tmp_path):
     save_one_folder(tmp_path / "model", OLD)
-    (tmp_path / "model" / "thesis.txt").write_text("ten years of work")
+    (tmp_path / "model" / "thesis.txt").write_text("text")
     with pytest.raises(QkvError) as refused:
         save_one_folder(tmp_path / "model", NEW)
     assert str(refused.value) == (
-        f"{tmp_path}/model: holds what saving would delete (thesis.txt); "
-        "move it away or save elsewhere"
+        f"{tmp_path}/model: contains files that saving would delete (thesis.txt); "
+        "move it or save to another folder"
     )
     assert names_in(tmp_path) == ["model"] and (tmp_path / "model" / "thesis.txt").exists()
 
 
-def test_saving_through_a_link_leaves_the_link(tmp_path):
+def test_saving_through_a_link_keeps_the_link(tmp_path):
     save_one_folder(tmp_path / "first", OLD)
     (tmp_path / "best").symlink_to("first")
     save_one_folder(tmp_path / "best", NEW)
-    assert (tmp_path / "best").is_symlink() and held_by(tmp_path / "first") == NEW["w"].tolist()
+    assert (tmp_path / "best").is_symlink() and saved_values(tmp_path / "first") == NEW[
+        "w"
+    ].tolist()
 
 
-def test_saved_tensors_are_as_readable_as_their_folder(tmp_path):
+def test_saved_tensors_have_the_permissions_of_other_files(tmp_path):
     save_one_folder(tmp_path / "model", OLD)
     plain, weights = (
         (tmp_path / "model" / name).stat().st_mode for name in ("note.json", "model.safetensors")

@@ -1,4 +1,4 @@
-"""Encoders of ours in sentence-transformers: the same vectors; and what our exports put around a text."""
+"""Exported encoders in sentence-transformers: the same vectors and special tokens."""
 
 import json
 from dataclasses import replace
@@ -20,9 +20,9 @@ from qkv.model import spec as s
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline.embedder import Embedder
-from qkv.text.learn import learn
-from qkv.text.pipeline import Choices
+from qkv.text.normalization import TokenizerOptions
 from qkv.text.special_tokens import SpecialTokenIds
+from qkv.text.train_tokenizer import train_tokenizer
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -33,9 +33,9 @@ TEXTS = [
 ]
 
 
-def trained(folder: Path, kind: str, pooling: dict, **choices) -> Path:
-    """A folder as `qkv train embed --set model=minilm` leaves it, with random weights."""
-    tokenizer = learn(kind, TEXTS, 300, Choices(**choices))
+def trained(folder: Path, kind: str, pooling: dict, **options) -> Path:
+    """A folder as written by `qkv train embed --set model=minilm`, with random weights."""
+    tokenizer = train_tokenizer(kind, TEXTS, 300, TokenizerOptions(**options))
     torch.manual_seed(2)
     model = Transformer(
         replace(encoder_only(tokenizer.vocab_size, 32, 2, 4, 48), head=None, max_len=40)
@@ -50,57 +50,66 @@ def trained(folder: Path, kind: str, pooling: dict, **choices) -> Path:
 
 
 @pytest.mark.parametrize(
-    "kind, choices", [("wordpiece", {"lowercase": True}), ("wordpiece", {}), ("bytes", {})], ids=str
+    "kind, options",
+    [("wordpiece", {"lowercase": True}), ("wordpiece", {}), ("byte_bpe", {})],
+    ids=str,
 )
-@pytest.mark.parametrize("pooling, normalised", [("mean", True), ("cls", False), ("max", True)])
-def test_sentence_transformers_gives_the_same_vectors(kind, choices, pooling, normalised, tmp_path):
-    ours = trained(
-        tmp_path / "ours",
+@pytest.mark.parametrize("pooling, normalize", [("mean", True), ("cls", False), ("max", True)])
+def test_sentence_transformers_gives_the_same_vectors(kind, options, pooling, normalize, tmp_path):
+    native = trained(
+        tmp_path / "native",
         kind,
-        {"pooling": pooling, "normalised": normalised, "max_len": 30},
-        **choices,
+        {"pooling": pooling, "normalised": normalize, "max_len": 30},
+        **options,
     )
-    assert run(["export", str(ours), "--to", "huggingface", "--out", str(tmp_path / "theirs")]) == 0
-    theirs = sentence_transformers.SentenceTransformer(
-        str(tmp_path / "theirs"), device="cpu", local_files_only=True
+    assert (
+        run(["export", str(native), "--to", "huggingface", "--out", str(tmp_path / "exported")])
+        == 0
     )
-    np.testing.assert_allclose(theirs.encode(TEXTS), Embedder.load(ours)(TEXTS), rtol=0, atol=2e-5)
+    reference = sentence_transformers.SentenceTransformer(
+        str(tmp_path / "exported"), device="cpu", local_files_only=True
+    )
+    np.testing.assert_allclose(
+        reference.encode(TEXTS), Embedder.load(native)(TEXTS), rtol=0, atol=2e-5
+    )
 
 
-def test_the_folder_has_sentence_transformers_layout(tmp_path):
-    ours = trained(
-        tmp_path / "ours", "wordpiece", {"pooling": "mean", "normalised": True, "max_len": 30}
+def test_the_folder_has_the_sentence_transformers_layout(tmp_path):
+    native = trained(
+        tmp_path / "native", "wordpiece", {"pooling": "mean", "normalised": True, "max_len": 30}
     )
     run(
         [
             "export",
-            str(ours),
+            str(native),
             "--to",
             "huggingface",
             "--out",
-            str(tmp_path / "theirs"),
+            str(tmp_path / "exported"),
             "--inputs",
             "0",
         ]
     )
-    modules = json.loads((tmp_path / "theirs" / "modules.json").read_text())
-    assert [one["path"] for one in modules] == ["", "1_Pooling", "2_Normalize"]
+    modules = json.loads((tmp_path / "exported" / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
     assert (
-        json.loads((tmp_path / "theirs" / "1_Pooling" / "config.json").read_text())[
+        json.loads((tmp_path / "exported" / "1_Pooling" / "config.json").read_text())[
             "pooling_mode_mean_tokens"
         ]
         is True
     )
 
 
-def test_a_shape_that_bert_does_not_have_is_refused_by_name(tmp_path):
-    tokenizer = learn("wordpiece", TEXTS, 300)
-    layer = s.Layer(s.Heads(4, 4, 8, qk_norm=True), s.Dense(48, "relu2"), s.Norm("layer", "pre"))
+def test_unsupported_parts_are_named(tmp_path):
+    tokenizer = train_tokenizer("wordpiece", TEXTS, 300)
+    layer = s.Layer(
+        s.Attention(4, 4, 8, qk_norm=True), s.Dense(48, "relu2"), s.Norm("layer", "pre")
+    )
     model = Transformer(
         s.Spec(
             tokenizer.vocab_size,
             32,
-            s.Stack((layer,), "all", True),
+            s.Stack((layer,), final_norm=True),
             None,
             s.Rotary(),
             None,
@@ -108,52 +117,53 @@ def test_a_shape_that_bert_does_not_have_is_refused_by_name(tmp_path):
         )
     )
     save_model(
-        tmp_path / "ours", model, {"tokenizer": tokenizer}, {"pooling.json": b'{"pooling": "mean"}'}
+        tmp_path / "native",
+        model,
+        {"tokenizer": tokenizer},
+        {"pooling.json": b'{"pooling": "mean"}'},
     )
     with pytest.raises(QkvError) as error:
         run(
             [
                 "export",
-                str(tmp_path / "ours"),
+                str(tmp_path / "native"),
                 "--to",
                 "huggingface",
                 "--out",
-                str(tmp_path / "theirs"),
+                str(tmp_path / "exported"),
             ]
         )
     assert "mixer.qk_norm True" in str(error.value) and str(error.value).endswith(
-        "; such a model stays in our own format"
+        "; keep this model in the qkv format"
     )
-    assert not (tmp_path / "theirs").exists()
+    assert not (tmp_path / "exported").exists()
 
 
-# ── What stands around a text, for all kinds of models ───────────────────────────────────────────────────────────
+# ── Special tokens, for all kinds of models ─────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     "spec, stored, before, after",
     [
         (encoder_decoder(300, 32, 1, 4, 40), {}, [], ["<eos>"]),
-        (decoder_only(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)), {}, [], []),
+        (decoder_only(300, 32, 1, s.Attention(4, 4, 8), s.Gated(40)), {}, [], []),
         (
-            decoder_only(300, 32, 1, s.Heads(4, 4, 8), s.Gated(40)),
+            decoder_only(300, 32, 1, s.Attention(4, 4, 8), s.Gated(40)),
             {"generation": SpecialTokenIds(start_id=2, eos_ids=(3,))},
             ["<bos>"],
             [],
         ),
         (encoder_only(300, 32, 1, 4, 40), {}, ["<bos>"], ["<eos>"]),
     ],
-    ids=["translator", "language model", "language model that begins", "encoder"],
+    ids=["translator", "language model", "language model with a start token", "encoder"],
 )
-def test_transformers_puts_the_same_tokens_around_a_text_as_we(
-    spec, stored, before, after, tmp_path
-):
-    tokenizer = learn("bytes", TEXTS, 300)
+def test_transformers_adds_the_same_special_tokens(spec, stored, before, after, tmp_path):
+    tokenizer = train_tokenizer("byte_bpe", TEXTS, 300)
     model = Transformer(replace(spec, vocab_size=tokenizer.vocab_size))
     save_huggingface(
         tmp_path / "out", LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model), **stored)
     )
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in TEXTS:
-        assert theirs(text)["input_ids"] == [
+        assert reference(text)["input_ids"] == [
             *map(tokenizer.special_ids.get, before),
             *tokenizer.encode(text),
             *map(tokenizer.special_ids.get, after),

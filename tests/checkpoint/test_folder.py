@@ -1,4 +1,4 @@
-"""A model folder comes back bit by bit, survives every crash, and says in one line what is wrong with it."""
+"""Model folders: exact round trips, crash safety, and errors in one line."""
 
 import json
 import re
@@ -19,46 +19,48 @@ from qkv.checkpoint.folder import load_model, save_model
 from qkv.errors import QkvError
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.spec import (
+    Attention,
     Convolution,
     Dense,
-    Experts,
     Gated,
-    Heads,
-    Latent,
+    LatentAttention,
     Learned,
     LmHead,
+    MixtureOfExperts,
     Norm,
     Recurrent,
     TokenMlp,
 )
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 OPERATIONS = ("make_folder", "fill", "sync", "rename", "delete_file", "delete_folder")
 
 
 def small(seed=0, **changes):
     torch.manual_seed(seed)
-    return Transformer(replace(decoder_only(30, 8, 1, Heads(2, 1, 4), Gated(12)), **changes)).eval()
+    return Transformer(
+        replace(decoder_only(30, 8, 1, Attention(2, 1, 4), Gated(12)), **changes)
+    ).eval()
 
 
 @cache
 def tokenizer(text="the quick brown fox jumps over the lazy dog"):
-    return learn("char", [text], vocab_size=60)
+    return train_tokenizer("char", [text], vocab_size=60)
 
 
-def same_bits(one, other):
-    a, b = one.state_dict(), other.state_dict()
+def same_bits(model, other):
+    a, b = model.state_dict(), other.state_dict()
     return (
-        one.spec == other.spec
+        model.spec == other.spec
         and a.keys() == b.keys()
         and all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
     )
 
 
-def complaint(folder, **how):
+def error_line(folder, **options):
     with pytest.raises(QkvError) as error:
-        load_model(folder, **how)
+        load_model(folder, **options)
     return str(error.value)
 
 
@@ -69,7 +71,11 @@ def complaint(folder, **how):
         replace(encoder_decoder(30, 8, 1, 2, 12), source_vocab_size=20),
         encoder_only(30, 8, 2, 2, 12),
         decoder_only(
-            30, 8, 2, Latent(2, 4, 4, 2, 4), Experts(4, 2, Gated(6), Dense(6), balance_bias=True)
+            30,
+            8,
+            2,
+            LatentAttention(2, 4, 4, 2, 4),
+            MixtureOfExperts(4, 2, Gated(6), Dense(6), score_correction_bias=True),
         ),
         decoder_only(30, 8, 1, Recurrent(), Dense(8)),
         decoder_only(30, 8, 1, Convolution(3), Dense(8)),
@@ -83,7 +89,7 @@ def complaint(folder, **how):
     ids=[
         "translator",
         "two-vocabularies",
-        "reader",
+        "encoder",
         "latent-experts",
         "lstm",
         "convolution",
@@ -91,7 +97,7 @@ def complaint(folder, **how):
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_every_bit_comes_back(spec, dtype, tmp_path):
+def test_weights_round_trip_exactly(spec, dtype, tmp_path):
     model = Transformer(spec).to(dtype)
     save_model(tmp_path / "x", model, {})
     loaded = load_model(tmp_path / "x")
@@ -104,37 +110,39 @@ def test_every_bit_comes_back(spec, dtype, tmp_path):
 
 
 @torch.no_grad()
-def test_a_loaded_model_computes_what_the_saved_one_did(tmp_path):
+def test_a_loaded_model_computes_the_same(tmp_path):
     layers = (
         replace(
-            decoder_only(30, 8, 1, Heads(2, 1, 4), Experts(3, 1, Gated(6))).decoder.layers[0],
+            decoder_only(
+                30, 8, 1, Attention(2, 1, 4), MixtureOfExperts(3, 1, Gated(6))
+            ).decoder.layers[0],
             norm=Norm("batch"),
         ),
     )
     model = small(decoder=replace(small().spec.decoder, layers=layers))
     ids = torch.randint(0, 30, (2, 5))
-    model.train().decode(ids)  # moves the running mean, which is no parameter and must be saved too
+    model.train().decode(ids)  # updates the running mean, a buffer that must be saved too
     save_model(tmp_path / "x", model, {})
     loaded = load_model(tmp_path / "x").model
-    assert loaded.balance_loss() == 0
+    assert loaded.router_aux_loss() == 0
     assert torch.equal(loaded.decode(ids), model.eval().decode(ids))
     assert loaded.decoder.layers[0].attn.norm.mean.abs().sum() > 0
 
 
-def test_a_type_can_be_asked_for(tmp_path):
+def test_a_model_loads_in_a_given_dtype(tmp_path):
     model = small()
     save_model(tmp_path, model.half(), {})
     assert same_bits(load_model(tmp_path, dtype=torch.float64).model, model.double())
 
 
-def test_tokenizers_come_back(tmp_path):
+def test_tokenizers_round_trip(tmp_path):
     save_model(tmp_path / "one", small(), {"tokenizer": tokenizer()})
     save_model(tmp_path / "two", small(), {"source": tokenizer(), "target": tokenizer("xyz")})
     assert (
         load_model(tmp_path / "one").tokenizers["tokenizer"].fingerprint == tokenizer().fingerprint
     )
     two = load_model(tmp_path / "two").tokenizers
-    assert {name: one.encode("xyz") for name, one in two.items()} == {
+    assert {name: tokenizer.encode("xyz") for name, tokenizer in two.items()} == {
         "source": tokenizer().encode("xyz"),
         "target": tokenizer("xyz").encode("xyz"),
     }
@@ -146,7 +154,7 @@ def test_a_compiled_model_is_saved_as_the_plain_one(tmp_path):
     assert same_bits(load_model(tmp_path).model, model)
 
 
-def test_saving_into_a_run_leaves_the_rest_of_it_alone(tmp_path):
+def test_saving_keeps_the_other_files_of_a_run(tmp_path):
     (tmp_path / "checkpoints" / "step-000500").mkdir(parents=True)
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     save_model(
@@ -162,18 +170,18 @@ def test_saving_into_a_run_leaves_the_rest_of_it_alone(tmp_path):
         "model.safetensors",
         "tokenizer.json",
         "train.yaml",
-    ]  # the vocabularies of the model before are gone, its card is not
+    ]  # the tokenizers of the previous model are deleted, its model card is not
     assert same_bits(load_model(tmp_path).model, small(2))
-    (tmp_path / "README.md").write_text("a card that a person has edited")
+    (tmp_path / "README.md").write_text("a model card edited by the user")
     assert load_model(tmp_path).tokenizers.keys() == {"tokenizer"}
 
 
 class Crash(BaseException):
-    """The process dies: nothing of it runs after this, no handler either."""
+    """The process is killed: no handler runs."""
 
 
-class Dying:
-    """Stands in for the operations of `disk`; at the k-th the process dies, before it is done."""
+class CrashingDisk:
+    """Replaces the operations of `disk`; the process is killed before the k-th."""
 
     def __init__(self, monkeypatch, at):
         self.count, self.at = 0, at
@@ -187,34 +195,36 @@ class Dying:
         return operation(*arguments)
 
 
-def test_a_crash_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path, monkeypatch):
+def test_a_crash_at_any_operation_leaves_the_old_or_the_new_model(tmp_path, monkeypatch):
     old, new = small(1), small(2, vocab_size=40)
-    words = {"source": tokenizer(), "target": tokenizer()}, {"tokenizer": tokenizer("other")}
-    save_model(tmp_path / "first", old, words[0])
-    with monkeypatch.context() as watched:
+    tokenizers = {"source": tokenizer(), "target": tokenizer()}, {"tokenizer": tokenizer("other")}
+    save_model(tmp_path / "first", old, tokenizers[0])
+    with monkeypatch.context() as patch:
         shutil.copytree(tmp_path / "first", tmp_path / "count")
-        counter = Dying(watched, at=None)
-        save_model(tmp_path / "count", new, words[1])
+        counter = CrashingDisk(patch, at=None)
+        save_model(tmp_path / "count", new, tokenizers[1])
     outcomes = []
-    for moment in range(1, counter.count + 1):
-        folder = tmp_path / str(moment)
+    for k in range(1, counter.count + 1):
+        folder = tmp_path / str(k)
         shutil.copytree(tmp_path / "first", folder)
-        with monkeypatch.context() as dying, pytest.raises(Crash):
-            Dying(dying, at=moment)
-            save_model(folder, new, words[1])
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            CrashingDisk(patch, at=k)
+            save_model(folder, new, tokenizers[1])
         loaded = load_model(folder)
         is_new = same_bits(loaded.model, new)
         assert is_new or same_bits(loaded.model, old)
-        assert loaded.tokenizers.keys() == words[is_new].keys()
+        assert loaded.tokenizers.keys() == tokenizers[is_new].keys()
         outcomes.append(is_new)
-        save_model(folder, small(3), words[1])  # the next save finishes or clears what was left
+        save_model(
+            folder, small(3), tokenizers[1]
+        )  # the next save finishes or deletes the interrupted one
         assert same_bits(load_model(folder).model, small(3))
-        left = {child.name for child in folder.iterdir()}
-        assert left == {"manifest.json", "model.json", "model.safetensors", "tokenizer.json"}
+        files = {child.name for child in folder.iterdir()}
+        assert files == {"manifest.json", "model.json", "model.safetensors", "tokenizer.json"}
     assert outcomes == sorted(outcomes) and {False, True} == set(outcomes)
 
 
-def test_a_save_between_two_reads_never_gives_a_mixture(tmp_path, monkeypatch):
+def test_a_concurrent_save_never_gives_a_mixture(tmp_path, monkeypatch):
     save_model(tmp_path, small(1), {"tokenizer": tokenizer()})
     import qkv.checkpoint.folder as module
 
@@ -230,19 +240,20 @@ def test_a_save_between_two_reads_never_gives_a_mixture(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "tokenizer.json"])
-def test_files_of_two_models_are_not_taken_for_one(name, tmp_path):
+def test_files_of_two_models_are_not_mixed(name, tmp_path):
     save_model(tmp_path / "a", small(1), {"tokenizer": tokenizer()})
     save_model(tmp_path / "b", small(2, dropout=0.5), {"tokenizer": tokenizer("other")})
     shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
-    right = "put back a good copy, or delete manifest.json if the change was meant"
+    right = "restore it from a backup, or delete manifest.json if the change was intended"
     assert (
-        complaint(tmp_path / "a") == f"{tmp_path / 'a'}: {name} changed since it was saved; {right}"
+        error_line(tmp_path / "a")
+        == f"{tmp_path / 'a'}: {name} changed since it was saved; {right}"
     )
     (tmp_path / "a" / "manifest.json").unlink()
     assert load_model(tmp_path / "a").metadata.sha256 is None
 
 
-def test_everything_wrong_with_the_weights_is_said_in_one_line(tmp_path):
+def test_all_wrong_weights_are_named_in_one_line(tmp_path):
     save_model(tmp_path, small(head=LmHead()), {})
     (tmp_path / "manifest.json").unlink()
     path = tmp_path / "model.safetensors"
@@ -253,14 +264,16 @@ def test_everything_wrong_with_the_weights_is_said_in_one_line(tmp_path):
     weights[f"{attn}.k_proj.weight"] = weights[f"{attn}.k_proj.weight"].T.contiguous()
     weights[f"{attn}.v_proj.weight"] = weights[f"{attn}.v_proj.weight"].to(torch.int8)
     save_file(weights, path)
-    assert complaint(tmp_path) == (
-        f"{path}: 2 weights missing (embed.weight, {attn}.q_proj.weight), 1 unknown (lm_head.weight), "
-        f"1 of another shape ({attn}.k_proj.weight: (8, 4), not (4, 8)), 1 not of a float type ({attn}.v_proj.weight: "
-        "int8); is it the model that model.json describes?"
+    assert error_line(tmp_path) == (
+        f"{path}: 2 weights missing (embed.weight, {attn}.q_proj.weight), 1 "
+        "unknown (lm_head.weight), "
+        f"1 of another shape ({attn}.k_proj.weight: (8, 4), not (4, 8)), 1 not of "
+        f"a float type ({attn}.v_proj.weight: "
+        "int8); does it belong to this model.json?"
     )
 
 
-def test_weights_that_are_not_finite_are_refused_unless_asked_for(tmp_path):
+def test_non_finite_weights_are_refused_by_default(tmp_path):
     model = small()
     with torch.no_grad():
         model.embed.weight[3, 1], model.embed.weight[4, 1], model.decoder.norm.weight[0] = (
@@ -269,27 +282,28 @@ def test_weights_that_are_not_finite_are_refused_unless_asked_for(tmp_path):
             -torch.inf,
         )
     save_model(tmp_path, model, {})
-    assert complaint(tmp_path) == (
-        f"{tmp_path}/model.safetensors: weights that are not finite (embed.weight: 2, decoder.norm.weight: 1); "
-        "the training went astray: take an earlier checkpoint"
+    assert error_line(tmp_path) == (
+        f"{tmp_path}/model.safetensors: non-finite weights (embed.weight: 2, "
+        "decoder.norm.weight: 1); "
+        "training diverged: use an earlier checkpoint"
     )
     assert load_model(tmp_path, only_finite=False).model.embed.weight[3, 1].isnan()
 
 
-def test_large_finite_weights_are_not_taken_for_infinite_ones(tmp_path):
+def test_large_finite_weights_are_accepted(tmp_path):
     model = small().half()
-    torch.nn.init.constant_(model.embed.weight, 60_000.0)  # their sum is beyond float16
+    torch.nn.init.constant_(model.embed.weight, 60_000.0)  # the sum overflows float16
     save_model(tmp_path, model, {})
     assert same_bits(load_model(tmp_path).model, model)
 
 
 def broken_safetensors():
     header = {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
-    lying_shape = {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 16]}}
-    lying_end = {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}
+    wrong_shape = {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 16]}}
+    wrong_end = {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}
     for name, table, body in (
-        ("shape", lying_shape, 16),
-        ("end", lying_end, 16),
+        ("shape", wrong_shape, 16),
+        ("end", wrong_end, 16),
         ("cut", header, 7),
     ):
         text = json.dumps(table).encode()
@@ -304,43 +318,48 @@ def broken_safetensors():
     [content for _, content in broken_safetensors()],
     ids=[name for name, _ in broken_safetensors()],
 )
-def test_a_truncated_or_lying_weight_file_is_one_clear_line(content, tmp_path):
+def test_a_truncated_or_invalid_weight_file_is_refused_in_one_line(content, tmp_path):
     save_model(tmp_path, small(), {})
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "model.safetensors").write_bytes(content)
-    line = complaint(tmp_path)
+    line = error_line(tmp_path)
     assert re.fullmatch(
-        re.escape(f"{tmp_path}/model.safetensors: not a whole safetensors file (")
+        re.escape(f"{tmp_path}/model.safetensors: not a valid safetensors file (")
         + ".+"
         + re.escape("); copy or download it again"),
         line,
     ), line
 
 
-def test_what_is_no_model_folder_is_said_to_be_so(tmp_path):
-    assert complaint(tmp_path / "x") == f"{tmp_path / 'x'}: no such folder; check the path"
-    assert complaint(tmp_path) == f"{tmp_path}: no model.json; is this a model folder?"
+def test_a_path_that_is_not_a_model_folder_is_refused(tmp_path):
+    assert error_line(tmp_path / "x") == f"{tmp_path / 'x'}: no such folder; check the path"
+    assert error_line(tmp_path) == f"{tmp_path}: no model.json; is this a model folder?"
     save_model(tmp_path, small(), {})
     assert (
-        complaint(tmp_path / "model.json")
-        == f"{tmp_path / 'model.json'}: is a file; name the folder that holds it"
+        error_line(tmp_path / "model.json")
+        == f"{tmp_path / 'model.json'}: is a file; give the folder that contains it"
     )
     (tmp_path / "manifest.json").write_text("{}")
-    assert complaint(tmp_path) == f"{tmp_path / 'manifest.json'}: damaged; put back a good copy"
+    assert (
+        error_line(tmp_path) == f"{tmp_path / 'manifest.json'}: damaged; restore it from a backup"
+    )
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "model.safetensors").unlink()
-    assert complaint(tmp_path) == f"{tmp_path}: no model.safetensors; is the copy complete?"
+    assert error_line(tmp_path) == f"{tmp_path}: no model.safetensors; is the copy complete?"
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "last.ckpt"])
-def test_a_pickle_is_refused_by_name_and_never_opened(name, tmp_path):
-    class Trap:
+def test_a_pickle_is_refused_and_never_loaded(name, tmp_path):
+    class Payload:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "opened",))
 
-    torch.save({"w": Trap()}, tmp_path / name)
-    line = "a pickle, which can run any program when it is opened; take the safetensors file of this model"
-    assert complaint(tmp_path) == complaint(tmp_path / name) == f"{tmp_path / name}: {line}"
+    torch.save({"w": Payload()}, tmp_path / name)
+    line = (
+        "a pickle file, which can run arbitrary code when loaded; "
+        "use the safetensors file of this model"
+    )
+    assert error_line(tmp_path) == error_line(tmp_path / name) == f"{tmp_path / name}: {line}"
     assert not (tmp_path / "opened").exists()
 
 
@@ -349,25 +368,26 @@ def test_a_wrong_model_json_is_named_with_its_path(tmp_path):
     (tmp_path / "manifest.json").unlink()
     path = tmp_path / "model.json"
     path.write_text(path.read_text().replace('"n_kv_heads": 1', '"n_kv_heads": 3'))
-    assert complaint(tmp_path).startswith(
+    assert error_line(tmp_path).startswith(
         f"{path}, decoder.0.mixer: 2 query heads cannot share 3 key/value heads"
     )
     path.write_bytes(b"\xff\xfe")
-    assert complaint(tmp_path).startswith(f"{path}: is not JSON")
+    assert error_line(tmp_path).startswith(f"{path}: is not JSON")
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/status").exists(),
-    reason="the peak of a process is read from Linux's /proc",
+    not Path("/proc/self/status").exists(), reason="reads the peak memory from Linux's /proc"
 )
-def test_loading_takes_the_memory_of_the_file_and_no_compiler(tmp_path):
-    model = small(vocab_size=2_000_000)  # 64 MB of embeddings, and as much head
+def test_loading_needs_the_memory_of_the_file_and_no_compiler(tmp_path):
+    model = small(vocab_size=2_000_000)  # 64 MB of embeddings, and 64 MB of head
     save_model(tmp_path, model, {})
     code = """if True:
         import re, sys
         from pathlib import Path
         from qkv.checkpoint.folder import load_model
-        def peak(): return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
+        def peak():
+            status = Path("/proc/self/status").read_text()
+            return int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024 / 1e6
         load_model(sys.argv[1]); before = peak()
         loaded = load_model(sys.argv[2])
         print(peak() - before, "torch._dynamo" in sys.modules)"""
@@ -378,3 +398,16 @@ def test_loading_takes_the_memory_of_the_file_and_no_compiler(tmp_path):
     assert done.returncode == 0, done.stderr
     megabytes, compiler = done.stdout.split()
     assert 0.95 * 128 < float(megabytes) < 1.15 * 128 and compiler == "False"
+
+
+def test_old_names_of_weights_load(tmp_path):
+    experts = MixtureOfExperts(4, 2, Gated(6), score_correction_bias=True)
+    model = Transformer(decoder_only(30, 8, 1, Attention(2, 1, 4), experts))
+    bias = "decoder.layers.0.ffn.branch.router.score_correction_bias"
+    torch.nn.init.normal_(model.state_dict()[bias])
+    save_model(tmp_path, model, {})
+    (tmp_path / "manifest.json").unlink()
+    weights = load_file(tmp_path / "model.safetensors")
+    weights[bias.replace("score_correction_bias", "balance_bias")] = weights.pop(bias)
+    save_file(weights, tmp_path / "model.safetensors")
+    assert same_bits(load_model(tmp_path).model, model)

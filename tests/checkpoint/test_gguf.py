@@ -1,4 +1,4 @@
-"""Models of ours as GGUF files: transformers and the gguf package find in them what we wrote; what does not fit is named."""
+"""Export to GGUF: transformers reads the same model; unsupported parts are named."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from gguf_cases import BYTES, LLAMA3, SPECS, TEXTS, decoder, loaded, of_2019
+from gguf_cases import BYTES, LLAMA3, SPECS, TEXTS, decoder, gpt2_like, loaded
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from qkv.checkpoint.folder import save_model
@@ -22,14 +22,14 @@ from qkv.model import spec as s
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
-from qkv.text.learn import learn
-from qkv.text.pipeline import Choices
-from qkv.text.ranks import PATTERNS
+from qkv.text.normalization import TokenizerOptions
 from qkv.text.special_tokens import SpecialTokenIds
+from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
 transformers.logging.set_verbosity_error()
-# What transformers does not read from a GGUF file, although llama.cpp does.
+# Metadata that llama.cpp reads from a GGUF file and transformers does not.
 UNREAD = {
     "llama with biases": {"attention_bias": True, "mlp_bias": True},
     "llama 3": {
@@ -52,79 +52,86 @@ UNREAD = {
 
 
 def fields(path: Path) -> dict:
-    return {name: one.contents() for name, one in gguf.GGUFReader(path).fields.items()}
+    return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
 
 @pytest.mark.parametrize(
     "name", [name for name in SPECS if name not in ("mixtral", "gemma")]
-)  # which it does not read
+)  # not supported by transformers
 @torch.no_grad()
 def test_transformers_computes_the_same_from_the_file(name, tmp_path):
     spec, architecture = SPECS[name]
-    mine, path = loaded(spec), tmp_path / "model.gguf"
-    assert save_gguf(path, mine) == architecture
+    native, path = loaded(spec), tmp_path / "model.gguf"
+    assert save_gguf(path, native) == architecture
     config = transformers.AutoConfig.from_pretrained(tmp_path, gguf_file="model.gguf")
     config.update(UNREAD.get(name, {}))
-    theirs = transformers.AutoModelForCausalLM.from_config(config).eval()
-    weights = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=theirs)["tensors"]
-    lost = theirs.load_state_dict(weights, strict=False)
-    theirs.tie_weights()
-    assert not lost.unexpected_keys and set(lost.missing_keys) <= {"lm_head.weight"}
+    reference = transformers.AutoModelForCausalLM.from_config(config).eval()
+    weights = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=reference)[
+        "tensors"
+    ]
+    keys = reference.load_state_dict(weights, strict=False)
+    reference.tie_weights()
+    assert not keys.unexpected_keys and set(keys.missing_keys) <= {"lm_head.weight"}
     ids = torch.randint(0, spec.vocab_size, (2, 12))
     torch.testing.assert_close(
-        mine.model.logits(mine.model.decode(ids)), theirs(ids).logits, rtol=0, atol=1e-4
+        native.model.logits(native.model.decode(ids)), reference(ids).logits, rtol=0, atol=1e-4
     )
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_report_agrees_for_everything_that_fits(name, tmp_path):
-    mine = loaded(SPECS[name][0])
-    save_gguf(tmp_path / "model.gguf", mine)
-    report = check_parity(mine.model, tmp_path / "model.gguf", "float32", 4)
-    assert report.same and report.greedy and report.n_same == 4 and report.largest < 1e-5
+def test_the_parity_report_agrees_for_every_architecture(name, tmp_path):
+    native = loaded(SPECS[name][0])
+    save_gguf(tmp_path / "model.gguf", native)
+    report = check_parity(native.model, tmp_path / "model.gguf", "float32", 4)
+    assert report.same and report.greedy and report.n_same == 4 and report.max_difference < 1e-5
 
 
-def test_the_report_sees_a_head_whose_order_is_wrong(tmp_path, monkeypatch):
+def test_the_parity_report_detects_unpermuted_heads(tmp_path, monkeypatch):
     from qkv.checkpoint.gguf import architectures
 
-    mine = loaded(decoder())
+    native = loaded(decoder())
     monkeypatch.setattr(
-        architectures, "swapped", lambda weight, pair: weight
-    )  # as if the order had been forgotten
-    save_gguf(tmp_path / "model.gguf", mine)
-    assert not check_parity(mine.model, tmp_path / "model.gguf", "float32", 4).same
+        architectures, "permute_heads", lambda weight, pair: weight
+    )  # no permutation
+    save_gguf(tmp_path / "model.gguf", native)
+    assert not check_parity(native.model, tmp_path / "model.gguf", "float32", 4).same
 
 
-def test_numbers_of_8_and_16_bits_are_small_and_close(tmp_path):
-    mine = loaded(decoder(s.Heads(8, 4, 16), s.Gated(96)))
+def test_int8_and_float16_are_small_and_close(tmp_path):
+    native = loaded(decoder(s.Attention(8, 4, 16), s.Gated(96)))
     sizes = {}
     for dtype in ("float32", "float16", "int8"):
-        save_gguf(tmp_path / dtype, mine, dtype)
-        report = check_parity(mine.model, tmp_path / dtype, dtype, 4)
+        save_gguf(tmp_path / dtype, native, dtype)
+        report = check_parity(native.model, tmp_path / dtype, dtype, 4)
         assert report.same and report.greedy == (dtype == "float32")
         sizes[dtype] = report.files[dtype]["bytes"]
     assert sizes["int8"] < 0.5 * sizes["float32"] and sizes["float16"] < 0.7 * sizes["float32"]
-    kinds = {one.name: one.tensor_type.name for one in gguf.GGUFReader(tmp_path / "int8").tensors}
+    kinds = {
+        tensor.name: tensor.tensor_type.name
+        for tensor in gguf.GGUFReader(tmp_path / "int8").tensors
+    }
     assert kinds["token_embd.weight"] == "Q8_0" and kinds["blk.0.attn_norm.weight"] == "F32"
-    # 8 bits: half a step of a block's largest number, and what the step loses in float16 (127 / 2048 of it)
+    # int8: half a step of a block's maximum, and the float16 rounding of the scale (127 / 2048)
     there, here = (
         read_gguf(tmp_path / "int8").embed.weight.view(-1, 32),
-        mine.model.embed.weight.view(-1, 32),
+        native.model.embed.weight.view(-1, 32),
     )
     assert ((there - here).abs() <= 0.57 * here.abs().amax(dim=1, keepdim=True) / 127).all()
 
 
-def test_narrow_rows_stay_in_16_bits(tmp_path):
-    save_gguf(tmp_path / "x", loaded(decoder(s.Heads(3, 3, 6))), "int8")
-    kinds = {one.name: one.tensor_type.name for one in gguf.GGUFReader(tmp_path / "x").tensors}
+def test_rows_shorter_than_a_block_stay_float16(tmp_path):
+    save_gguf(tmp_path / "x", loaded(decoder(s.Attention(3, 3, 6))), "int8")
+    kinds = {
+        tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "x").tensors
+    }
     assert kinds["blk.0.attn_output.weight"] == "F16" and kinds["blk.0.attn_q.weight"] == "Q8_0"
 
 
-def test_the_command_writes_one_file_and_tells(tmp_path, capsys):
-    mine = loaded(decoder())
-    save_model(tmp_path / "ours", mine.model, mine.tokenizers)
+def test_the_command_writes_one_file_and_a_report(tmp_path, capsys):
+    native = loaded(decoder())
+    save_model(tmp_path / "native", native.model, native.tokenizers)
     assert (
-        run(["export", str(tmp_path / "ours"), "--to", "gguf", "--out", str(tmp_path / "m.gguf")])
+        run(["export", str(tmp_path / "native"), "--to", "gguf", "--out", str(tmp_path / "m.gguf")])
         == 0
     )
     out = capsys.readouterr().out.splitlines()
@@ -132,14 +139,14 @@ def test_the_command_writes_one_file_and_tells(tmp_path, capsys):
         " parameters, float32"
     )
     assert out[1] == "✓ compared with the file, read as llama.cpp reads it" and out[2].endswith(
-        "same greedy text 8/8"
+        "same greedy output: 8/8"
     )
     assert out[3].startswith("  m.gguf  ")
     assert (
         run(
             [
                 "export",
-                str(tmp_path / "ours"),
+                str(tmp_path / "native"),
                 "--to",
                 "gguf",
                 "--out",
@@ -151,84 +158,84 @@ def test_the_command_writes_one_file_and_tells(tmp_path, capsys):
         == 0
     )
     assert json.loads(capsys.readouterr().out)["metadata"]["dtype"] == "int8"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "ours", "q"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "native", "q"]
 
 
 @pytest.mark.parametrize(
     "options, line",
     [
-        (["--to", "gguf", "--out", "{ours}"], "{ours}: is there already; choose another --out"),
+        (["--to", "gguf", "--out", "{native}"], "{native}: already exists; choose another --out"),
         (
             ["--to", "gguf", "--out", "{tmp}/x", "--int8", "--float16"],
-            "--int8: 8 or 16 bits a weight, not both; give one of them",
+            "--int8: --int8 and --float16 are both given; give one of them",
         ),
         (
             ["--to", "ctranslate2", "--out", "{tmp}/x", "--float16"],
-            "--float16: ctranslate2 does not take it; use --to gguf",
+            "--float16: not supported by ctranslate2; use --to gguf",
         ),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path, options, line):
-    mine = loaded(decoder())
-    save_model(tmp_path / "ours", mine.model, mine.tokenizers)
+def test_an_error_is_one_line(tmp_path, options, line):
+    native = loaded(decoder())
+    save_model(tmp_path / "native", native.model, native.tokenizers)
     with pytest.raises(QkvError) as error:
         run(
             [
                 "export",
-                str(tmp_path / "ours"),
-                *(one.format(ours=tmp_path / "ours", tmp=tmp_path) for one in options),
+                str(tmp_path / "native"),
+                *(option.format(native=tmp_path / "native", tmp=tmp_path) for option in options),
             ]
         )
-    assert str(error.value) == line.format(ours=tmp_path / "ours")
+    assert str(error.value) == line.format(native=tmp_path / "native")
 
 
-# ── What does not fit ────────────────────────────────────────────────────────────────────────────────────────────
-NO_SHAPE = "model.json: llama.cpp has no model of this shape that we write; we write qwen2, llama, qwen3, gemma, gpt2"
-STAYS = "; such a model stays in our own format"
-WRONG = {
-    "a window": (
-        decoder(s.Heads(4, 2, 8, window=4)),
-        "llama, has no way to say decoder.layers.0.mixer.window 4",
+# ── Unsupported models ──────────────────────────────────────────────────────────────────────────
+NO_ARCHITECTURE = (
+    "model.json: no GGUF architecture fits this model; supported: qwen2, llama, qwen3, gemma, gpt2"
+)
+KEEP = "; keep this model in the qkv format"
+UNSUPPORTED = {
+    "sliding window": (
+        decoder(s.Attention(4, 2, 8, window=4)),
+        "llama, does not support decoder.layers.0.mixer.window 4",
     ),
-    "half a turn": (
-        decoder(positions=s.Rotary(share=0.5)),
-        "llama, has no way to say positions.share 0.5",
+    "partial rotary": (
+        decoder(positions=s.Rotary(partial_rotary_factor=0.5)),
+        "llama, does not support positions.partial_rotary_factor 0.5",
     ),
     "gelu and a biased head": (
-        decoder(wide=s.Gated(48, "gelu"), head=s.LmHead(False, True)),
-        (
-            "llama, has no way to say decoder.layers.0.feed_forward.activation 'gelu', head.bias True"
-        ),
+        decoder(feed_forward=s.Gated(48, "gelu"), head=s.LmHead(False, True)),
+        ("llama, does not support decoder.layers.0.feed_forward.activation 'gelu', head.bias True"),
     ),
     "an untied head beside scaled GeGLU": (
-        decoder(wide=s.Gated(48, "gelu_tanh"), scaled_embedding=True),
-        ("gemma, has no way to say head.tied False"),
+        decoder(feed_forward=s.Gated(48, "gelu_tanh"), scaled_embedding=True),
+        ("gemma, does not support head.tied False"),
     ),
     "norms with biases": (
-        decoder(s.Heads(4, 2, 8, qk_norm=True, bias=True)),
-        ("qwen2, has no way to say decoder.layers.0.mixer.qk_norm True"),
+        decoder(s.Attention(4, 2, 8, qk_norm=True, bias=True)),
+        ("qwen2, does not support decoder.layers.0.mixer.qk_norm True"),
     ),
-    "neighbours and norms": (
-        decoder(s.Heads(4, 2, 8, qk_norm=True), positions=s.Rotary(pairs="adjacent")),
-        ("llama, has no way to say decoder.layers.0.mixer.qk_norm True"),
+    "interleaved rotary and qk norm": (
+        decoder(s.Attention(4, 2, 8, qk_norm=True), positions=s.Rotary(interleaved=True)),
+        ("llama, does not support decoder.layers.0.mixer.qk_norm True"),
     ),
     "relu": (
-        of_2019(s.Heads(4, 4, 8), s.Dense(40)),
-        "gpt2, has no way to say decoder.layers.0.feed_forward.activation 'relu'",
+        gpt2_like(s.Attention(4, 4, 8), s.Dense(40)),
+        "gpt2, does not support decoder.layers.0.feed_forward.activation 'relu'",
     ),
     "experts of another kind": (
-        decoder(wide=s.Experts(4, 2, s.Gated(24), normalised=False)),
-        ("llama, has no way to say decoder.layers.0.feed_forward.normalised False"),
+        decoder(feed_forward=s.MixtureOfExperts(4, 2, s.Gated(24), norm_topk_prob=False)),
+        ("llama, does not support decoder.layers.0.feed_forward.norm_topk_prob False"),
     ),
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_gguf_cannot_say_is_named_and_nothing_is_written(name, tmp_path):
-    spec, parts = WRONG[name]
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_parts_are_named_and_nothing_is_written(name, tmp_path):
+    spec, parts = UNSUPPORTED[name]
     with pytest.raises(QkvError) as error:
         save_gguf(tmp_path / "model.gguf", loaded(spec))
-    assert str(error.value) == f"model.json: GGUF's nearest architecture, {parts}{STAYS}"
+    assert str(error.value) == f"model.json: the nearest GGUF architecture, {parts}{KEEP}"
     assert not list(tmp_path.iterdir())
 
 
@@ -238,43 +245,45 @@ def test_what_gguf_cannot_say_is_named_and_nothing_is_written(name, tmp_path):
         encoder_decoder(61, 32, 1, 4, 40),
         encoder_only(61, 32, 1, 4, 40),
         decoder_only(61, 32, 1, s.Recurrent(), s.Gated(8)),
-        decoder_only(61, 32, 1, s.Latent(2, 8, 8, 4, 8), s.Gated(8)),
+        decoder_only(61, 32, 1, s.LatentAttention(2, 8, 8, 4, 8), s.Gated(8)),
     ],
     ids=["both", "encoder", "lstm", "latent"],
 )
-def test_a_shape_that_llama_cpp_does_not_have_is_refused(spec, tmp_path):
+def test_a_model_without_a_gguf_architecture_is_refused(spec, tmp_path):
     with pytest.raises(QkvError) as error:
         save_gguf(tmp_path / "model.gguf", loaded(spec))
-    assert str(error.value) == NO_SHAPE
+    assert str(error.value) == NO_ARCHITECTURE
 
 
-def test_layers_that_differ_are_refused(tmp_path):
+def test_different_layers_are_refused(tmp_path):
     spec = decoder()
     layers = (*spec.decoder.layers, replace(spec.decoder.layers[0], feed_forward=s.Gated(40)))
-    with pytest.raises(QkvError, match=r"has no way to say decoder\.layers"):
+    with pytest.raises(QkvError, match=r"does not support decoder\.layers"):
         save_gguf(
             tmp_path / "model.gguf",
             loaded(replace(spec, decoder=replace(spec.decoder, layers=layers))),
         )
 
 
-# ── Tokenizers ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tokenizers ──────────────────────────────────────────────────────────────────────────────────
 def small(tokenizer: Tokenizer, **stored):
     return loaded(
-        replace(decoder_only(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64),
+        replace(
+            decoder_only(tokenizer.vocab_size, 8, 1, s.Attention(1, 1, 8), s.Gated(8)), max_len=64
+        ),
         tokenizer,
         **stored,
     )
 
 
-def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):
+def test_transformers_reads_the_byte_level_tokenizer(tmp_path):
     save_gguf(tmp_path / "m.gguf", small(BYTES))
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
     for text in TEXTS:
-        assert theirs(text, add_special_tokens=False)["input_ids"] == BYTES.encode(text)
-    told = fields(tmp_path / "m.gguf")
+        assert reference(text, add_special_tokens=False)["input_ids"] == BYTES.encode(text)
+    metadata = fields(tmp_path / "m.gguf")
     ids = {
-        role: told[f"tokenizer.ggml.{role}_token_id"]
+        role: metadata[f"tokenizer.ggml.{role}_token_id"]
         for role in ("bos", "eos", "padding", "unknown")
     }
     assert ids == {
@@ -283,7 +292,7 @@ def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):
         "padding": BYTES.pad_id,
         "unknown": BYTES.unk_id,
     }
-    assert told["tokenizer.ggml.token_type"][:5] == [
+    assert metadata["tokenizer.ggml.token_type"][:5] == [
         3,
         2,
         3,
@@ -292,70 +301,87 @@ def test_transformers_rebuilds_our_byte_level_tokenizer(tmp_path):
     ]  # control, unknown, control, control, normal
 
 
-def test_the_scores_put_llamas_pieces_in_sentencepieces_order(shared, tmp_path):
+def test_the_scores_of_llama_2_tokens_have_the_order_of_sentencepiece(shared, tmp_path):
     path = shared / "llama2_tokenizer" / "tokenizer.model"
     save_gguf(
         tmp_path / "m.gguf",
         small(read_sentencepiece(path), generation=SpecialTokenIds(start_id=1, eos_ids=(2,))),
     )
-    told, theirs = fields(tmp_path / "m.gguf"), sentencepiece.SentencePieceProcessor(str(path))
-    made = [
-        id for id in range(259, 32_000) if told["tokenizer.ggml.scores"][id]
-    ]  # the rest are single characters
-    order = sorted(made, key=lambda id: -told["tokenizer.ggml.scores"][id])
-    assert [theirs.GetScore(id) for id in order] == sorted(
-        (theirs.GetScore(id) for id in made), reverse=True
+    metadata, reference = (
+        fields(tmp_path / "m.gguf"),
+        sentencepiece.SentencePieceProcessor(str(path)),
     )
-    assert len(made) > 25_000
+    merged = [
+        id for id in range(259, 32_000) if metadata["tokenizer.ggml.scores"][id]
+    ]  # others are single characters
+    order = sorted(merged, key=lambda id: -metadata["tokenizer.ggml.scores"][id])
+    assert [reference.GetScore(id) for id in order] == sorted(
+        (reference.GetScore(id) for id in merged), reverse=True
+    )
+    assert len(merged) > 25_000
     kinds = [
-        2 if theirs.IsUnknown(n) else 3 if theirs.IsControl(n) else 6 if theirs.IsByte(n) else 1
+        2
+        if reference.IsUnknown(n)
+        else 3
+        if reference.IsControl(n)
+        else 6
+        if reference.IsByte(n)
+        else 1
         for n in range(32_000)
     ]
-    assert told["tokenizer.ggml.token_type"] == kinds
-    assert told["tokenizer.ggml.tokens"] == [theirs.IdToPiece(n) for n in range(32_000)]
-    assert told["tokenizer.ggml.add_bos_token"] and told["tokenizer.ggml.add_space_prefix"]
+    assert metadata["tokenizer.ggml.token_type"] == kinds
+    assert metadata["tokenizer.ggml.tokens"] == [reference.IdToPiece(n) for n in range(32_000)]
+    assert metadata["tokenizer.ggml.add_bos_token"] and metadata["tokenizer.ggml.add_space_prefix"]
 
 
-def test_ids_beyond_the_tokenizer_are_there_and_unused(tmp_path):
+def test_ids_beyond_the_tokenizer_are_marked_unused(tmp_path):
     save_gguf(tmp_path / "m.gguf", loaded(replace(decoder(), vocab_size=BYTES.vocab_size + 2)))
-    told = fields(tmp_path / "m.gguf")
-    assert told["tokenizer.ggml.tokens"][-1] == f"[PAD{BYTES.vocab_size + 1}]" and told[
+    metadata = fields(tmp_path / "m.gguf")
+    assert metadata["tokenizer.ggml.tokens"][-1] == f"[PAD{BYTES.vocab_size + 1}]" and metadata[
         "tokenizer.ggml.token_type"
     ][-2:] == [5, 5]
 
 
-WORDS = "it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes"
+TOKENIZERS = "use byte-level BPE (GPT-2, Llama 3) or SentencePiece BPE with byte fallback"
 
 
 @pytest.mark.parametrize(
-    "kind, choices, part",
+    "kind, options, part",
     [
-        ("word", Choices(), "model WordLevel, its way to treat spaces, a vocabulary without bytes"),
-        ("bpe", Choices(), "</w>, its way to treat spaces, a vocabulary without bytes"),
-        ("bytes", Choices(lowercase=True), "normalizer Sequence"),
         (
-            "bytes",
-            Choices(add_prefix_space=True),
+            "word",
+            TokenizerOptions(),
+            "model WordLevel, this handling of spaces, a vocabulary without byte tokens",
+        ),
+        (
+            "bpe",
+            TokenizerOptions(),
+            "</w>, this handling of spaces, a vocabulary without byte tokens",
+        ),
+        ("byte_bpe", TokenizerOptions(lowercase=True), "normalizer Sequence"),
+        (
+            "byte_bpe",
+            TokenizerOptions(add_prefix_space=True),
             "add_prefix_space (train with add_prefix_space: false)",
         ),
-        ("bytes", Choices(split_chinese=True), "its way to cut text into words"),
+        ("byte_bpe", TokenizerOptions(split_chinese=True), "this pre-tokenizer"),
     ],
 )
-def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused(kind, choices, part, tmp_path):
+def test_an_unsupported_tokenizer_is_refused(kind, options, part, tmp_path):
     with pytest.raises(QkvError) as error:
-        save_gguf(tmp_path / "m.gguf", small(learn(kind, TEXTS, 300, choices)))
-    assert str(error.value) == f"tokenizer.json: llama.cpp has no way to say {part}; {WORDS}"
+        save_gguf(tmp_path / "m.gguf", small(train_tokenizer(kind, TEXTS, 300, options)))
+    assert str(error.value) == f"tokenizer.json: llama.cpp does not support {part}; {TOKENIZERS}"
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_tokenizer_is_refused(tmp_path):
-    save_model(tmp_path / "ours", Transformer(decoder()), {})
+    save_model(tmp_path / "native", Transformer(decoder()), {})
     with pytest.raises(QkvError) as error:
-        export_gguf(tmp_path / "ours", tmp_path / "m.gguf")
+        export_gguf(tmp_path / "native", tmp_path / "m.gguf")
     assert str(error.value) == "model folder: no tokenizer.json; llama.cpp needs one"
 
 
-def test_the_patterns_and_waves_of_llama_3_have_names(tmp_path):
+def test_llama_3_has_its_pre_tokenizer_and_rope_frequencies(tmp_path):
     rules = json.loads(BYTES.core.to_str())
     rules["pre_tokenizer"] = {
         "type": "Sequence",
@@ -380,7 +406,7 @@ def test_the_patterns_and_waves_of_llama_3_have_names(tmp_path):
         tmp_path / "m.gguf", loaded(decoder(positions=s.Rotary(5e5, scaling=LLAMA3)), tokenizer)
     )
     assert fields(tmp_path / "m.gguf")["tokenizer.ggml.pre"] == "llama-bpe"
-    slower = {one.name: one.data.tolist() for one in gguf.GGUFReader(tmp_path / "m.gguf").tensors}[
-        "rope_freqs.weight"
-    ]
-    assert slower[-1] == 8.0 and slower == sorted(slower)
+    factors = {
+        tensor.name: tensor.data.tolist() for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors
+    }["rope_freqs.weight"]
+    assert factors[-1] == 8.0 and factors == sorted(factors)

@@ -1,4 +1,4 @@
-"""llama.cpp itself reads our GGUF files: the same logits, the same greedy text, the same tokens."""
+"""llama.cpp computes the same logits, greedy text and tokens from exported GGUF files."""
 
 import json
 import subprocess
@@ -18,20 +18,20 @@ from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
-from qkv.text.learn import learn
-from qkv.text.ranks import PATTERNS
+from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
-GELU = 5e-3  # llama.cpp looks GELU up in a table of float16 numbers
+GELU_TOLERANCE = 5e-3  # llama.cpp computes GELU by a float16 lookup table
 
 
-def says(
+def run_llama_cpp(
     path: Path, texts: list[str] = TEXTS, ids: list[list[int]] | None = None, steps: int = 20
 ) -> dict[str, Any]:
-    asked = json.dumps({"path": str(path), "texts": texts, "ids": ids or [], "steps": steps})
+    request = json.dumps({"path": str(path), "texts": texts, "ids": ids or [], "steps": steps})
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("llama_cpp_says.py"))],
-        input=asked,
+        [sys.executable, str(Path(__file__).with_name("llama_cpp_reference.py"))],
+        input=request,
         capture_output=True,
         text=True,
         timeout=120,
@@ -50,43 +50,43 @@ def greedy(model: Transformer, ids: torch.Tensor, steps: int = 20) -> list[list[
 @pytest.mark.parametrize("name", SPECS)
 @torch.no_grad()
 def test_logits_greedy_text_and_tokens_equal_llama_cpp(name, tmp_path):
-    mine, ids = loaded(SPECS[name][0]), torch.randint(4, BYTES.vocab_size, (2, 10))
-    save_gguf(tmp_path / "model.gguf", mine)
-    theirs = says(tmp_path / "model.gguf", ids=ids.tolist())
-    close = GELU if SPECS[name][1] in ("gpt2", "gemma") else 1e-4
+    native, ids = loaded(SPECS[name][0]), torch.randint(4, BYTES.vocab_size, (2, 10))
+    save_gguf(tmp_path / "model.gguf", native)
+    result = run_llama_cpp(tmp_path / "model.gguf", ids=ids.tolist())
+    atol = GELU_TOLERANCE if SPECS[name][1] in ("gpt2", "gemma") else 1e-4
     torch.testing.assert_close(
-        mine.model.logits(mine.model.decode(ids)),
-        torch.tensor(theirs["logits"]),
+        native.model.logits(native.model.decode(ids)),
+        torch.tensor(result["logits"]),
         rtol=0,
-        atol=close,
+        atol=atol,
     )
-    assert theirs["greedy"] == greedy(mine.model, ids)
-    assert theirs["tokens"] == BYTES.encode_batch(TEXTS)
-    assert not theirs["begins"]
+    assert result["greedy"] == greedy(native.model, ids)
+    assert result["tokens"] == BYTES.encode_batch(TEXTS)
+    assert not result["add_bos"]
 
 
-def test_stories260k_tells_its_published_story_in_llama_cpp(shared, tmp_path):
-    import_folder(shared / "stories260K_hf", tmp_path / "ours", 0)
+def test_stories260k_generates_its_published_text_in_llama_cpp(shared, tmp_path):
+    import_folder(shared / "stories260K_hf", tmp_path / "native", 0)
     published = (shared / "stories260K" / "expected_greedy_200steps.txt").read_text()
-    tokenizer = load_model(tmp_path / "ours").tokenizers["tokenizer"]
-    for dtype in ("float32", "float16", "int8"):  # the first line survives 8 bits
-        _, report = export_gguf(tmp_path / "ours", tmp_path / dtype, 8, dtype)
-        theirs = says(tmp_path / dtype, ids=[[1]], steps=60)
+    tokenizer = load_model(tmp_path / "native").tokenizers["tokenizer"]
+    for dtype in ("float32", "float16", "int8"):  # int8 does not change the first line
+        _, report = export_gguf(tmp_path / "native", tmp_path / dtype, 8, dtype)
+        result = run_llama_cpp(tmp_path / dtype, ids=[[1]], steps=60)
         assert (
             report.same
-            and theirs["begins"]
-            and published.startswith(tokenizer.decode(theirs["greedy"][0]))
+            and result["add_bos"]
+            and published.startswith(tokenizer.decode(result["greedy"][0]))
         )
-        assert theirs["tokens"] == tokenizer.encode_batch(TEXTS)
+        assert result["tokens"] == tokenizer.encode_batch(TEXTS)
 
 
-def test_llamas_pieces_come_out_as_in_sentencepiece(shared, tmp_path):
+def test_llama_2_tokens_equal_sentencepiece(shared, tmp_path):
     import sentencepiece
 
     path = shared / "llama2_tokenizer" / "tokenizer.model"
     tokenizer = read_sentencepiece(path)
     spec = replace(
-        decoder_only(tokenizer.vocab_size, 8, 1, s.Heads(1, 1, 8), s.Gated(8)), max_len=64
+        decoder_only(tokenizer.vocab_size, 8, 1, s.Attention(1, 1, 8), s.Gated(8)), max_len=64
     )
     save_gguf(tmp_path / "model.gguf", loaded(spec, tokenizer))
     texts = [
@@ -97,12 +97,16 @@ def test_llamas_pieces_come_out_as_in_sentencepiece(shared, tmp_path):
     ]
     expected = sentencepiece.SentencePieceProcessor(str(path)).Encode(texts)
     assert (
-        says(tmp_path / "model.gguf", texts)["tokens"] == expected == tokenizer.encode_batch(texts)
+        run_llama_cpp(tmp_path / "model.gguf", texts)["tokens"]
+        == expected
+        == tokenizer.encode_batch(texts)
     )
 
 
-def test_llama_3s_pattern_cuts_alike(tmp_path):
-    plain = learn("bytes", [*TEXTS, *["12345 12345 THEY'LL pay\r\n\r\n"] * 9], BYTES.vocab_size)
+def test_the_pre_tokenization_of_llama_3_is_the_same(tmp_path):
+    plain = train_tokenizer(
+        "byte_bpe", [*TEXTS, *["12345 12345 THEY'LL pay\r\n\r\n"] * 9], BYTES.vocab_size
+    )
     rules = json.loads(plain.core.to_str())
     rules["pre_tokenizer"] = {
         "type": "Sequence",
@@ -126,7 +130,7 @@ def test_llama_3s_pattern_cuts_alike(tmp_path):
     save_gguf(tmp_path / "model.gguf", loaded(SPECS["llama"][0], tokenizer))
     texts = [*TEXTS, "THEY'LL pay 12345 in 2024\r\n  then\n\n\tgo"]
     assert (
-        says(tmp_path / "model.gguf", texts)["tokens"]
+        run_llama_cpp(tmp_path / "model.gguf", texts)["tokens"]
         == tokenizer.encode_batch(texts)
         != plain.encode_batch(texts)
     )

@@ -1,7 +1,7 @@
-"""Decoders of other people, built tiny and random by transformers: our logits and greedy texts are theirs."""
+"""Imported decoders equal transformers: logits and greedy texts of tiny random models."""
 
 import pytest
-from their_models import check_decoder, their
+from reference_models import check_decoder, save_reference
 from transformers import (
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
@@ -253,4 +253,4 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_logits_greedy_text_and_export_equal_transformers(name, tmp_path):
     kind, config = CASES[name]
-    check_decoder(their(kind, config, tmp_path), tmp_path)
+    check_decoder(save_reference(kind, config, tmp_path), tmp_path)

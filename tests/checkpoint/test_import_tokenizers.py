@@ -1,4 +1,4 @@
-"""Tokenizers of imported folders number a text as transformers' do."""
+"""Tokenizers of imported folders give the token ids of transformers."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from their_models import their
+from reference_models import save_reference
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -19,7 +19,7 @@ from transformers import (
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
-from qkv.text import spm
+from qkv.text import sentencepiece_format
 from qkv.text.special_tokens import SpecialTokenIds
 
 TEXTS = [
@@ -40,23 +40,25 @@ SIZE = {
     "max_position_embeddings": 16,
 }
 ENGLISH = [pair.target for pair in builtin_pairs()[0][:600]]
-LOUD = [text.upper() for text in ENGLISH]  # a second language, of which the first knows no piece
+LOUD = [text.upper() for text in ENGLISH]  # a second language without common pieces
 
 
 @pytest.fixture
 def opus(shared, tmp_path) -> Path:
-    """A folder of OPUS-MT's layout: two models, one list of numbers in another order than theirs."""
+    """An OPUS-MT folder: two SentencePiece models, one vocabulary with other ids."""
     for name in ("source.spm", "target.spm"):
         shutil.copy(shared / "spm_models" / "botchan_unigram_1k.model", tmp_path / name)
     pieces = [
-        one.text for one in spm.read_model(tmp_path / "source.spm").pieces if one.kind == spm.NORMAL
+        piece.text
+        for piece in sentencepiece_format.read_model(tmp_path / "source.spm").pieces
+        if piece.kind == sentencepiece_format.NORMAL
     ]
     names = ["</s>", "<unk>", *reversed(pieces), "▁nur", "▁drüben", "<pad>"]
     (tmp_path / "vocab.json").write_text(json.dumps({piece: id for id, piece in enumerate(names)}))
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"source_lang": "en", "target_lang": "de"})
     )
-    their(
+    save_reference(
         MarianMTModel,
         MarianConfig(
             **SIZE,
@@ -70,8 +72,8 @@ def opus(shared, tmp_path) -> Path:
     return tmp_path
 
 
-def learned(path: Path, texts: list[str], vocab_size: int) -> list[str]:
-    """A SentencePiece model of these texts at this path, and its pieces."""
+def train_sentencepiece(path: Path, texts: list[str], vocab_size: int) -> list[str]:
+    """Train a SentencePiece model; return its pieces."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
         model_prefix=str(path.with_suffix("")),
@@ -79,20 +81,24 @@ def learned(path: Path, texts: list[str], vocab_size: int) -> list[str]:
         minloglevel=2,
     )
     path.with_suffix(".model").rename(path)
-    return [one.text for one in spm.read_model(path).pieces if one.kind == spm.NORMAL]
+    return [
+        piece.text
+        for piece in sentencepiece_format.read_model(path).pieces
+        if piece.kind == sentencepiece_format.NORMAL
+    ]
 
 
-def translator_of_two(folder: Path, lists: dict[str, list[str]], **config) -> Path:
-    """A folder with these lists of pieces and a model that fits them."""
+def marian_folder(folder: Path, lists: dict[str, list[str]], **config) -> Path:
+    """A folder with these vocabularies and a Marian model of their sizes."""
     for name, pieces in lists.items():
         (folder / name).write_text(json.dumps({piece: id for id, piece in enumerate(pieces)}))
     names, config = (
         list(lists.values()),
         {"decoder_start_token_id": next(iter(lists.values())).index("<pad>"), **config},
     )
-    about = {"source_lang": "en", "target_lang": "fr", "separate_vocabs": len(names) > 1}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
-    their(
+    tokenizer_config = {"source_lang": "en", "target_lang": "fr", "separate_vocabs": len(names) > 1}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    save_reference(
         MarianMTModel,
         MarianConfig(
             **SIZE,
@@ -107,58 +113,58 @@ def translator_of_two(folder: Path, lists: dict[str, list[str]], **config) -> Pa
     return folder
 
 
-def test_opus_mts_two_models_and_one_list_number_a_text_as_marians(opus):
-    loaded, theirs = load_huggingface(opus), MarianTokenizer.from_pretrained(opus)
+def test_opus_mt_token_ids_equal_marian(opus):
+    loaded, expected = load_huggingface(opus), MarianTokenizer.from_pretrained(opus)
     source, target = loaded.tokenizers["source"], loaded.tokenizers["target"]
     for text in TEXTS:
         ids = source.encode(text)
-        assert [*ids, source.eos_id] == theirs(text)["input_ids"]
-        assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+        assert [*ids, source.eos_id] == expected(text)["input_ids"]
+        assert target.decode(ids) == expected.decode(ids, skip_special_tokens=True)
     assert loaded.generation == SpecialTokenIds(source.pad_id, source.pad_id, (source.eos_id,))
 
 
-def test_the_code_of_the_target_language_is_one_token_as_marians(tmp_path):
+def test_a_target_language_code_is_one_token_as_in_marian(tmp_path):
     pieces = dict.fromkeys(
         [
-            *learned(tmp_path / "source.spm", ENGLISH, 120),
-            *learned(tmp_path / "target.spm", LOUD, 100),
+            *train_sentencepiece(tmp_path / "source.spm", ENGLISH, 120),
+            *train_sentencepiece(tmp_path / "target.spm", LOUD, 100),
         ]
     )
-    folder = translator_of_two(
+    folder = marian_folder(
         tmp_path, {"vocab.json": ["</s>", "<unk>", ">>fra<<", *pieces, ">>cmn_Hans<<", "<pad>"]}
     )
-    tokenizers, theirs = (
+    tokenizers, expected = (
         load_huggingface(folder).tokenizers,
         MarianTokenizer.from_pretrained(folder),
     )
     for code in (">>fra<<", ">>cmn_Hans<<"):
         for text in (" the cat", "the cat", "   the  cat ", ""):
-            mine, loud = (
+            ids, loud = (
                 tokenizers["source"].encode(code + text),
                 tokenizers["target"].encode(code + text.upper()),
             )
-            assert [*mine, 0] == theirs(code + text)["input_ids"]
-            assert [*loud, 0] == theirs(text_target=code + text.upper())["input_ids"]
-            assert tokenizers["source"].decode(mine) == theirs.decode(
-                mine, skip_special_tokens=True
+            assert [*ids, 0] == expected(code + text)["input_ids"]
+            assert [*loud, 0] == expected(text_target=code + text.upper())["input_ids"]
+            assert tokenizers["source"].decode(ids) == expected.decode(
+                ids, skip_special_tokens=True
             )
     for text in ("the cat", "a > b", "fra << the >> cat", ">>"):
-        assert [*tokenizers["source"].encode(text), 0] == theirs(text)["input_ids"]
+        assert [*tokenizers["source"].encode(text), 0] == expected(text)["input_ids"]
     assert tokenizers["source"].encode(">>fra<< the cat")[0] == 2
 
 
 @pytest.fixture
-def two_lists(tmp_path) -> Path:
-    """Each side has numbers of its own; the target has more of them."""
+def two_vocabularies(tmp_path) -> Path:
+    """Each side has its own token ids; the target has more."""
     source, target = (
-        learned(tmp_path / "source.spm", ENGLISH, 90),
-        learned(tmp_path / "target.spm", LOUD, 120),
+        train_sentencepiece(tmp_path / "source.spm", ENGLISH, 90),
+        train_sentencepiece(tmp_path / "target.spm", LOUD, 120),
     )
     lists = {
         "vocab.json": ["</s>", "<unk>", "<pad>", *source],
         "target_vocab.json": ["</s>", "<unk>", "<pad>", *reversed(target), "<s>"],
     }
-    return translator_of_two(
+    return marian_folder(
         tmp_path,
         lists,
         share_encoder_decoder_embeddings=False,
@@ -166,8 +172,11 @@ def two_lists(tmp_path) -> Path:
     )
 
 
-def test_two_lists_number_each_side_as_marians(two_lists):
-    loaded, theirs = load_huggingface(two_lists), MarianTokenizer.from_pretrained(two_lists)
+def test_token_ids_of_two_vocabularies_equal_marian(two_vocabularies):
+    loaded, expected = (
+        load_huggingface(two_vocabularies),
+        MarianTokenizer.from_pretrained(two_vocabularies),
+    )
     source, target = loaded.tokenizers["source"], loaded.tokenizers["target"]
     assert (source.vocab_size, target.vocab_size) == (
         loaded.model.spec.source_vocab_size,
@@ -175,24 +184,24 @@ def test_two_lists_number_each_side_as_marians(two_lists):
     )
     for text, loud in zip(ENGLISH[:20], LOUD[:20], strict=True):
         ids = target.encode(loud)
-        assert [*source.encode(text), 0] == theirs(text)["input_ids"]
-        assert [*ids, 0] == theirs(text_target=loud)["input_ids"]
-        assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    assert target.bos_id >= source.vocab_size  # what the decoder can say counts
+        assert [*source.encode(text), 0] == expected(text)["input_ids"]
+        assert [*ids, 0] == expected(text_target=loud)["input_ids"]
+        assert target.decode(ids) == expected.decode(ids, skip_special_tokens=True)
+    assert target.bos_id >= source.vocab_size  # checked against the decoder's vocabulary
     assert loaded.generation == SpecialTokenIds(target.bos_id, 2, (0,))
 
 
-def test_a_model_with_two_vocabularies_and_one_list_is_refused(two_lists):
-    (two_lists / "target_vocab.json").unlink()
+def test_a_missing_target_vocabulary_is_refused(two_vocabularies):
+    (two_vocabularies / "target_vocab.json").unlink()
     with pytest.raises(QkvError) as error:
-        load_huggingface(two_lists)
+        load_huggingface(two_vocabularies)
     assert (
         str(error.value)
-        == f"{two_lists}/target_vocab.json: no such file; is the download complete?"
+        == f"{two_vocabularies}/target_vocab.json: no such file; is the download complete?"
     )
 
 
-def test_a_list_with_a_gap_is_refused(opus):
+def test_a_vocabulary_with_a_missing_id_is_refused(opus):
     ids = json.loads((opus / "vocab.json").read_text())
     (opus / "vocab.json").write_text(
         json.dumps({piece: id for piece, id in ids.items() if id != 7})
@@ -200,21 +209,23 @@ def test_a_list_with_a_gap_is_refused(opus):
     with pytest.raises(QkvError) as error:
         load_huggingface(opus)
     assert str(error.value) == (
-        f"{opus}/vocab.json: does not number its pieces from 0 on, with <unk> among them; is the "
+        f"{opus}/vocab.json: token ids are not 0, 1, 2, ..., or <unk> is missing; is the "
         "download complete?"
     )
 
 
-def test_gpt2s_two_files_number_a_text_as_theirs(shared, tmp_path):
-    their(GPT2LMHeadModel, GPT2Config(n_embd=4, n_layer=1, n_head=1, n_positions=8), tmp_path)
+def test_gpt2_token_ids_equal_transformers(shared, tmp_path):
+    save_reference(
+        GPT2LMHeadModel, GPT2Config(n_embd=4, n_layer=1, n_head=1, n_positions=8), tmp_path
+    )
     shutil.copy(shared / "gpt2_bpe" / "gpt2_vocab.json", tmp_path / "vocab.json")
     merges = (shared / "gpt2_bpe" / "gpt2_merges.txt").read_text()
     (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}")
-    tokenizer, theirs = (
+    tokenizer, expected = (
         load_huggingface(tmp_path).tokenizers["tokenizer"],
         GPT2Tokenizer.from_pretrained(tmp_path),
     )
     assert [tokenizer.encode(text) for text in TEXTS] == [
-        theirs(text)["input_ids"] for text in TEXTS
+        expected(text)["input_ids"] for text in TEXTS
     ]
     assert tokenizer.eos_id == 50_256

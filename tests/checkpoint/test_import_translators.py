@@ -1,7 +1,7 @@
-"""Encoder-decoders of other people, built tiny and random by transformers: our logits and greedy texts are theirs."""
+"""Imported encoder-decoder models equal transformers: logits and greedy texts."""
 
 import pytest
-from their_models import check_translator, their
+from reference_models import check_translator, save_reference
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 SIZE = {
@@ -54,4 +54,4 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_logits_greedy_text_and_export_equal_transformers(name, tmp_path):
     kind, config = CASES[name]
-    check_translator(their(kind, config, tmp_path), tmp_path)
+    check_translator(save_reference(kind, config, tmp_path), tmp_path)

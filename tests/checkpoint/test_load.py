@@ -1,4 +1,4 @@
-"""One entry point loads our folders and Hugging Face's for every command, with typed fields for what comes along."""
+"""load_folder reads qkv and Hugging Face folders, with special token ids, pooling and alignment."""
 
 import json
 
@@ -14,75 +14,81 @@ from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Gated, Heads
+from qkv.model.spec import Attention, Gated
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
+from qkv.text.train_tokenizer import train_tokenizer
 
-LETTERS = learn("char", ["the cat sat on the mat"], vocab_size=60)
+LETTERS = train_tokenizer("char", ["the cat sat on the mat"], vocab_size=60)
 SPECS = {
     "marian": encoder_decoder(LETTERS.vocab_size, 16, 2, 4, 24),
-    "llama": decoder_only(LETTERS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
+    "llama": decoder_only(LETTERS.vocab_size, 16, 2, Attention(4, 2, 4), Gated(24)),
     "bert": encoder_only(LETTERS.vocab_size, 16, 2, 4, 24),
 }
 
 
 @pytest.fixture(params=SPECS)
 def both(request, tmp_path):
-    """The same model as a folder of Hugging Face's and, read from it, as one of ours."""
+    """The same model as a Hugging Face folder and as a qkv folder."""
     torch.manual_seed(4)
     model = Transformer(SPECS[request.param])
     save_huggingface(
-        tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
+        tmp_path / "huggingface", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
     )
-    theirs = load_folder(tmp_path / "theirs")
-    save_model(tmp_path / "ours", theirs.model, theirs.tokenizers)
-    return tmp_path / "theirs", tmp_path / "ours"
+    huggingface = load_folder(tmp_path / "huggingface")
+    save_model(tmp_path / "native", huggingface.model, huggingface.tokenizers)
+    return tmp_path / "huggingface", tmp_path / "native"
 
 
-def test_both_kinds_of_folders_give_the_same_model(both):
-    theirs, ours = map(load_folder, both)
-    assert theirs.model.spec == ours.model.spec == load_spec(both[0]) == load_spec(both[1])
-    for name, weight in ours.model.state_dict().items():
-        assert torch.equal(theirs.model.state_dict()[name], weight), name
-    assert not theirs.model.training and not ours.model.training
+def test_both_formats_give_the_same_model(both):
+    huggingface, native = map(load_folder, both)
+    assert huggingface.model.spec == native.model.spec == load_spec(both[0]) == load_spec(both[1])
+    for name, weight in native.model.state_dict().items():
+        assert torch.equal(huggingface.model.state_dict()[name], weight), name
+    assert not huggingface.model.training and not native.model.training
     assert (
-        theirs.metadata.parameters
-        == ours.metadata.parameters
-        == sum(one.numel() for one in ours.model.parameters())
+        huggingface.metadata.parameters
+        == native.metadata.parameters
+        == sum(weight.numel() for weight in native.model.parameters())
     )
-    assert theirs.metadata.family in SPECS and ours.metadata.family is None and ours.metadata.sha256
+    assert (
+        huggingface.metadata.family in SPECS
+        and native.metadata.family is None
+        and native.metadata.sha256
+    )
 
 
 @pytest.mark.parametrize("command", [["check"], ["plan", "--json"]])
-def test_check_and_plan_read_their_folders_and_say_what_they_say_of_ours(both, command, capsys):
-    told = []
+def test_check_and_plan_print_the_same_for_both_formats(both, command, capsys):
+    printed = []
     for folder in both:
         assert run([command[0], str(folder), *command[1:]]) == 0
-        told.append(capsys.readouterr().out.replace(str(folder), "FOLDER"))
-    assert told[0] == told[1] and len(told[0]) > 400
+        printed.append(capsys.readouterr().out.replace(str(folder), "FOLDER"))
+    assert printed[0] == printed[1] and len(printed[0]) > 400
 
 
-def test_check_tells_of_weights_that_are_not_finite_in_their_folder_too(tmp_path, capsys):
+def test_check_reports_non_finite_weights_of_a_huggingface_folder(tmp_path, capsys):
     model = Transformer(SPECS["llama"])
     model.embed.weight.data[2, 3] = torch.nan
     save_huggingface(
-        tmp_path / "theirs", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
+        tmp_path / "huggingface", LoadedModel(model, {"tokenizer": LETTERS}, metadata_of(model))
     )
-    with pytest.raises(QkvError, match="holds 1 numbers that are not finite"):
-        load_folder(tmp_path / "theirs")
-    assert run(["check", str(tmp_path / "theirs")]) == 1
-    assert "✗ every weight is finite: NaN or infinity in embed.weight: 1" in capsys.readouterr().out
+    with pytest.raises(QkvError, match="contains 1 non-finite values"):
+        load_folder(tmp_path / "huggingface")
+    assert run(["check", str(tmp_path / "huggingface")]) == 1
+    assert (
+        "✗ all weights are finite (NaN or infinity in embed.weight: 1;" in capsys.readouterr().out
+    )
 
 
-def test_the_published_stories_are_checked_and_planned_where_they_lie(shared, capsys):
+def test_check_and_plan_read_a_published_checkpoint(shared, capsys):
     folder = str(shared / "stories260K_hf")
     assert run(["check", folder]) == 0 and capsys.readouterr().out.count("✓") == 9
     assert run(["plan", folder, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["parameters"]["total"] == 260_032
 
 
-def test_their_folder_is_exported_without_an_import(both, tmp_path, capsys):
+def test_a_huggingface_folder_is_exported_without_an_import(both, tmp_path, capsys):
     assert (
         run(
             [
@@ -97,8 +103,8 @@ def test_their_folder_is_exported_without_an_import(both, tmp_path, capsys):
         )
         == 0
     )
-    told = json.loads(capsys.readouterr().out)
-    assert told["report"]["same"] and told["metadata"] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["report"]["same"] and printed["metadata"] == {
         "parameters": load_folder(both[0]).metadata.parameters,
         "dtype": "float32",
         "sha256": None,
@@ -107,7 +113,7 @@ def test_their_folder_is_exported_without_an_import(both, tmp_path, capsys):
     }
 
 
-def test_a_spec_needs_no_weights(tmp_path):
+def test_load_spec_needs_no_weights(tmp_path):
     save_model(tmp_path, Transformer(SPECS["llama"]), {})
     for name in ("model.safetensors", "manifest.json"):
         (tmp_path / name).unlink()
@@ -127,7 +133,7 @@ def test_a_spec_needs_no_weights(tmp_path):
         (torch.bfloat16, {"dtype": torch.bfloat16}, torch.bfloat16),
     ],
 )
-def test_the_data_type_is_the_stored_one_unless_it_is_asked_for_or_half_on_a_cpu(
+def test_the_stored_dtype_is_kept_except_half_precision_on_a_cpu(
     tmp_path, stored, options, expected
 ):
     save_model(tmp_path, Transformer(SPECS["llama"]).to(stored), {})
@@ -143,14 +149,14 @@ def test_the_data_type_is_the_stored_one_unless_it_is_asked_for_or_half_on_a_cpu
         ({"dtype": torch.float64}, torch.float64),
     ],
 )
-def test_their_models_compute_in_float32_unless_asked_otherwise(tmp_path, options, expected):
+def test_huggingface_folders_load_in_float32_by_default(tmp_path, options, expected):
     model = Transformer(SPECS["llama"]).to(torch.bfloat16)
-    save_huggingface(tmp_path / "theirs", LoadedModel(model, {}, metadata_of(model)))
-    loaded = load_folder(tmp_path / "theirs", **options)
+    save_huggingface(tmp_path / "huggingface", LoadedModel(model, {}, metadata_of(model)))
+    loaded = load_folder(tmp_path / "huggingface", **options)
     assert {weight.dtype for weight in loaded.model.parameters()} == {expected}
 
 
-# ── What comes along ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Configuration files ─────────────────────────────────────────────────────────────────────────
 IDS, POOLING, HEAD = (
     SpecialTokenIds(5, None, (3, 7)),
     PoolingConfig("max", True, 12),
@@ -158,7 +164,7 @@ IDS, POOLING, HEAD = (
 )
 
 
-def test_what_is_stored_beside_a_model_comes_back(tmp_path):
+def test_configuration_files_round_trip(tmp_path):
     save_model(tmp_path, Transformer(SPECS["marian"]), {}, stored_files(IDS, POOLING, HEAD))
     loaded = load_folder(tmp_path)
     assert (loaded.generation, loaded.pooling, loaded.alignment) == (IDS, POOLING, HEAD)
@@ -173,19 +179,17 @@ def test_what_is_stored_beside_a_model_comes_back(tmp_path):
     }
 
 
-def test_a_folder_without_them_has_none(tmp_path):
+def test_a_folder_without_configuration_files_has_defaults(tmp_path):
     save_model(tmp_path, Transformer(SPECS["marian"]), {})
     loaded = load_folder(tmp_path)
     assert (loaded.generation, loaded.pooling, loaded.alignment) == (NOT_STORED, None, None)
 
 
-def test_they_are_of_the_version_that_counts(tmp_path):
+def test_configuration_files_are_read_from_the_pending_version(tmp_path):
     model = Transformer(SPECS["marian"])
     save_model(tmp_path, model, {}, stored_files(SpecialTokenIds(1)))
     files = {name: (tmp_path / name).read_bytes() for name in ("model.json", "model.safetensors")}
-    write_folder(
-        tmp_path / NEXT, files | stored_files(SpecialTokenIds(2))
-    )  # a save that was cut short
+    write_folder(tmp_path / NEXT, files | stored_files(SpecialTokenIds(2)))  # an interrupted save
     assert load_model(tmp_path).generation == SpecialTokenIds(2)
 
 
@@ -198,7 +202,7 @@ def test_they_are_of_the_version_that_counts(tmp_path):
             ", start_id: cannot be 'five'; use a whole number",
         ),
         ("generation.json", '{"eos_ids": 3}', ", eos_ids: cannot be 3; use a list"),
-        ("generation.json", "[3]", ": is not a table; is the download complete?"),
+        ("generation.json", "[3]", ": is not a JSON object; is the download complete?"),
         ("pooling.json", '{"pooling": "men"}', ", pooling: cannot be 'men'; did you mean 'mean'?"),
         (
             "pooling.json",
@@ -208,11 +212,14 @@ def test_they_are_of_the_version_that_counts(tmp_path):
         (
             "alignment.json",
             '{"layer": 2, "head": 0}',
-            ": names no cross-attention head of this model: {'layer': 2, 'head': 0}; write a layer and a head, both from 0",
+            (
+                ": names no cross-attention head of this model: {'layer': 2, 'head': 0}; "
+                "write a layer and a head, both from 0"
+            ),
         ),
     ],
 )
-def test_a_mistake_in_them_is_one_line(tmp_path, name, content, line):
+def test_an_error_in_a_configuration_file_is_one_line(tmp_path, name, content, line):
     save_model(tmp_path, Transformer(SPECS["marian"]), {})
     (tmp_path / name).write_text(content)
     with pytest.raises(QkvError) as error:
@@ -220,7 +227,10 @@ def test_a_mistake_in_them_is_one_line(tmp_path, name, content, line):
     assert str(error.value) == f"{tmp_path / name}{line}"
 
 
-def test_a_device_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+def test_an_unavailable_device_is_refused_before_reading(tmp_path):
     with pytest.raises(QkvError) as error:
         load_folder(tmp_path / "none", "teapot")
-    assert str(error.value) == "device: no 'teapot' here; use cpu" and check_device("cpu") == "cpu"
+    assert (
+        str(error.value) == "device: 'teapot' is not available; use cpu"
+        and check_device("cpu") == "cpu"
+    )

@@ -1,4 +1,4 @@
-"""The manifest of a saved folder: true by an outsider's count, and no damage gets past it."""
+"""The manifest of a saved folder: its hashes are correct, and any damage is detected."""
 
 import json
 import subprocess
@@ -16,15 +16,15 @@ def save_one_folder(path):
     )
 
 
-def test_the_manifest_holds_what_sha256sum_says(tmp_path):
+def test_the_manifest_has_the_hashes_of_sha256sum(tmp_path):
     save_one_folder(tmp_path / "model")
     files = json.loads((tmp_path / "model" / "manifest.json").read_text())["files"]
     for name, entry in files.items():
-        said = subprocess.run(
+        output = subprocess.run(
             ["sha256sum", tmp_path / "model" / name], capture_output=True, text=True
         ).stdout
         assert (
-            said.split()[0] == entry["sha256"]
+            output.split()[0] == entry["sha256"]
             and (tmp_path / "model" / name).stat().st_size == entry["bytes"]
         )
     assert sorted(files) == ["model.safetensors", "note.json"]
@@ -52,19 +52,19 @@ def test_the_manifest_holds_what_sha256sum_says(tmp_path):
         ),
     ],
 )
-def test_each_damage_is_named_in_one_line(tmp_path, damage, line):
+def test_each_kind_of_damage_is_named_in_one_line(tmp_path, damage, line):
     save_one_folder(tmp_path / "model")
     damage(tmp_path / "model")
     with pytest.raises(QkvError) as refused:
         verify_folder(tmp_path / "model")
-    assert str(refused.value) == f"{line}; put back a good copy"
+    assert str(refused.value) == f"{line}; restore it from a backup"
 
 
-def test_no_byte_of_a_manifest_can_change_unseen(tmp_path):
+def test_any_changed_byte_of_a_manifest_is_detected(tmp_path):
     save_one_folder(tmp_path / "model")
     manifest = tmp_path / "model" / "manifest.json"
     written = manifest.read_bytes()
-    for place in range(len(written)):
-        manifest.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
+    for index in range(len(written)):
+        manifest.write_bytes(written[:index] + bytes([written[index] ^ 1]) + written[index + 1 :])
         with pytest.raises(QkvError):
             verify_folder(tmp_path / "model")

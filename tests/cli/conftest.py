@@ -1,4 +1,4 @@
-"""The translator of digits, trained once for all command tests."""
+"""A digit translator, trained once for all command tests."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`qkv check` prints a line for each check, and its exit code tells a program the outcome."""
+"""`qkv check` prints one line per check and exits with 1 if one fails."""
 
 import json
 import subprocess
@@ -13,72 +13,79 @@ from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.messages import set_language
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Gated, Heads
+from qkv.model.spec import Attention, Gated
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
-WORDS = learn("char", ["the cat sat on the mat"], vocab_size=60)
+WORDS = train_tokenizer("char", ["the cat sat on the mat"], vocab_size=60)
 SPECS = {
-    "translator": encoder_decoder(WORDS.vocab_size, 16, 2, 4, 24),
-    "writer": decoder_only(WORDS.vocab_size, 16, 2, Heads(4, 2, 4), Gated(24)),
-    "reader": encoder_only(WORDS.vocab_size, 16, 2, 4, 24),
+    "encoder-decoder": encoder_decoder(WORDS.vocab_size, 16, 2, 4, 24),
+    "decoder-only": decoder_only(WORDS.vocab_size, 16, 2, Attention(4, 2, 4), Gated(24)),
+    "encoder-only": encoder_only(WORDS.vocab_size, 16, 2, 4, 24),
 }
 
 
-def saved(folder, spec, harm=None):
+def saved(folder, spec, modify=None):
     torch.manual_seed(4)
     model = Transformer(spec)
-    if harm:
-        harm(model)
+    if modify:
+        modify(model)
     save_model(folder, model, {"tokenizer": WORDS})
     return str(folder)
 
 
 @pytest.mark.parametrize("family", SPECS)
-def test_a_sound_model_of_each_family_passes(family, tmp_path, capsys):
+def test_a_correct_model_of_each_family_passes(family, tmp_path, capsys):
     assert run(["check", saved(tmp_path / "x", SPECS[family])]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.endswith(" parameters, tried in float64, differences up to 1e-10 are rounding")
-    marks = "".join(line[0] for line in lines)
+    assert first.endswith(" parameters, checked in float64, tolerance 1e-10")
+    symbols = "".join(line[0] for line in lines)
     assert (
-        marks == {"translator": "✓✓✓✓✓✓✓✓✓", "writer": "✓✓✓✓✓✓✓✓✓", "reader": "✓–✓––✓✓✓✓"}[family]
+        symbols
+        == {
+            "encoder-decoder": "✓✓✓✓✓✓✓✓✓",
+            "decoder-only": "✓✓✓✓✓✓✓✓✓",
+            "encoder-only": "✓–✓––✓✓✓✓",
+        }[family]
     )
     assert lines[3].startswith(
-        "✓ blind to the future: worst" if family != "reader" else "– blind to the future: it sees"
+        "✓ causality: later tokens have no effect (largest difference "
+        if family != "encoder-only"
+        else "– causality: later tokens have no effect (attention is bidirectional"
     )
 
 
-def test_a_broken_model_leaves_with_1_and_says_why(tmp_path, capsys):
-    def harm(model):
+def test_a_model_that_fails_exits_with_1_and_the_reason(tmp_path, capsys):
+    def add_infinity(model):
         model.embed.weight.data[2, 3] = torch.inf
 
-    assert run(["check", saved(tmp_path / "x", SPECS["writer"], harm)]) == 1
+    assert run(["check", saved(tmp_path / "x", SPECS["decoder-only"], add_infinity)]) == 1
     assert (
-        "✗ every weight is finite: NaN or infinity in embed.weight: 1; take an earlier checkpoint"
+        "✗ all weights are finite (NaN or infinity in embed.weight: 1; use an earlier checkpoint)"
         in capsys.readouterr().out
     )
 
 
-def test_another_models_tokenizer_leaves_with_1(tmp_path, capsys):
-    folder = saved(tmp_path / "x", replace(SPECS["writer"], vocab_size=WORDS.vocab_size - 1))
+def test_another_models_tokenizer_exits_with_1(tmp_path, capsys):
+    folder = saved(tmp_path / "x", replace(SPECS["decoder-only"], vocab_size=WORDS.vocab_size - 1))
     assert run(["check", folder, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["model"] == folder and told["holds"] is False
-    assert [row["check"] for row in told["findings"] if row["holds"] is False] == ["vocabulary"]
-    assert {row["check"]: row["difference"] for row in told["findings"]}["cache"] < 1e-10
+    report = json.loads(capsys.readouterr().out)
+    assert report["model"] == folder and report["passed"] is False
+    assert [row["check"] for row in report["results"] if row["passed"] is False] == ["vocabulary"]
+    assert {row["check"]: row["difference"] for row in report["results"]}["cache"] < 1e-10
 
 
-def test_it_speaks_chinese_too(tmp_path, capsys):
-    folder = saved(tmp_path / "x", SPECS["writer"])
+def test_the_output_is_in_chinese_too(tmp_path, capsys):
+    folder = saved(tmp_path / "x", SPECS["decoder-only"])
     set_language("zh")
     try:
         assert run(["check", folder]) == 0
     finally:
         set_language("en")
-    assert "✓ 看不到未来：最大差异" in capsys.readouterr().out
+    assert "✓ 因果性：后面的词元没有影响（最大差异" in capsys.readouterr().out
 
 
-def test_what_is_no_model_is_one_line_and_2(tmp_path):
+def test_a_folder_without_a_model_is_one_line_and_2(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "qkv", "check", str(tmp_path)], capture_output=True, text=True
     )
@@ -87,7 +94,7 @@ def test_what_is_no_model_is_one_line_and_2(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_one_line(tmp_path):
-    folder = saved(tmp_path / "x", SPECS["writer"])
+    folder = saved(tmp_path / "x", SPECS["decoder-only"])
     (tmp_path / "x" / "manifest.json").unlink()
     path = tmp_path / "x" / "model.json"
     path.write_text(path.read_text().replace('"tied": false', '"tied": true'))
@@ -95,5 +102,5 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path):
         run(["check", folder])
     assert str(error.value) == (
         f"{folder}/model.safetensors: 1 unknown (lm_head.weight); "
-        "is it the model that model.json describes?"
+        "does it belong to this model.json?"
     )

@@ -1,4 +1,4 @@
-"""`qkv import` and `qkv export` convert, compare and tell; a mismatch leaves with 1, a mistake with one line."""
+"""`qkv import` and `qkv export` convert and compare; a mismatch exits with 1."""
 
 import json
 import subprocess
@@ -21,12 +21,12 @@ def stories(shared) -> Path:
     return shared / "stories260K_hf"
 
 
-def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
+def test_import_and_export_print_the_comparison(stories, tmp_path, capsys):
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"{tmp_path}/ours: llama, 260,032 parameters, float32"
     assert out[1].startswith("✓ compared with transformers 5.")
-    assert out[2].endswith("same greedy text 8/8")
+    assert out[2].endswith("same greedy output: 8/8")
     assert any(line.startswith("  model.safetensors  1,045,056  sha256 ") for line in out)
     assert (
         run(
@@ -42,13 +42,13 @@ def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
         )
         == 0
     )
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert (
-        told["metadata"]["family"] == "llama"
-        and told["report"]["same"]
-        and told["report"]["largest"] < 1e-4
+        report["metadata"]["family"] == "llama"
+        and report["report"]["same"]
+        and report["report"]["max_difference"] < 1e-4
     )
-    assert set(told["report"]["files"]) == {
+    assert set(report["report"]["files"]) == {
         "README.md",
         "config.json",
         "generation_config.json",
@@ -58,9 +58,7 @@ def test_import_and_export_tell_what_they_compared(stories, tmp_path, capsys):
     }
 
 
-def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(
-    stories, tmp_path, capsys
-):
+def test_special_tokens_of_an_import_survive_a_round_trip(stories, tmp_path, capsys):
     run(["import", str(stories), "--out", str(tmp_path / "ours"), "--inputs", "0"])
     assert capsys.readouterr().out.splitlines()[1] == "– not compared (--inputs 0)"
     assert json.loads((tmp_path / "ours" / "generation.json").read_text()) == {
@@ -83,22 +81,20 @@ def test_what_an_import_knows_of_beginnings_and_ends_survives_a_round_trip(
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
 
-def test_a_mismatch_leaves_with_1_in_both_languages(stories, tmp_path, capsys, monkeypatch):
-    spoiled = load_folder
+def test_a_mismatch_exits_with_1_in_both_languages(stories, tmp_path, capsys, monkeypatch):
+    original = load_folder
 
-    def load_and_spoil(*arguments, **options):
-        loaded = spoiled(*arguments, **options)
+    def load_changed(*arguments, **options):
+        loaded = original(*arguments, **options)
         loaded.model.embed.weight.data[5] += 1
         return loaded
 
-    monkeypatch.setattr(
-        convert, "load_folder", load_and_spoil
-    )  # as if a weight had been lost on the way
+    monkeypatch.setattr(convert, "load_folder", load_changed)  # as if a weight had changed
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 1
     assert "✗ compared with transformers" in capsys.readouterr().out
     set_language("zh")
     try:
-        assert run(["import", str(stories), "--out", str(tmp_path / "again")]) == 1
+        assert run(["import", str(stories), "--out", str(tmp_path / "other")]) == 1
     finally:
         set_language("en")
     assert "✗ 对照：transformers" in capsys.readouterr().out
@@ -113,7 +109,7 @@ def test_without_transformers_the_files_are_read_again(stories, tmp_path, capsys
     )
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones(digits, tmp_path):
+def test_an_unknown_format_is_rejected_with_the_known_ones(digits, tmp_path):
     with pytest.raises(QkvError) as error:
         run(["export", str(digits), "--to", "onnx", "--out", str(tmp_path / "x")])
     assert str(error.value) == "--to: no format 'onnx'; choose from huggingface, ctranslate2, gguf"
@@ -122,10 +118,10 @@ def test_an_unknown_format_is_refused_with_the_known_ones(digits, tmp_path):
 def test_an_import_never_overwrites(stories, digits):
     with pytest.raises(QkvError) as error:
         run(["import", str(stories), "--out", str(digits)])
-    assert str(error.value) == f"{digits}: is there already; choose another --out"
+    assert str(error.value) == f"{digits}: already exists; choose another --out"
 
 
-def test_a_refusal_is_one_line_and_exit_code_2(tmp_path):
+def test_an_error_is_one_line_and_exit_code_2(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "qkv", "import", str(tmp_path), "--out", str(tmp_path / "x")],
         capture_output=True,
@@ -136,23 +132,27 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path):
     assert done.stderr == f"{tmp_path}: no model.safetensors; is the download complete?\n"
 
 
-def test_a_translator_we_trained_translates_alike_in_transformers(digits, digit_pairs, tmp_path):
-    """Its sines alternate and Marian's stand in halves: the export puts the stream's dimensions in Marian's order."""
+def test_an_exported_translator_gives_the_same_output_in_transformers(
+    digits, digit_pairs, tmp_path
+):
+    """Marian does not interleave sines and cosines: the export permutes the dimensions."""
     import transformers
 
     run(["export", str(digits), "--to", "huggingface", "--out", str(tmp_path / "marian")])
-    theirs = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
-    ours = Translator.load(digits)
+    marian = transformers.MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    translator = Translator.load(digits)
     texts = [pair[0] for pair in digit_pairs(30, seed=999)]
-    rows = [torch.tensor([*ours.source.encode(text), ours.source.eos_id]) for text in texts]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=ours.pad)
-    real = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
-    said = theirs.generate(
+    rows = [
+        torch.tensor([*translator.source.encode(text), translator.source.eos_id]) for text in texts
+    ]
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=translator.pad)
+    mask = torch.arange(ids.shape[1])[None] < torch.tensor([len(row) for row in rows])[:, None]
+    output = marian.generate(
         ids,
-        attention_mask=real.long(),
+        attention_mask=mask.long(),
         max_new_tokens=30,
         num_beams=1,
         do_sample=False,
         bad_words_ids=None,
     )
-    assert ours.target.decode_batch(said.tolist()) == ours(texts, beam_size=1)
+    assert translator.target.decode_batch(output.tolist()) == translator(texts, beam_size=1)

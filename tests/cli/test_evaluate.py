@@ -1,4 +1,4 @@
-"""`qkv evaluate` prints what the sacrebleu command prints, and more."""
+"""`qkv evaluate` of a translation model: the scores of sacrebleu's command, perplexity, errors."""
 
 import json
 import math
@@ -40,10 +40,10 @@ def sacrebleu(reference: str, output: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "options, theirs", [([], []), (["--tokenize", "none"], ["--tokenize", "none"])]
+    "options, sacrebleu_options", [([], []), (["--tokenize", "none"], ["--tokenize", "none"])]
 )
-def test_the_scores_are_those_of_the_sacrebleu_command(
-    digits, files, tmp_path, capsys, options, theirs
+def test_the_scores_equal_those_of_the_sacrebleu_command(
+    digits, files, tmp_path, capsys, options, sacrebleu_options
 ):
     output = tmp_path / "out.en"
     run(
@@ -54,19 +54,19 @@ def test_the_scores_are_those_of_the_sacrebleu_command(
             files[0],
             "--target",
             files[1],
-            "--output",
+            "--out",
             str(output),
             *options,
         ]
     )
     lines = capsys.readouterr().out.splitlines(keepends=True)
-    assert "".join(lines[:2]) == sacrebleu(files[1], output, *theirs)
+    assert "".join(lines[:2]) == sacrebleu(files[1], output, *sacrebleu_options)
     assert lines[2].startswith("exact match ") and lines[3].startswith("perplexity 1.")
     assert lines[4].endswith(" s)\n") and " sentences/s (40 in " in lines[4]
 
 
 @pytest.mark.parametrize("more", [[], ["--int8"]])
-def test_the_translations_are_those_of_qkv_translate(digits, files, tmp_path, capsys, more):
+def test_the_translations_equal_those_of_qkv_translate(digits, files, tmp_path, capsys, more):
     run(["translate", str(digits), "--file", files[0], "--beam-size", "2", *more])
     translated = capsys.readouterr().out
     output = tmp_path / "out.en"
@@ -80,7 +80,7 @@ def test_the_translations_are_those_of_qkv_translate(digits, files, tmp_path, ca
             files[1],
             "--beam-size",
             "2",
-            "--output",
+            "--out",
             str(output),
             *more,
         ]
@@ -98,19 +98,19 @@ def test_json_has_the_same_figures(digits, files, capsys):
             "--target",
             files[1],
             "--json",
-            "--against",
+            "--baseline",
             files[1],
         ]
     )
-    facts = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert (
-        20 < facts["bleu"] < 100
-        and "tok:13a" in facts["bleu_signature"]
-        and facts["sentences"] == 40
+        20 < report["bleu"] < 100
+        and "tok:13a" in report["bleu_signature"]
+        and report["sentences"] == 40
     )
-    assert facts["perplexity"] == pytest.approx(math.exp(facts["nats_per_token"]))
-    assert facts["sentences_per_second"] == pytest.approx(40 / facts["seconds"])
-    assert facts["against"]["bleu"] == pytest.approx(100) and facts["p_bleu"] < 0.05
+    assert report["perplexity"] == pytest.approx(math.exp(report["nats_per_token"]))
+    assert report["sentences_per_second"] == pytest.approx(40 / report["seconds"])
+    assert report["baseline"]["bleu"] == pytest.approx(100) and report["p_bleu"] < 0.05
 
 
 def test_a_model_does_not_differ_from_itself(digits, files, capsys):
@@ -122,7 +122,7 @@ def test_a_model_does_not_differ_from_itself(digits, files, capsys):
             files[0],
             "--target",
             files[1],
-            "--against",
+            "--baseline",
             str(digits),
         ]
     )
@@ -135,11 +135,12 @@ def test_a_model_does_not_differ_from_itself(digits, files, capsys):
     [
         (
             ["{digits}", "--source", "{s}", "--target", "{tmp}/short"],
-            "{s}, {tmp}/short: 40 lines against 1; line n of one must translate line n of the other",
+            "{s}, {tmp}/short: 40 and 1 lines; "
+            "line n of the target file must translate line n of the source file",
         ),
         (
-            ["{digits}", "--source", "{s}", "--target", "{t}", "--against", "{tmp}/short"],
-            "{tmp}/short: 1 lines for 40 sentences; give one translation a line",
+            ["{digits}", "--source", "{s}", "--target", "{t}", "--baseline", "{tmp}/short"],
+            "{tmp}/short: 1 lines for 40 sentences; give one translation per line",
         ),
         (
             ["{digits}", "--source", "{tmp}/none", "--target", "{t}"],
@@ -159,7 +160,8 @@ def test_a_model_does_not_differ_from_itself(digits, files, capsys):
         ),
         (
             ["{digits}", "--source", "{s}"],
-            "qkv evaluate: half a question, or two at once; give --source and --target, or --text, or --pairs",
+            "qkv evaluate: mixed or incomplete data options; "
+            "give --source with --target, or --text, or --pairs; not a mixture",
         ),
     ],
 )
@@ -174,19 +176,21 @@ def test_bad_input_is_one_line(digits, files, tmp_path, arguments, line):
     assert str(error.value) == filled(line)
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(
+def test_an_output_that_cannot_be_written_is_rejected_before_translating(
     digits, files, tmp_path, monkeypatch
 ):
     from qkv.pipeline import Translator
 
     monkeypatch.setattr(
-        Translator, "translate", lambda *given, **named: pytest.fail("the work was begun")
+        Translator,
+        "translate",
+        lambda *arguments, **options: pytest.fail("translation has started"),
     )
     (tmp_path / "file").write_text("x")
     for output, wrong in (
-        (tmp_path, "a folder, not a file; name a file"),
-        (Path(), "a folder, not a file; name a file"),
-        (tmp_path / "file" / "deeper", "cannot be written; choose another place"),
+        (tmp_path, "a folder, not a file; give the path of a file"),
+        (Path(), "a folder, not a file; give the path of a file"),
+        (tmp_path / "file" / "deeper", "cannot be written; choose another path"),
     ):
         with pytest.raises(QkvError) as error:
             run(
@@ -197,7 +201,7 @@ def test_an_output_that_cannot_be_written_is_told_before_the_work(
                     files[0],
                     "--target",
                     files[1],
-                    "--output",
+                    "--out",
                     str(output),
                 ]
             )
@@ -206,16 +210,16 @@ def test_an_output_that_cannot_be_written_is_told_before_the_work(
 
 @pytest.mark.parametrize(
     "option",
-    [["--output", "x"], ["--against", "x"], ["--language", "zh"], ["--tokenize", "13a"]],
+    [["--out", "x"], ["--baseline", "x"], ["--language", "zh"], ["--tokenize", "13a"]],
     ids=" ".join,
 )
 @pytest.mark.parametrize("kind", ["--text", "--pairs"])
-def test_options_of_a_translator_are_refused_where_they_would_do_nothing(
+def test_options_of_a_translator_are_rejected_where_they_have_no_effect(
     digits, files, option, kind
 ):
     with pytest.raises(QkvError) as error:
         run(["evaluate", str(digits), kind, files[0], *option])
     assert (
         str(error.value)
-        == f"{option[0]}: only for a translator's --source and --target; leave it out"
+        == f"{option[0]}: only for a translation model with --source and --target; omit it"
     )

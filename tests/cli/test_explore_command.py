@@ -1,4 +1,4 @@
-"""`qkv explore` and `qkv attention`: what a person types, and what comes back."""
+"""`qkv explore` and `qkv attention`: output, server, figures and errors."""
 
 import http.client
 import subprocess
@@ -12,19 +12,19 @@ from PIL import Image
 from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
-from qkv.evaluate.figures import attention_picture
+from qkv.evaluate.figures import attention_heatmap
 from qkv.generate.alignment import cross_weights
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Gated, Heads
+from qkv.model.spec import Attention, Gated
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture
 def qkv(capsys):
-    """A command in this process: its exit code, what it prints, and its one line of complaint."""
+    """Run a command in this process; returns exit code, output and error line."""
 
     def call(*arguments):
         try:
@@ -40,12 +40,12 @@ def qkv(capsys):
 def folders(tmp_path_factory):
     """One model of each family."""
     root = tmp_path_factory.mktemp("models")
-    tokens = learn("bytes", ["今天天气真好", "the weather is good"], 300)
+    tokens = train_tokenizer("byte_bpe", ["今天天气真好", "the weather is good"], 300)
     torch.manual_seed(0)
     specs = {
         "translator": encoder_decoder(tokens.vocab_size, 16, 1, 2, 32),
         "embedder": encoder_only(tokens.vocab_size, 16, 1, 2, 32),
-        "generator": decoder_only(tokens.vocab_size, 16, 1, Heads(2, 2, 8), Gated(32)),
+        "generator": decoder_only(tokens.vocab_size, 16, 1, Attention(2, 2, 8), Gated(32)),
     }
     for name, spec in specs.items():
         save_model(root / name, Transformer(spec), {"tokenizer": tokens})
@@ -53,46 +53,50 @@ def folders(tmp_path_factory):
 
 
 def test_another_host_needs_a_key(qkv, folders):
-    code, out, said = qkv("explore", folders / "generator", "--host", "0.0.0.0", "--no-browser")
+    code, out, error = qkv("explore", folders / "generator", "--host", "0.0.0.0", "--no-browser")
     assert code == 2 and out == ""
     assert (
-        said
-        == "--host 0.0.0.0: others could read along; give a --key that they must know, or leave it at 127.0.0.1\n"
+        error == "--host 0.0.0.0: the page would be open to other machines; "
+        "give a --key, or use 127.0.0.1\n"
     )
 
 
-def test_a_key_is_long_enough_to_be_one(qkv, folders):
-    code, _, said = qkv(
+def test_a_short_key_is_rejected(qkv, folders):
+    code, _, error = qkv(
         "explore", folders / "generator", "--host", "0.0.0.0", "--key", "a b", "--no-browser"
     )
-    assert (code, said) == (2, "--key: is no key; use 8 or more letters and digits\n")
+    assert (code, error) == (2, "--key: invalid key; use at least 8 letters and digits\n")
 
 
-def test_text_and_out_belong_together(qkv, folders):
-    code, _, said = qkv("explore", folders / "generator", "--text", "hello")
-    assert (code, said) == (
+def test_text_and_out_must_be_given_together(qkv, folders):
+    code, _, error = qkv("explore", folders / "generator", "--text", "hello")
+    assert (code, error) == (
         2,
-        "qkv explore: --text and --out belong together; give both, or neither for the live page\n",
+        "qkv explore: --text and --out must be given together; "
+        "give both, or neither to serve the page\n",
     )
 
 
-def test_without_the_extra_the_line_says_what_to_install(folders):
-    hidden = "import sys; sys.modules['fastapi'] = None; from qkv.cli import main; sys.argv = ['qkv', *sys.argv[1:]]; main()"
+def test_without_fastapi_the_error_says_what_to_install(folders):
+    code = (
+        "import sys; sys.modules['fastapi'] = None; from qkv.cli import main; "
+        "sys.argv = ['qkv', *sys.argv[1:]]; main()"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", hidden, "explore", str(folders / "generator"), "--no-browser"],
+        [sys.executable, "-c", code, "explore", str(folders / "generator"), "--no-browser"],
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert (done.returncode, done.stderr) == (
         2,
-        "qkv explore: needs FastAPI and uvicorn; pip install 'qkv[serve]'\n",
+        "qkv explore: requires FastAPI and uvicorn; pip install 'qkv[serve]'\n",
     )
 
 
-def test_a_folder_that_is_none_is_named(qkv, folders):
-    code, _, said = qkv("explore", folders / "nothing", "--no-browser")
-    assert code == 2 and said.count("\n") == 1 and "no such folder" in said
+def test_a_missing_folder_is_named(qkv, folders):
+    code, _, error = qkv("explore", folders / "nothing", "--no-browser")
+    assert code == 2 and error.count("\n") == 1 and "no such folder" in error
 
 
 def test_the_page_is_served_until_it_is_stopped(folders):
@@ -111,34 +115,36 @@ def test_the_page_is_served_until_it_is_stopped(folders):
         stderr=subprocess.PIPE,
         text=True,
     )
-    watch = threading.Timer(60, server.kill)
-    watch.start()
+    timer = threading.Timer(60, server.kill)
+    timer.start()
     try:
         address = server.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:")
-        talk = http.client.HTTPConnection(address.removeprefix("http://").rstrip("/"), timeout=30)
-        talk.request("GET", "/api/model")
-        assert b'"generator"' in talk.getresponse().read()
+        connection = http.client.HTTPConnection(
+            address.removeprefix("http://").rstrip("/"), timeout=30
+        )
+        connection.request("GET", "/api/model")
+        assert b'"generator"' in connection.getresponse().read()
         server.send_signal(2)
         assert server.wait(20) in (0, 130)
         assert "Traceback" not in server.stderr.read()
     finally:
-        watch.cancel()
+        timer.cancel()
         server.kill()
 
 
-def test_a_taken_port_is_said_in_one_line(qkv, folders):
+def test_a_port_in_use_is_one_line(qkv, folders):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, _, said = qkv(
+        code, _, error = qkv(
             "explore", folders / "generator", "--port", taken.getsockname()[1], "--no-browser"
         )
-    assert code == 2 and said.count("\n") == 1 and "choose another --port or --host" in said
+    assert code == 2 and error.count("\n") == 1 and "choose another --port or --host" in error
 
 
-def test_one_file_holds_two_texts(qkv, folders, tmp_path):
-    code, out, said = qkv(
+def test_one_html_file_has_two_texts(qkv, folders, tmp_path):
+    code, out, error = qkv(
         "explore",
         folders / "translator",
         "--text",
@@ -148,14 +154,14 @@ def test_one_file_holds_two_texts(qkv, folders, tmp_path):
         "--out",
         tmp_path / "page.html",
     )
-    assert code == 0 and out.strip() == str(tmp_path / "page.html"), said
+    assert code == 0 and out.strip() == str(tmp_path / "page.html"), error
     text = (tmp_path / "page.html").read_text("utf-8")
     assert '"passes":[{"text":"今天"' in text and '{"text":"天气"' in text
 
 
-def test_sentences_of_a_file_are_compared_with(qkv, folders, tmp_path):
+def test_nearest_neighbors_come_from_the_sentences_file(qkv, folders, tmp_path):
     (tmp_path / "lines.txt").write_text("天气\n\nthe weather\n", "utf-8")
-    code, _, said = qkv(
+    code, _, error = qkv(
         "explore",
         folders / "embedder",
         "--text",
@@ -165,45 +171,42 @@ def test_sentences_of_a_file_are_compared_with(qkv, folders, tmp_path):
         "--out",
         tmp_path / "page.html",
     )
-    assert code == 0, said
+    assert code == 0, error
     assert '"nearest":[{"text":"今天"' in (tmp_path / "page.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("family", ["translator", "generator", "embedder"])
-def test_attention_is_drawn_for_every_family(qkv, folders, tmp_path, family):
-    code, out, said = qkv(
-        "attention", folders / family, "今天 weather", "--out", tmp_path / "picture.png"
+def test_attention_is_drawn_for_every_architecture(qkv, folders, tmp_path, family):
+    code, out, error = qkv(
+        "attention", folders / family, "今天 weather", "--out", tmp_path / "figure.png"
     )
-    assert code == 0 and out.strip() == str(tmp_path / "picture.png"), said
-    with Image.open(tmp_path / "picture.png") as picture:
-        assert picture.format == "PNG" and min(picture.size) > 300
+    assert code == 0 and out.strip() == str(tmp_path / "figure.png"), error
+    with Image.open(tmp_path / "figure.png") as image:
+        assert image.format == "PNG" and min(image.size) > 300
 
 
-def test_attention_is_drawn_of_the_guided_head(qkv, folders, tmp_path):
+def test_the_guided_head_is_drawn(qkv, folders, tmp_path):
     text, folder = "今天 weather", tmp_path / "guided"
-    translator_ = Translator.load(folders / "translator")
+    plain = Translator.load(folders / "translator")
     guided = Translator.from_model(
-        translator_.model, translator_.source, translator_.target, alignment=AlignmentHead(0, 1)
+        plain.model, plain.source, plain.target, alignment=AlignmentHead(0, 1)
     )
     guided.save(folder)
     for name, head in ((folder, guided.alignment), (folders / "translator", None)):
-        assert qkv("attention", name, text, "--out", tmp_path / "ours.png")[0] == 0
+        assert qkv("attention", name, text, "--out", tmp_path / "command.png")[0] == 0
         source, target = guided.encode_source(text), guided.encode_target(guided(text))
         weights = cross_weights(guided.model, source, target[:-1], head)
-        labels = (
-            guided.target.tokens_for_people(target[1:]),
-            guided.source.tokens_for_people(source),
-        )
-        attention_picture(weights, *labels, tmp_path / "theirs.png", text)
-        assert (tmp_path / "ours.png").read_bytes() == (tmp_path / "theirs.png").read_bytes()
+        labels = guided.target.display_tokens(target[1:]), guided.source.display_tokens(source)
+        attention_heatmap(weights, *labels, tmp_path / "expected.png", text)
+        assert (tmp_path / "command.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
-def test_attention_that_is_not_there_gets_the_near_miss(qkv, folders, tmp_path):
-    code, _, said = qkv(
+def test_an_unknown_kind_or_layer_gives_the_near_miss(qkv, folders, tmp_path):
+    code, _, error = qkv(
         "attention", folders / "generator", "今天", "--kind", "encoder", "--out", tmp_path / "x.png"
     )
-    assert (code, said) == (2, "--kind: no 'encoder' attention; did you mean 'decoder'?\n")
-    code, _, said = qkv(
+    assert (code, error) == (2, "--kind: no 'encoder' attention; did you mean 'decoder'?\n")
+    code, _, error = qkv(
         "attention", folders / "generator", "今天", "--layer", "7", "--out", tmp_path / "x.png"
     )
-    assert (code, said) == (2, "--layer: no layer 7; choose from 0\n")
+    assert (code, error) == (2, "--layer: no layer 7; choose from 0\n")

@@ -1,4 +1,4 @@
-"""`qkv generate` as a person or a program uses it."""
+"""`qkv generate`: arguments, files, standard input, terminals and errors."""
 
 import json
 import os
@@ -19,20 +19,20 @@ from qkv.errors import QkvError
 from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
+from qkv.text.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Weights drawn at random over the characters of a line: what it writes is nonsense, but always the same."""
-    tokenizer = learn("char", ["abcdefgh 今天天气真好\n"], 40)
+    """A character model with random weights; its output is deterministic."""
+    tokenizer = train_tokenizer("char", ["abcdefgh 今天天气真好\n"], 40)
     torch.manual_seed(1)
     model = Transformer(
         replace(
-            decoder_only(tokenizer.vocab_size, 16, 1, s.Heads(2, 2, 8), s.Gated(24)), max_len=32
+            decoder_only(tokenizer.vocab_size, 16, 1, s.Attention(2, 2, 8), s.Gated(24)), max_len=32
         )
     )
-    save_model(path := tmp_path_factory.mktemp("writer") / "model", model, {"tokenizer": tokenizer})
+    save_model(path := tmp_path_factory.mktemp("lm") / "model", model, {"tokenizer": tokenizer})
     return path
 
 
@@ -45,11 +45,11 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "qkv", "generate", *map(str, arguments)]
 
 
-LITTLE = ["--max-new-tokens", "8", "--seed", "3"]
-WISHES = {"max_new_tokens": 8, "seed": 3}
+OPTIONS = ["--max-new-tokens", "8", "--seed", "3"]
+SETTINGS = {"max_new_tokens": 8, "seed": 3}
 
 
-def test_the_published_story_comes_out_of_the_command(shared, capsys):
+def test_greedy_output_equals_the_published_story(shared, capsys):
     published = (shared / "stories260K" / "expected_greedy_200steps.txt").read_text()
     assert (
         run(
@@ -69,18 +69,18 @@ def test_the_published_story_comes_out_of_the_command(shared, capsys):
 
 
 @pytest.mark.parametrize("flag", ["--stream", "--no-stream"])
-def test_a_prompt_is_shown_with_what_follows_it(folder, generator, capsys, flag):
-    run(["generate", str(folder), "今天", *LITTLE, flag])
-    assert capsys.readouterr().out == "今天" + generator("今天", **WISHES) + "\n"
+def test_a_prompt_is_printed_with_its_continuation(folder, generator, capsys, flag):
+    run(["generate", str(folder), "今天", *OPTIONS, flag])
+    assert capsys.readouterr().out == "今天" + generator("今天", **SETTINGS) + "\n"
 
 
-def test_every_option_reaches_the_writer(folder, generator, capsys):
+def test_every_option_reaches_the_generator(folder, generator, capsys):
     options = {
         "temperature": 0.9,
         "top_k": 12,
         "top_p": 0.95,
         "min_p": 0.01,
-        "typical": 0.99,
+        "typical_p": 0.99,
         "repetition_penalty": 1.2,
     }
     flags = [
@@ -88,66 +88,68 @@ def test_every_option_reaches_the_writer(folder, generator, capsys):
         for name, value in options.items()
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
-    run(["generate", str(folder), "abc", *LITTLE, *flags])
-    assert capsys.readouterr().out == "abc" + generator("abc", **WISHES, **options) + "\n"
+    run(["generate", str(folder), "abc", *OPTIONS, *flags])
+    assert capsys.readouterr().out == "abc" + generator("abc", **SETTINGS, **options) + "\n"
 
 
-def test_matrices_in_8_bits_write_too(folder, capsys):
-    run(["generate", str(folder), "abc", *LITTLE, "--int8"])
+def test_int8_generates_as_the_generator_does(folder, capsys):
+    run(["generate", str(folder), "abc", *OPTIONS, "--int8"])
     assert (
         capsys.readouterr().out
-        == "abc" + qkv.Generator.load(folder, int8=True)("abc", **WISHES) + "\n"
+        == "abc" + qkv.Generator.load(folder, int8=True)("abc", **SETTINGS) + "\n"
     )
 
 
-def test_the_lines_of_a_file_are_prompts_with_a_mark_between_their_texts(
+def test_the_lines_of_a_file_are_prompts_and_texts_are_separated(
     folder, generator, tmp_path, capsys
 ):
     (tmp_path / "prompts.txt").write_text("abc\n\n天气\n", encoding="utf-8")
-    run(["generate", str(folder), "--file", str(tmp_path / "prompts.txt"), *LITTLE, "--n", "2"])
+    run(["generate", str(folder), "--file", str(tmp_path / "prompts.txt"), *OPTIONS, "--n", "2"])
     texts = [
-        prompt + text for prompt in ("abc", "", "天气") for text in generator(prompt, n=2, **WISHES)
+        prompt + text
+        for prompt in ("abc", "", "天气")
+        for text in generator(prompt, n=2, **SETTINGS)
     ]
     assert capsys.readouterr().out == "\n---\n".join(texts) + "\n"
 
 
-def test_json_has_everything_for_a_program(folder, generator, capsys):
-    run(["generate", str(folder), "今天", *LITTLE, "--json", "--n", "2", "--logprobs", "3"])
+def test_json_has_ids_tokens_finish_reason_and_logprobs(folder, generator, capsys):
+    run(["generate", str(folder), "今天", *OPTIONS, "--json", "--n", "2", "--logprobs", "3"])
     answer = json.loads(capsys.readouterr().out)
-    assert answer["prompt"] == "今天" and [one["text"] for one in answer["texts"]] == generator(
-        "今天", n=2, **WISHES
-    )
+    assert answer["prompt"] == "今天" and [
+        sequence["text"] for sequence in answer["texts"]
+    ] == generator("今天", n=2, **SETTINGS)
     first = answer["texts"][0]
     assert (
         first["seed"] == 3
-        and first["why"] in ("length", "end")
+        and first["finish_reason"] in ("length", "eos")
         and len(first["tokens"]) == len(first["ids"])
     )
-    assert len(first["log_probs"]) == len(first["ids"]) and len(first["best"][0]) == 3
+    assert len(first["logprobs"]) == len(first["ids"]) and len(first["top_logprobs"][0]) == 3
 
 
-def test_log_probabilities_are_a_table_for_a_person(folder, generator, capsys):
-    run(["generate", str(folder), "今天", *LITTLE, "--logprobs", "2"])
-    (told,) = generator.generate(["今天"], logprobs=2, **WISHES)[0]
+def test_log_probabilities_are_printed_as_a_table(folder, generator, capsys):
+    run(["generate", str(folder), "今天", *OPTIONS, "--logprobs", "2"])
+    (sequence,) = generator.generate(["今天"], logprobs=2, **SETTINGS)[0]
     rows = [
         line.split("\t")
-        for line in capsys.readouterr().out.rstrip("\n").split("\n")[-len(told.ids) :]
+        for line in capsys.readouterr().out.rstrip("\n").split("\n")[-len(sequence.ids) :]
     ]
-    assert [row[0] for row in rows] == told.tokens and all(len(row) == 4 for row in rows)
-    assert [float(row[1]) for row in rows] == pytest.approx(told.log_probs, abs=1e-4)
+    assert [row[0] for row in rows] == sequence.tokens and all(len(row) == 4 for row in rows)
+    assert [float(row[1]) for row in rows] == pytest.approx(sequence.logprobs, abs=1e-4)
 
 
-def test_a_stop_can_be_a_line_end(folder, generator, capsys):
-    whole = generator("abc", max_new_tokens=400, seed=2)
-    assert "\n" in whole
+def test_a_stop_string_can_be_a_newline(folder, generator, capsys):
+    text = generator("abc", max_new_tokens=400, seed=2)
+    assert "\n" in text
     run(["generate", str(folder), "abc", "--max-new-tokens", "400", "--seed", "2", "--stop", "\\n"])
-    assert capsys.readouterr().out == "abc" + whole.split("\n")[0] + "\n"
+    assert capsys.readouterr().out == "abc" + text.split("\n")[0] + "\n"
     assert unescaped(r"\n\t\\n\q") == "\n\t\\n\\q"
 
 
-def test_a_program_that_waits_for_each_answer_gets_it(folder, generator):
+def test_each_prompt_of_an_open_pipe_is_answered_at_once(folder, generator):
     with subprocess.Popen(
-        command(folder, *LITTLE, "--json"),
+        command(folder, *OPTIONS, "--json"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -157,39 +159,41 @@ def test_a_program_that_waits_for_each_answer_gets_it(folder, generator):
             process.stdin.write(f"{prompt}\n")
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["texts"][0]["text"] == generator(
-                prompt, **WISHES
+                prompt, **SETTINGS
             )
         process.stdin.close()
         assert process.wait(timeout=60) == 0
 
 
-def test_a_person_at_a_terminal_is_asked_and_answered_without_hearing_himself(folder, generator):
-    ours, theirs = pty.openpty()
+def test_a_terminal_gets_a_prompt_and_no_echo_of_its_input(folder, generator):
+    leader, follower = pty.openpty()
     with subprocess.Popen(
-        command(folder, *LITTLE, "--stop", "\\n"),
-        stdin=theirs,
+        command(folder, *OPTIONS, "--stop", "\\n"),
+        stdin=follower,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
     ) as process:
-        os.write(ours, "今天\n".encode())
-        assert process.stdout.readline() == generator("今天", stop="\n", **WISHES) + "\n"
-        os.write(ours, b"\x04")
+        os.write(leader, "今天\n".encode())
+        assert process.stdout.readline() == generator("今天", stop="\n", **SETTINGS) + "\n"
+        os.write(leader, b"\x04")
         assert process.wait(timeout=60) == 0
-        assert process.stderr.read() == "Type a beginning, Ctrl-D to leave.\n> > \n"
-    os.close(ours)
-    os.close(theirs)
+        assert process.stderr.read() == "Type a prompt; Ctrl-D to exit.\n> > \n"
+    os.close(leader)
+    os.close(follower)
 
 
-def test_a_terminal_shows_the_text_as_it_is_written(folder, generator):
-    """On a terminal the answer streams; what has been shown is the whole text."""
-    ours, theirs = pty.openpty()
-    done = subprocess.run(command(folder, "今天", *LITTLE), stdout=theirs, timeout=100, check=True)
-    os.close(theirs)
-    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
-    os.close(ours)
-    assert done.returncode == 0 and shown == "今天" + generator("今天", **WISHES) + "\n"
+def test_output_to_a_terminal_is_streamed(folder, generator):
+    """The streamed pieces add up to the whole text."""
+    leader, follower = pty.openpty()
+    done = subprocess.run(
+        command(folder, "今天", *OPTIONS), stdout=follower, timeout=100, check=True
+    )
+    os.close(follower)
+    output = os.read(leader, 10_000).decode().replace("\r\n", "\n")
+    os.close(leader)
+    assert done.returncode == 0 and output == "今天" + generator("今天", **SETTINGS) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +207,7 @@ def test_a_terminal_shows_the_text_as_it_is_written(folder, generator):
         (["{folder}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
         (
             ["{folder}", "a", "--temperature", "-1"],
-            "temperature: -1.0 is impossible; use 0 (greedy) or more",
+            "temperature: -1.0 is out of range; use 0 (greedy) or more",
         ),
         (
             ["{folder}", "a", "--top-k", "0"],
@@ -216,18 +220,18 @@ def test_a_terminal_shows_the_text_as_it_is_written(folder, generator):
         ),
         (
             ["{folder}", "a", "--stop", "Ω"],
-            "stop: 'Ω' never comes; this vocabulary cannot write it",
+            "stop: 'Ω' cannot be generated; use characters of the vocabulary",
         ),
-        (["{folder}", "a", "--stop", ""], "stop: an empty text stops nothing; give some text"),
-        (["{folder}", "a" * 33], "prompt: 33 tokens, the model reads 32; shorten it"),
-        (["{folder}", "a", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
+        (["{folder}", "a", "--stop", ""], "stop: empty stop string; give some text"),
+        (["{folder}", "a" * 33], "prompt: 33 tokens, the context length is 32; shorten it"),
+        (["{folder}", "a", "--device", "abacus"], "device: 'abacus' is not available; use cpu"),
         (
             ["{folder}", "a", "--engine", "steam"],
             "--engine: no engine 'steam'; choose from torch, ctranslate2",
         ),
         (
             ["{folder}", "a", "--stream", "--json"],
-            "--stream: only one plain text can be shown as it comes; leave out --json, --n and --logprobs",
+            "--stream: only a single plain text can be streamed; omit --json, --n and --logprobs",
         ),
     ],
 )
@@ -240,10 +244,10 @@ def test_bad_input_is_one_line(folder, tmp_path, arguments, line):
     assert str(error.value) == filled(line)
 
 
-def test_a_translator_does_not_generate(digits):
+def test_a_translator_is_rejected(digits):
     with pytest.raises(QkvError) as error:
         run(["generate", str(digits), "三"])
     assert (
         str(error.value)
-        == f"{digits}: not a language model; one has a decoder alone, which sees the past"
+        == f"{digits}: not a language model; use a decoder-only model with a causal mask"
     )

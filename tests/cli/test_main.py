@@ -1,4 +1,4 @@
-"""The front door: quick help, one-line mistakes, two languages, colour only where it is wanted."""
+"""The `qkv` command: fast help, one-line errors, two languages, color on terminals only."""
 
 import os
 import pty
@@ -24,15 +24,15 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-HEAVY = ("torch", "tokenizers", "numpy", "matplotlib", "sacrebleu", "transformers")
+HEAVY_PACKAGES = ("torch", "tokenizers", "numpy", "matplotlib", "sacrebleu", "transformers")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["tokenizer", "--help"], ["tokenizer", "learn", "--help"]],
+    [["--help"], ["tokenizer", "--help"], ["tokenizer", "train", "--help"]],
     ids=" ".join,
 )
-def test_help_imports_nothing_heavy(arguments):
+def test_help_imports_no_heavy_package(arguments):
     program = f"""
 import sys
 sys.argv = ["qkv", *{arguments!r}]
@@ -40,7 +40,7 @@ from qkv.cli import main
 try:
     main()
 finally:
-    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+    print([name for name in {HEAVY_PACKAGES!r} if name in sys.modules], file=sys.stderr)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
@@ -49,37 +49,37 @@ finally:
     assert done.stderr.strip() == "[]"
 
 
-def test_a_mistaken_command_or_option_is_one_line_and_exit_2():
+def test_an_unknown_command_or_option_is_one_line_and_exit_code_2():
     done = run("tokeniser")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr.startswith("qkv: No such command 'tokeniser'") and done.stderr.count("\n") == 1
     )
-    done = run("tokenizer", "learn", "--kinds", "bpe")
+    done = run("tokenizer", "train", "--kinds", "bpe")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        done.stderr.startswith("qkv tokenizer learn: No such option: --kinds")
+        done.stderr.startswith("qkv tokenizer train: No such option: --kinds")
         and done.stderr.count("\n") == 1
     )
-    done = run("tokenizer", "learn", "a.txt", "--out", "b.json", "--vocab-size", "many")
+    done = run("tokenizer", "train", "a.txt", "--out", "b.json", "--vocab-size", "many")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        done.stderr.startswith("qkv tokenizer learn: ")
+        done.stderr.startswith("qkv tokenizer train: ")
         and "'--vocab-size'" in done.stderr
         and done.stderr.count("\n") == 1
     )
 
 
-def test_no_command_at_all_shows_the_help_and_says_so():
+def test_no_command_prints_the_help_and_an_error():
     for arguments, name in (((), "qkv"), (("train",), "qkv train")):
         done = run(*arguments)
         assert "Usage" in done.stdout and (done.returncode, done.stderr) == (
             2,
-            f"{name}: nothing to do; see --help\n",
+            f"{name}: no command given; see --help\n",
         )
 
 
-def test_messages_come_in_the_language_asked_for():
+def test_messages_are_in_the_chosen_language():
     english, chinese = (
         "none.json: no such file; check the path\n",
         "none.json: 没有这个文件; 请检查路径\n",
@@ -93,24 +93,25 @@ def test_messages_come_in_the_language_asked_for():
         run(*command, QKV_LANG="", LC_ALL="", LC_MESSAGES="", LANG="zh_CN.UTF-8").stderr == chinese
     )
     assert run("--lang", "en", *command, QKV_LANG="zh").stderr == english
-    assert "文本与词元互换" in run("--lang", "zh", "tokenizer", "--help").stdout
+    assert "训练和使用分词器" in run("--lang", "zh", "tokenizer", "--help").stdout
 
 
-def test_an_unknown_language_is_refused():
+def test_an_unknown_language_is_rejected():
     assert run("--lang", "fr", "--help").stderr == "--lang: no language 'fr'; choose from en, zh\n"
     assert run("--help", "--lang").stderr == "--lang: no language given; choose from en, zh\n"
     assert run("--lang", "fr").returncode == 2
 
 
 def test_threads_can_be_given_anywhere_and_must_be_a_number():
-    expected = "--threads: '{}' is no number of threads; use 1 to 1024\n"
+    expected = "--threads: '{}' is not a number of threads; use 1 to 1024\n"
     for wrong in ("0", "-1", "two", "", "2.5", "1025", "２"):
         done = run("plan", f"--threads={wrong}")
         assert (done.returncode, done.stderr) == (2, expected.format(wrong))
     assert run("plan", "--threads").stderr == expected.format("")
     assert run("--threads", "3", "tokenizer", "--help").returncode == 0
     code = (
-        "import sys; sys.argv[1:] = ['plan', '--help', '--threads', '1']\nfrom qkv.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+        "import sys; sys.argv[1:] = ['plan', '--help', '--threads', '1']\n"
+        "from qkv.cli import main\ntry: main()\nexcept SystemExit: pass\n"
         "import torch; print(torch.get_num_threads())"
     )
     done = subprocess.run(
@@ -124,7 +125,7 @@ def test_threads_can_be_given_anywhere_and_must_be_a_number():
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a command writes to a terminal, control codes included."""
+    """The output of a command on a terminal, control codes included."""
     screen, end = pty.openpty()
     env = {
         name: value
@@ -143,27 +144,57 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return os.read(screen, 100_000).decode()
 
 
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 
 
-def test_colour_is_for_terminals_whose_owner_has_nothing_against_it():
-    assert COLOUR.search(on_a_terminal("tokenizer", "--help"))
-    assert not COLOUR.search(on_a_terminal("tokenizer", "--help", NO_COLOR="1"))
+def test_color_is_used_on_terminals_without_no_color():
+    assert COLOR.search(on_a_terminal("tokenizer", "--help"))
+    assert not COLOR.search(on_a_terminal("tokenizer", "--help", NO_COLOR="1"))
     assert "\x1b" not in run("tokenizer", "--help", TERM="xterm-256color").stdout
 
 
-def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+def test_a_closed_pipe_is_not_an_error(tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest\n" * 20_000)
-    learned = run(
+    trained = run(
         "tokenizer",
-        "learn",
+        "train",
         str(tmp_path / "a.txt"),
         "--vocab-size",
         "270",
         "--out",
         str(tmp_path / "t.json"),
     )
-    assert learned.returncode == 0
-    command = f"{sys.executable} -m qkv tokenizer encode {tmp_path}/t.json --file {tmp_path}/a.txt | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert trained.returncode == 0
+    encode = f"{sys.executable} -m qkv tokenizer encode {tmp_path}/t.json --file {tmp_path}/a.txt"
+    done = subprocess.run(
+        ["bash", "-c", f"{encode} | head -1"], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["demo", "--again"], "qkv demo: no option '--again'; did you mean '--retrain'?"),
+        (["embed", "x", "y", "--long", "cut"], "qkv embed: no option '--long'; "),
+        (["evaluate", "x", "--against", "y"], "qkv evaluate: no option '--against'; "),
+        (["evaluate", "x", "--output=y"], "qkv evaluate: no option '--output'; "),
+        (["generate", "x", "--typical", "0.9"], "qkv generate: no option '--typical'; "),
+        (["plan", "x", "--length", "9"], "qkv plan: no option '--length'; "),
+        (["plan", "x", "--source-length", "9"], "qkv plan: no option '--source-length'; "),
+        (["search", "x", "y", "--long", "cut"], "qkv search: no option '--long'; "),
+        (["tokenizer", "learn", "x"], "qkv tokenizer: no command 'learn'; "),
+        (["tokenizer", "train", "x", "--min-count", "2"], "qkv tokenizer train: no option "),
+        (["translate", "x", "--max-length", "9"], "qkv translate: no option '--max-length'; "),
+    ],
+)
+def test_an_old_option_name_gives_the_new_one(arguments, line):
+    from qkv.cli import app
+    from qkv.errors import QkvError
+
+    names = {**app.RENAMED_COMMANDS, **app.RENAMED_OPTIONS}
+    with pytest.raises(QkvError) as error:
+        app.run(arguments)
+    assert str(error.value).startswith(line)
+    command, old = str(error.value).split(": ")[0], str(error.value).split("'")[1]
+    assert str(error.value).endswith(f"; did you mean '{names[command][old]}'?")

@@ -1,4 +1,4 @@
-"""`qkv model new` writes a model.json, `qkv model show` prints its tree and its shapes."""
+"""`qkv model new` writes a model.json, `qkv model show` prints the spec and the shapes."""
 
 import json
 import subprocess
@@ -11,8 +11,8 @@ from qkv.checkpoint.folder import save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.messages import set_language
-from qkv.model.door import from_json
 from qkv.model.presets import preset
+from qkv.model.spec_io import from_json
 from qkv.model.transformer import Transformer
 
 SMALL = {"vocab_size": 31, "d_model": 16, "layers": 2, "n_heads": 2, "d_ff": 24}
@@ -54,10 +54,13 @@ def test_new_writes_a_model_json_that_reads_back(tmp_path, capsys):
             ["tiny", "--set=decoder.layers.0.mixer.n_kv_heads=3"],
             "model, decoder.0.mixer: 4 query heads cannot share 3 key/value heads; use 1, 2 or 4",
         ),
-        (["tiny", "--set=dropout=1"], "model, dropout: 1.0 is no share; use 0 <= dropout < 1"),
+        (
+            ["tiny", "--set=dropout=1"],
+            "model, dropout: 1.0 is not a probability; use 0 <= dropout < 1",
+        ),
     ],
 )
-def test_new_says_what_is_wrong_and_writes_nothing(tmp_path, arguments, line):
+def test_new_rejects_invalid_arguments_and_writes_nothing(tmp_path, arguments, line):
     with pytest.raises(QkvError) as error:
         run(["model", "new", *arguments, "--out", str(tmp_path / "model.json")])
     assert str(error.value) == line and not list(tmp_path.iterdir())
@@ -67,7 +70,7 @@ def test_show_prints_the_spec_and_the_shapes(capsys):
     assert run(["model", "show", "gpt2", "--batch", "2", "--seq-len", "9"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for line in (
-        "mixer: heads",
+        "mixer: attention",
         "n_kv_heads: 12",
         "repeat: 12",
         "positions: learned",
@@ -81,26 +84,28 @@ def test_show_prints_the_spec_and_the_shapes(capsys):
         assert line in lines
 
 
-def test_show_reads_files_and_folders_ours_and_theirs(tmp_path, capsys):
+def test_show_reads_files_and_folders_of_both_formats(tmp_path, capsys):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     spec = preset("tiny", **SMALL)
-    save_model(tmp_path / "ours", Transformer(spec), {})
+    save_model(tmp_path / "qkv", Transformer(spec), {})
     GPT2LMHeadModel(
         GPT2Config(vocab_size=31, n_positions=20, n_embd=16, n_layer=2, n_head=2)
-    ).save_pretrained(tmp_path / "theirs")
-    for name in ("ours", "ours/model.json", "theirs"):
+    ).save_pretrained(tmp_path / "huggingface")
+    for name in ("qkv", "qkv/model.json", "huggingface"):
         assert run(["model", "show", str(tmp_path / name), "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        read = from_json(json.dumps(told["spec"]))
-        assert read == spec if name != "theirs" else (read.d_model, read.max_len) == (16, 20)
-        assert told["parameters"] == sum(one.numel() for one in Transformer(read).parameters())
-        assert told["seq_len"] == min(128, read.max_len)
-        by_name = {row["name"]: row for row in told["modules"]}
+        report = json.loads(capsys.readouterr().out)
+        read = from_json(json.dumps(report["spec"]))
+        assert read == spec if name != "huggingface" else (read.d_model, read.max_len) == (16, 20)
+        assert report["parameters"] == sum(
+            weight.numel() for weight in Transformer(read).parameters()
+        )
+        assert report["seq_len"] == min(128, read.max_len)
+        by_name = {row["name"]: row for row in report["modules"]}
         assert by_name["decoder.layers.0.attn.branch.q_proj"]["weights"]["weight"] == [16, 16]
 
 
-def test_show_speaks_chinese(capsys):
+def test_show_prints_chinese(capsys):
     set_language("zh")
     try:
         run(["model", "show", "tiny"])
@@ -121,20 +126,23 @@ def test_show_speaks_chinese(capsys):
         ),
     ],
 )
-def test_show_says_what_is_wrong(arguments, line):
+def test_show_rejects_invalid_arguments(arguments, line):
     with pytest.raises(QkvError) as error:
         run(["model", "show", *arguments])
     assert str(error.value).startswith(line)
 
 
-def test_an_old_name_of_a_preset_is_answered_with_the_new_one():
+def test_an_old_preset_name_gives_the_new_one():
     with pytest.raises(QkvError) as error:
         run(["plan", "writer-10m"])
     assert str(error.value) == "writer-10m: no such preset; did you mean 'lm-10m'?"
 
 
-def test_the_help_needs_no_torch():
-    code = "import sys; from qkv.cli.app import run; run(['model', '--help']); assert 'torch' not in sys.modules"
+def test_help_does_not_import_torch():
+    code = (
+        "import sys; from qkv.cli.app import run; run(['model', '--help']); "
+        "assert 'torch' not in sys.modules"
+    )
     assert (
         "show"
         in subprocess.run(

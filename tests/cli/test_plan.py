@@ -1,4 +1,4 @@
-"""`qkv plan` answers from the description alone, in tables or JSON, and refuses in one line."""
+"""`qkv plan` prints the costs of a spec as tables or JSON; an error is one line."""
 
 import json
 import subprocess
@@ -11,8 +11,8 @@ import pytest
 from qkv.cli.app import run
 from qkv.errors import QkvError
 from qkv.messages import set_language
-from qkv.model.door import to_json
 from qkv.model.presets import PRESETS, preset
+from qkv.model.spec_io import to_json
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -34,20 +34,21 @@ def test_a_preset_a_file_and_a_folder_give_the_same_plan(capsys: Any, tmp_path: 
 def test_every_preset_is_printed_in_both_languages(name: str, language: str, capsys: Any) -> None:
     set_language(language)
     try:
-        assert run(["plan", name, "--batch", "2", "--length", "128"]) == 0
+        assert run(["plan", name, "--batch", "2", "--seq-len", "128"]) == 0
     finally:
         set_language("en")
     out = capsys.readouterr().out
     assert f"{planned(capsys, name)['parameters']['total']:,}" in out
-    assert ("why they differ" in out) == (language == "en") and ("为何不同" in out) == (
-        language == "zh"
-    )
+    assert ("reasons for the difference" in out) == (language == "en") and (
+        "差异的原因" in out
+    ) == (language == "zh")
 
 
-def test_a_plan_needs_no_torch() -> None:
-    """From the spec alone: neither the counting nor the command imports torch unless a rate is to be measured."""
+def test_a_plan_does_not_import_torch() -> None:
+    """torch is imported only to measure the rate."""
     code = (
-        "import sys; from qkv.cli.app import run; run(['plan', 'mixtral', '--tokens', '9', '--gflops', '1'])\n"
+        "import sys; from qkv.cli.app import run\n"
+        "run(['plan', 'mixtral', '--tokens', '9', '--gflops', '1'])\n"
         "assert 'torch' not in sys.modules"
     )
     result = subprocess.run(
@@ -57,45 +58,45 @@ def test_a_plan_needs_no_torch() -> None:
     assert "46,702,792,704" in result.stdout
 
 
-def test_lengths_and_types_are_those_asked_for(capsys: Any) -> None:
-    facts = planned(
+def test_lengths_and_dtype_are_options(capsys: Any) -> None:
+    figures = planned(
         capsys,
         "paper-base",
         "--batch",
         "3",
-        "--length",
+        "--seq-len",
         "7",
-        "--source-length",
+        "--source-len",
         "11",
         "--dtype",
         "bfloat16",
     )
-    assert facts["pass"] == {"batch": 3, "source": 11, "target": 7, "dtype": "bfloat16"}
-    assert facts["bytes"]["weights"] == 2 * facts["parameters"]["total"]
-    assert facts["bytes"]["cache"] == 3 * (7 + 11) * 6 * 2 * 512 * 2
+    assert figures["pass"] == {"batch": 3, "source": 11, "target": 7, "dtype": "bfloat16"}
+    assert figures["bytes"]["weights"] == 2 * figures["parameters"]["total"]
+    assert figures["bytes"]["cache"] == 3 * (7 + 11) * 6 * 2 * 512 * 2
 
 
-def test_int8_is_for_weights_and_training_stays_in_float32(capsys: Any) -> None:
-    facts = planned(capsys, "gpt2", "--dtype", "int8")
-    assert facts["bytes"]["weights"] * 4 == facts["bytes"]["gradients"] == 4 * 124_439_808
+def test_int8_applies_to_weights_only(capsys: Any) -> None:
+    figures = planned(capsys, "gpt2", "--dtype", "int8")
+    assert figures["bytes"]["weights"] * 4 == figures["bytes"]["gradients"] == 4 * 124_439_808
 
 
-def test_a_cluster_needs_its_devices_share_of_the_hours(capsys: Any) -> None:
-    """6 N D / rate would be 6 x 85e6 x 1e9 / 1e14 s = 1.4 h; scores and head add their part."""
-    one = planned(capsys, "gpt2", "--tokens", "1000000000", "--gflops", "1e5")["time"]
+def test_hours_are_divided_by_the_number_of_devices(capsys: Any) -> None:
+    """6 N D / rate is 6 x 85e6 x 1e9 / 1e14 s = 1.4 h, without scores and head."""
+    single = planned(capsys, "gpt2", "--tokens", "1000000000", "--gflops", "1e5")["time"]
     eight = planned(capsys, "gpt2", "--tokens", "1000000000", "--gflops", "1e5", "--devices", "8")[
         "time"
     ]
-    assert one["hours_at_full_rate"] == pytest.approx(8 * eight["hours_at_full_rate"])
-    assert one["hours_at_full_rate"] == pytest.approx(797.8e6 * 1e9 / 1e14 / 3600, rel=1e-3)
-    assert one["measured"] is False
+    assert single["hours_at_full_rate"] == pytest.approx(8 * eight["hours_at_full_rate"])
+    assert single["hours_at_full_rate"] == pytest.approx(797.8e6 * 1e9 / 1e14 / 3600, rel=1e-3)
+    assert single["measured"] is False
 
 
 def test_time_on_this_machine_is_measured(capsys: Any) -> None:
-    facts = planned(capsys, "tiny", "--tokens", "1000")["time"]
-    assert facts["measured"] is True and facts["gflops"] > 0
+    figures = planned(capsys, "tiny", "--tokens", "1000")["time"]
+    assert figures["measured"] is True and figures["gflops"] > 0
     assert run(["plan", "tiny", "--tokens", "1000"]) == 0
-    assert "measured here" in capsys.readouterr().out
+    assert "measured: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -105,13 +106,13 @@ def test_time_on_this_machine_is_measured(capsys: Any) -> None:
         ("none/model.json", "none/model.json: no such file; check the path"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(name: str, line: str) -> None:
-    with pytest.raises(QkvError) as refusal:
+def test_an_unknown_model_is_rejected_in_one_line(name: str, line: str) -> None:
+    with pytest.raises(QkvError) as error:
         run(["plan", name])
-    assert str(refusal.value) == line
+    assert str(error.value) == line
 
 
-def test_a_mistake_leaves_with_2_and_one_line() -> None:
+def test_an_error_exits_with_2_and_one_line() -> None:
     command = [sys.executable, "-m", "qkv", "plan", "lama"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (
@@ -121,9 +122,7 @@ def test_a_mistake_leaves_with_2_and_one_line() -> None:
     )
 
 
-def test_a_folder_without_a_model_and_a_file_that_is_none_are_refused_in_one_line(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_or_file_without_a_spec_is_rejected_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r": no model\.json; is this a model folder\?$"):
         run(["plan", str(tmp_path)])
     (tmp_path / "model.json").write_bytes(b"\xff\xfe\x00")
@@ -136,8 +135,14 @@ def test_a_folder_without_a_model_and_a_file_that_is_none_are_refused_in_one_lin
         run(["plan", str(tmp_path)])
 
 
-def test_a_length_beyond_the_table_of_places_is_refused() -> None:
-    with pytest.raises(
-        QkvError, match=r"^length: 2000 tokens are too long; this model reads at most 1024$"
-    ):
-        run(["plan", "gpt2", "--length", "2000"])
+def test_a_length_beyond_the_context_is_rejected() -> None:
+    with pytest.raises(QkvError) as error:
+        run(["plan", "gpt2", "--seq-len", "2000"])
+    assert str(error.value) == (
+        "--seq-len: 2000 tokens are too many; the context length of this model is 1024"
+    )
+
+
+@pytest.mark.parametrize(("alias", "name"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_dtypes_have_short_names(alias: str, name: str, capsys: Any) -> None:
+    assert planned(capsys, "tiny", "--dtype", alias) == planned(capsys, "tiny", "--dtype", name)

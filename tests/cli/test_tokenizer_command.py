@@ -1,4 +1,4 @@
-"""`qkv tokenizer`: what it prints, and what it says of bad input, word for word."""
+"""`qkv tokenizer`: output and error messages, matched whole."""
 
 import gzip
 import io
@@ -13,58 +13,58 @@ import tokenizers
 
 from qkv.cli import main
 from qkv.text.files import read_tokenizer
-from qkv.text.learn import learn
 from qkv.text.lines import read_lines
-from qkv.text.report import report
-from qkv.text.steps import merge_steps
+from qkv.text.merge_steps import merge_steps
+from qkv.text.report import evaluate_tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
 TEXT = "Low lower lowest newest widest\n我们学习机器翻译。\n" * 5
 
 
 @pytest.fixture
 def qkv(tmp_path, monkeypatch, capsys):
-    """Run a command in a folder with a text and a tokenizer; gives exit code, stdout, stderr."""
+    """Run a command in a folder with a text and a tokenizer; returns exit code, stdout, stderr."""
     (tmp_path / "a.txt").write_text(TEXT)
-    learn("bytes", TEXT.splitlines(), 300).save(tmp_path / "tok.json")
+    train_tokenizer("byte_bpe", TEXT.splitlines(), 300).save(tmp_path / "tok.json")
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["qkv", "tokenizer", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return left.value.code, *capsys.readouterr()
+        return exit_info.value.code, *capsys.readouterr()
 
     return run
 
 
-@pytest.mark.parametrize("kind", ["word", "char", "bpe", "bytes", "wordpiece"])
-def test_learning_writes_a_tokenizer_and_nothing_else(qkv, tmp_path, kind):
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "byte_bpe", "wordpiece"])
+def test_training_writes_a_tokenizer_and_nothing_else(qkv, tmp_path, kind):
     before = {path.name for path in tmp_path.iterdir()}
     assert (
-        qkv("learn", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "new/x.json")[0] == 0
+        qkv("train", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "new/x.json")[0] == 0
     )
     assert {path.name for path in tmp_path.iterdir()} == before | {"new"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
-    theirs = tokenizers.Tokenizer.from_file("new/x.json")
-    assert theirs.encode("lower 学习").ids == read_tokenizer("new/x.json").encode("lower 学习")
+    reference = tokenizers.Tokenizer.from_file("new/x.json")
+    assert reference.encode("lower 学习").ids == read_tokenizer("new/x.json").encode("lower 学习")
 
 
-def test_learning_tells_what_it_made(qkv, tmp_path):
-    code, out, err = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json")
-    assert (code, out, err) == (0, "x.json: 280 tokens (bytes)\n", "")
-    code, out, _ = qkv("learn", "a.txt", "--vocab-size", "280", "--out", "x.json", "--json")
+def test_training_prints_size_and_kind(qkv, tmp_path):
+    code, out, err = qkv("train", "a.txt", "--vocab-size", "280", "--out", "x.json")
+    assert (code, out, err) == (0, "x.json: 280 tokens (byte_bpe)\n", "")
+    code, out, _ = qkv("train", "a.txt", "--vocab-size", "280", "--out", "x.json", "--json")
     assert json.loads(out) == {
         "file": "x.json",
-        "kind": "bytes",
+        "kind": "byte_bpe",
         "vocab_size": 280,
         "fingerprint": read_tokenizer("x.json").fingerprint,
     }
 
 
-def test_a_person_at_a_terminal_sees_a_bar_and_a_pipe_does_not(qkv, tmp_path):
+def test_a_terminal_gets_a_progress_bar_and_a_pipe_does_not(qkv, tmp_path):
     screen, end = pty.openpty()
-    command = [sys.executable, "-m", "qkv", "tokenizer", "learn", "a.txt", "--out", "x.json"]
+    command = [sys.executable, "-m", "qkv", "tokenizer", "train", "a.txt", "--out", "x.json"]
     environment = {**os.environ, "TERM": "xterm"}
     done = subprocess.run(
         command,
@@ -76,19 +76,19 @@ def test_a_person_at_a_terminal_sees_a_bar_and_a_pipe_does_not(qkv, tmp_path):
         cwd=tmp_path,
     )
     os.close(end)
-    assert done.stdout == f"x.json: {read_tokenizer('x.json').vocab_size} tokens (bytes)\n"
-    assert "learning" in os.read(screen, 10_000).decode()
+    assert done.stdout == f"x.json: {read_tokenizer('x.json').vocab_size} tokens (byte_bpe)\n"
+    assert "training" in os.read(screen, 10_000).decode()
     assert (
         subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path).stderr
         == ""
     )
 
 
-def test_choices_and_packed_files_are_taken(qkv, tmp_path):
+def test_options_and_compressed_files_are_supported(qkv, tmp_path):
     (tmp_path / "b.gz").write_bytes(gzip.compress("ＬＯＷ 学习\n".encode()))
     assert (
         qkv(
-            "learn",
+            "train",
             "a.txt",
             "b.gz",
             "--kind",
@@ -98,7 +98,7 @@ def test_choices_and_packed_files_are_taken(qkv, tmp_path):
             "--split-chinese",
             "--special",
             "<mask>",
-            "--min-count",
+            "--min-frequency",
             "2",
             "--out",
             "x.json",
@@ -110,7 +110,7 @@ def test_choices_and_packed_files_are_taken(qkv, tmp_path):
     assert read_tokenizer("x.json").mask_id == 4
 
 
-def test_ids_go_to_text_and_back_line_by_line(qkv, tmp_path):
+def test_encode_and_decode_are_inverse_line_by_line(qkv, tmp_path):
     text = "lower  学习\r\n\nwidest <eos>\n"
     code, ids, _ = qkv("encode", "tok.json", stdin=text.encode())
     assert code == 0 and ids.count("\n") == 3
@@ -121,12 +121,12 @@ def test_ids_go_to_text_and_back_line_by_line(qkv, tmp_path):
     assert qkv("decode", "tok.json", "--file", "ids.txt")[1] == "lower  学习\n\nwidest <eos>\n"
 
 
-def test_texts_and_ids_can_be_arguments_and_json(qkv):
-    known = read_tokenizer("tok.json")
-    ids = known.encode("low")
+def test_texts_and_ids_can_be_arguments_and_output_can_be_json(qkv):
+    tokenizer = read_tokenizer("tok.json")
+    ids = tokenizer.encode("low")
     assert qkv("encode", "tok.json", "low", "wid") == (
         0,
-        f"{ids[0]}\n{' '.join(map(str, known.encode('wid')))}\n",
+        f"{ids[0]}\n{' '.join(map(str, tokenizer.encode('wid')))}\n",
         "",
     )
     assert json.loads(qkv("encode", "tok.json", "好", "--json")[1])["pieces"] == [
@@ -139,22 +139,22 @@ def test_texts_and_ids_can_be_arguments_and_json(qkv):
     assert qkv("encode", "tok.json", "a\ud800")[1] == qkv("encode", "tok.json", "a\ufffd")[1]
 
 
-def test_show_tells_the_merges_of_a_word_in_order(qkv, tmp_path):
+def test_show_prints_the_merges_of_a_word_in_order(qkv, tmp_path):
     (tmp_path / "b.txt").write_text("low low lower newest\n")
-    qkv("learn", "b.txt", "--kind", "bpe", "--vocab-size", "19", "--out", "x.json")
+    qkv("train", "b.txt", "--kind", "bpe", "--vocab-size", "19", "--out", "x.json")
     _, out, _ = qkv("show", "x.json", "low")
     rows = [line.split("│")[1:5] for line in out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in rows] == [
         ["0", "", "", "l o w</w>"],
         ["1", "l + o", "1", "lo w</w>"],
         ["2", "lo + w</w>", "3", "low</w>"],
-    ]  # w + e comes between
+    ]  # rank 2 is w + e
     steps = json.loads(qkv("show", "x.json", "low", "--json")[1])
     assert steps[2] == {"step": 2, "merge": "lo + w</w>", "rank": 3, "pieces": ["low</w>"]}
 
 
-def test_show_gives_the_pieces_where_there_are_no_merges(qkv):
-    qkv("learn", "a.txt", "--kind", "char", "--out", "x.json")
+def test_show_prints_the_tokens_of_models_without_merges(qkv):
+    qkv("train", "a.txt", "--kind", "char", "--out", "x.json")
     assert [row["piece"] for row in json.loads(qkv("show", "x.json", "low", "--json")[1])] == [
         "l",
         "o",
@@ -164,11 +164,11 @@ def test_show_gives_the_pieces_where_there_are_no_merges(qkv):
 
 
 @pytest.mark.parametrize("name", ["gpt2_bpe/gpt2_vocab.json", "llama2_tokenizer/tokenizer.model"])
-def test_the_last_step_holds_the_tokens_of_real_vocabularies(shared, name):
-    known = read_tokenizer(shared / name)
+def test_the_last_merge_step_has_the_tokens_of_published_vocabularies(shared, name):
+    tokenizer = read_tokenizer(shared / name)
     lines = [line for file in (shared / "ntrex").iterdir() for line in list(read_lines(file))[:5]]
     for text in [*lines, "  two  spaces 好👍", "x" * 30]:
-        assert merge_steps(known, text)[-1].pieces == known.tokens(known.encode(text))
+        assert merge_steps(tokenizer, text)[-1].pieces == tokenizer.tokens(tokenizer.encode(text))
 
 
 def test_report_counts_each_file(qkv, tmp_path):
@@ -189,58 +189,63 @@ def test_report_counts_each_file(qkv, tmp_path):
     assert "a.txt" in qkv("report", "tok.json", "a.txt")[1]
 
 
-def test_report_sees_unknown_words_and_lost_spaces():
-    found = report(learn("word", ["low lower"], 9), ["low lower", "low  low", "high low"]).figures()
+def test_report_counts_unknown_words_and_lost_spaces():
+    found = evaluate_tokenizer(
+        train_tokenizer("word", ["low lower"], 9), ["low lower", "low  low", "high low"]
+    ).metrics()
     assert found["unknown_rate"] == 1 / 6 and found["round_trip"] == 1 / 3
 
 
 BAD = [
-    (["learn", "none.txt", "--out", "x.json"], "none.txt: no such file; check the path"),
+    (["train", "none.txt", "--out", "x.json"], "none.txt: no such file; check the path"),
     (
-        ["learn", "empty.txt", "--out", "x.json"],
+        ["train", "empty.txt", "--out", "x.json"],
         "empty.txt: empty file; give a text file with at least one line",
     ),
     (
-        ["learn", "binary.bin", "--out", "x.json"],
+        ["train", "binary.bin", "--out", "x.json"],
         "binary.bin: a binary file, not text; give plain text in UTF-8",
     ),
     (
-        ["learn", "a.txt", "latin.txt", "--out", "x.json"],
-        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace",
+        ["train", "a.txt", "latin.txt", "--out", "x.json"],
+        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; "
+        "convert the file to UTF-8 or use --errors replace",
     ),
     (
-        ["learn", "a.txt", "--vocab-size", "100", "--out", "x.json"],
-        "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260",
+        ["train", "a.txt", "--vocab-size", "100", "--out", "x.json"],
+        "--vocab-size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); "
+        "use at least 260",
     ),
     (
-        ["learn", "ab.txt", "--kind", "bpe", "--vocab-size", "7", "--out", "x.json"],
-        "--vocab-size: 7 is smaller than the alphabet (4 symbols and 4 special tokens); use at least 8",
+        ["train", "ab.txt", "--kind", "bpe", "--vocab-size", "7", "--out", "x.json"],
+        "--vocab-size: 7 is smaller than the alphabet (4 symbols and 4 special tokens); "
+        "use at least 8",
     ),
     (
-        ["learn", "a.txt", "--kind", "byte", "--out", "x.json"],
-        "--kind: no kind of tokenizer 'byte'; did you mean 'bytes'?",
+        ["train", "a.txt", "--kind", "byte", "--out", "x.json"],
+        "--kind: no tokenizer kind 'byte'; did you mean 'byte_bpe'?",
     ),
     (
-        ["learn", "a.txt", "--min-count", "-1", "--out", "x.json"],
-        "--min-count: -1 is no count; use 1 or more",
+        ["train", "a.txt", "--min-frequency", "-1", "--out", "x.json"],
+        "--min-frequency: -1 is not a frequency; use 1 or more",
     ),
     (
-        ["learn", "a.txt", "--vocab-size", "99999999999999999999", "--out", "x.json"],
+        ["train", "a.txt", "--vocab-size", "99999999999999999999", "--out", "x.json"],
         "--vocab-size: 99,999,999,999,999,999,999 is too large; use at most 2,147,483,647",
     ),
     (
-        ["learn", "a.txt", "--errors", "ignore", "--out", "x.json"],
-        "--errors: no way 'ignore'; choose from strict, replace",
+        ["train", "a.txt", "--errors", "ignore", "--out", "x.json"],
+        "--errors: no error handler 'ignore'; choose from strict, replace",
     ),
     (
-        ["learn", "a.txt", "--special", "mask", "--out", "x.json"],
-        "--special: 'mask' could be a word of the text; write <mask> or [mask]",
+        ["train", "a.txt", "--special", "mask", "--out", "x.json"],
+        "--special: 'mask' could be a word of a text; write <mask> or [mask]",
     ),
     (
-        ["learn", "a.txt", "--out", "a.txt/x.json"],
+        ["train", "a.txt", "--out", "a.txt/x.json"],
         "a.txt/x.json: cannot be written (File exists); check the folder and the free space",
     ),
-    (["learn", "a.txt", "--out", "folder"], "folder: a folder; write --out folder/tokenizer.json"),
+    (["train", "a.txt", "--out", "folder"], "folder: a folder; write --out folder/tokenizer.json"),
     (["encode", "none.json", "x"], "none.json: no such file; check the path"),
     (
         ["encode", "cut.json", "x"],
@@ -248,19 +253,21 @@ BAD = [
     ),
     (
         ["encode", "config.json", "x"],
-        "config.json: JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library",
+        "config.json: JSON, but not a tokenizer; "
+        "give a tokenizer.json of qkv or the tokenizers library",
     ),
     (
         ["encode", "tok.json", "x", "--file", "a.txt"],
-        "--file: a text is given as well; give one of the two",
+        "--file: both a text and --file; give one of them",
     ),
     (["encode", "tok.json"], "stdin: empty file; give a text file with at least one line"),
     (
         ["encode", "tok.json", "--file", "latin.txt"],
-        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; convert the file to UTF-8 or use --errors replace",
+        "latin.txt, line 2, byte 4: 0xe9 is not UTF-8; "
+        "convert the file to UTF-8 or use --errors replace",
     ),
-    (["decode", "tok.json", "12", "1x"], "ids: '1x' is not an id; write numbers from 0 to 299"),
-    (["decode", "tok.json", "300"], "ids: '300' is not an id; write numbers from 0 to 299"),
+    (["decode", "tok.json", "12", "1x"], "ids: '1x' is not an id; use numbers from 0 to 299"),
+    (["decode", "tok.json", "300"], "ids: '300' is not an id; use numbers from 0 to 299"),
     (["report", "tok.json", "none.txt"], "none.txt: no such file; check the path"),
 ]
 
@@ -268,7 +275,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("arguments", "message"), BAD, ids=[message.split(";")[0] for _, message in BAD]
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(qkv, tmp_path, arguments, message):
+def test_bad_input_is_one_line_and_writes_nothing(qkv, tmp_path, arguments, message):
     for name, content in {
         "empty.txt": b"",
         "binary.bin": b"\x7fELF\0\0",
@@ -285,10 +292,10 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(qkv, tmp_path, argument
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_replacing_goes_on_past_foreign_bytes(qkv, tmp_path):
+def test_invalid_bytes_can_be_replaced(qkv, tmp_path):
     (tmp_path / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
     assert (
-        qkv("learn", "latin.txt", "--errors", "replace", "--kind", "char", "--out", "x.json")[0]
+        qkv("train", "latin.txt", "--errors", "replace", "--kind", "char", "--out", "x.json")[0]
         == 0
     )
     assert (
@@ -297,7 +304,7 @@ def test_replacing_goes_on_past_foreign_bytes(qkv, tmp_path):
     )
 
 
-def test_a_failed_learning_keeps_the_old_tokenizer(qkv, tmp_path):
+def test_a_failed_training_keeps_the_old_tokenizer(qkv, tmp_path):
     before = (tmp_path / "tok.json").read_bytes()
-    assert qkv("learn", "a.txt", "--vocab-size", "3", "--out", "tok.json")[0] == 2
+    assert qkv("train", "a.txt", "--vocab-size", "3", "--out", "tok.json")[0] == 2
     assert (tmp_path / "tok.json").read_bytes() == before

@@ -1,4 +1,4 @@
-"""`qkv train translate` as a person uses it: what a run leaves behind, and one line for every mistake."""
+"""`qkv train translate`: the files of a run, resuming, and one line for every error."""
 
 import re
 import subprocess
@@ -24,55 +24,55 @@ SMALL = [
     "save_every=3",
     "validate_every=3",
     "batch_tokens=800",
-    "warmup=2",
+    "warmup_steps=2",
     "beam_size=2",
 ]
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The test's own folder, with 300 pairs to learn from and 12 held out."""
+    """A folder with 300 training pairs and 12 validation pairs."""
     pairs = builtin_pairs()[0]
-    for name, some in (("a", pairs[:300]), ("v", pairs[300:312])):
+    for name, chosen in (("a", pairs[:300]), ("v", pairs[300:312])):
         (tmp_path / f"{name}.zh").write_text(
-            "".join(f"{pair.source}\n" for pair in some), encoding="utf-8"
+            "".join(f"{pair.source}\n" for pair in chosen), encoding="utf-8"
         )
         (tmp_path / f"{name}.en").write_text(
-            "".join(f"{pair.target}\n" for pair in some), encoding="utf-8"
+            "".join(f"{pair.target}\n" for pair in chosen), encoding="utf-8"
         )
         (tmp_path / f"{name}.tsv").write_text(
-            "".join(f"{pair.source}\t{pair.target}\n" for pair in some), encoding="utf-8"
+            "".join(f"{pair.source}\t{pair.target}\n" for pair in chosen), encoding="utf-8"
         )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def qkv(monkeypatch, *arguments):
-    """The exit code of a command, run as from a shell."""
+    """The exit code of a command."""
     monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])
-    with pytest.raises(SystemExit) as leaving:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    return leaving.value.code
+    return exit_info.value.code
 
 
 @pytest.fixture
 def train(files, monkeypatch):
-    """train("--out", "run", settings=["steps=3"]): trains on a.zh and a.en unless other files are given."""
+    """train("--out", "run", settings=["steps=3"]); the data are a.zh and a.en by default."""
 
     def run(*arguments, settings=(), data=("--source", "a.zh", "--target", "a.en")):
-        chosen = [f"--set={one}" for one in (*SMALL, *settings)]
+        chosen = [f"--set={setting}" for setting in (*SMALL, *settings)]
         return qkv(monkeypatch, "train", "translate", *data, *arguments, *chosen)
 
     return run
 
 
 @pytest.fixture
-def complaint(train, capsys):
-    """The one line that a command says before it leaves with 2."""
+def error_line(train, capsys):
+    """The error line of a command that exits with 2."""
 
-    def line(*arguments, **named):
+    def line(*arguments, **options):
         capsys.readouterr()
-        assert train(*arguments, **named) == 2
+        assert train(*arguments, **options) == 2
         out, error = capsys.readouterr()
         assert out == "" and error.count("\n") == 1
         return error.rstrip("\n")
@@ -80,10 +80,10 @@ def complaint(train, capsys):
     return line
 
 
-# ---- a run ---------------------------------------------------------------------------------------------------------
+# ---- runs --------------------------------------------------------------------
 
 
-def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
+def test_a_finished_run_has_a_model_a_card_and_curves(train, files, capsys):
     assert train("--out", "run", "--valid-source", "v.zh", "--valid-target", "v.en") == 0
     out, run = capsys.readouterr().out, files / "run"
     names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
@@ -102,7 +102,7 @@ def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
     assert saved_steps(run) == [3, 6]
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out and "chrF2|" in out
-    assert out.endswith("run holds the model: qkv translate run TEXT\n")
+    assert out.endswith("The model is in run: qkv translate run TEXT\n")
     recipe = read_recipe(TranslateRecipe, run / "train.yaml")
     assert (recipe.source, recipe.valid_target, recipe.steps, recipe.model["d_model"]) == (
         "a.zh",
@@ -112,15 +112,15 @@ def test_a_finished_run_leaves_a_model_that_can_be_used(train, files, capsys):
     )
 
 
-def test_the_card_s_python_runs_and_says_what_the_card_says(train, files):
+def test_the_python_code_of_the_card_runs_and_gives_its_output(train, files):
     assert train("--out", "run") == 0
     card = (files / "run" / "README.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```python\n(.*?)```", card, re.S)
     *lines, last = block.rstrip("\n").split("\n")
-    expression, said = last.split("  # ")
+    expression, output = last.split("  # ")
     names = {}
     exec("\n".join(lines), names)
-    assert eval(expression, names) == eval(said)
+    assert eval(expression, names) == eval(output)
     assert (
         "| held out | 3 |" in card
         and "| steps | 6 |" in card
@@ -128,12 +128,12 @@ def test_the_card_s_python_runs_and_says_what_the_card_says(train, files):
     )
 
 
-def test_one_tsv_serves_for_both_sides(train, files):
+def test_a_tsv_file_has_both_sides(train, files):
     assert train("--out", "run", data=("--source", "a.tsv", "--valid-source", "v.tsv")) == 0
     assert (files / "run" / "model.json").is_file()
 
 
-def test_separate_vocabularies_are_kept_as_two_files(train, files):
+def test_separate_vocabularies_are_two_files(train, files):
     assert train("--out", "run", settings=["shared_vocab=false", "tokenizer=char"]) == 0
     assert (files / "run" / "source.json").is_file() and (files / "run" / "target.json").is_file()
     assert not (files / "run" / "tokenizer.json").exists()
@@ -142,9 +142,11 @@ def test_separate_vocabularies_are_kept_as_two_files(train, files):
 def test_a_recipe_file_settings_and_flags_work_together(files, monkeypatch):
     (files / "my.yaml").write_text(
         "source: nowhere.zh\ntarget: a.en\nseed: 5\nlr: 0.5\n"
-        + "\n".join(one.replace("=", ": ") for one in SMALL if not one.startswith("model."))
+        + "\n".join(
+            setting.replace("=", ": ") for setting in SMALL if not setting.startswith("model.")
+        )
     )
-    sizes = [f"--set={one}" for one in SMALL if one.startswith("model.")]
+    sizes = [f"--set={setting}" for setting in SMALL if setting.startswith("model.")]
     assert (
         qkv(
             monkeypatch,
@@ -172,7 +174,7 @@ def test_a_recipe_file_settings_and_flags_work_together(files, monkeypatch):
     )
 
 
-def test_resume_needs_only_the_folder_and_more_steps_can_be_asked_for(train, files, monkeypatch):
+def test_resume_needs_the_folder_only_and_can_add_steps(train, files, monkeypatch):
     assert train("--out", "run") == 0
     assert (
         qkv(monkeypatch, "train", "translate", "--out", "run", "--resume", "--set", "steps=9") == 0
@@ -183,7 +185,7 @@ def test_resume_needs_only_the_folder_and_more_steps_can_be_asked_for(train, fil
     )
 
 
-def test_an_early_stop_is_told_by_the_card(train, files):
+def test_early_stopping_is_recorded_in_the_card(train, files):
     assert (
         train("--out", "run", settings=["steps=40", "patience=1", "lr=0", "valid_bleu=false"]) == 0
     )
@@ -192,17 +194,19 @@ def test_an_early_stop_is_told_by_the_card(train, files):
 
 def test_explain_lists_the_options_in_both_languages(monkeypatch, capsys):
     for language, words in (
-        ("en", ("option", "steps of rising learning rate")),
-        ("zh", ("选项", "预热步数")),
+        ("en", ("option", "linear learning-rate warmup")),
+        ("zh", ("选项", "线性预热")),
     ):
         set_language("en")
         assert qkv(monkeypatch, "train", "translate", "--explain", "--lang", language) == 0
         out = capsys.readouterr().out
-        assert all(word in out for word in (*words, "warmup", "model.d_model", "label_smoothing"))
+        assert all(
+            word in out for word in (*words, "warmup_steps", "model.d_model", "label_smoothing")
+        )
     set_language("en")
 
 
-def test_the_command_line_program_prints_one_line_and_leaves_with_2(files):
+def test_an_error_is_one_line_and_exit_code_2(files):
     command = [
         sys.executable,
         "-m",
@@ -221,41 +225,41 @@ def test_the_command_line_program_prints_one_line_and_leaves_with_2(files):
     assert done.stderr == "--set: no option 'stepz'; did you mean 'steps'?\n"
 
 
-# ---- mistakes ------------------------------------------------------------------------------------------------------
+# ---- errors ------------------------------------------------------------------
 
 
-def test_files_of_different_line_counts(complaint, files):
+def test_files_of_different_line_counts_are_rejected(error_line, files):
     (files / "a.en").write_text(
         "".join((files / "a.en").read_text().splitlines(keepends=True)[:-7])
     )
     assert (
-        complaint("--out", "run")
-        == "a.zh, a.en: 300 lines against 293; line n of one must translate line n of the other"
+        error_line("--out", "run") == "a.zh, a.en: 300 and 293 lines; "
+        "line n of one must be the translation of line n of the other"
     )
 
 
-def test_an_empty_side(complaint, files):
+def test_an_empty_side_is_rejected(error_line, files):
     (files / "a.en").write_text("\n" * 300)
-    assert complaint("--out", "run") == (
-        "a.en: an empty side: no pair has text on both sides; give a sentence and its translation on each line"
+    assert error_line("--out", "run") == (
+        "a.en: no pair has text on both sides; give a sentence and its translation on each line"
     )
 
 
-def test_held_out_files_that_are_swapped(complaint):
-    assert complaint("--out", "run", "--valid-source", "v.en", "--valid-target", "v.zh") == (
-        "v.en: shares no word with the training text; are source and target swapped?"
+def test_swapped_validation_files_are_rejected(error_line):
+    assert error_line("--out", "run", "--valid-source", "v.en", "--valid-target", "v.zh") == (
+        "v.en: has no word in common with the training text; are source and target swapped?"
     )
 
 
-def test_a_folder_that_holds_another_run(train, complaint, files):
+def test_a_folder_of_another_run_is_rejected(train, error_line, files):
     assert train("--out", "run", settings=["steps=1"]) == 0
     before = (
         (files / "run" / "train.yaml").read_bytes(),
         (files / "run" / "model.safetensors").read_bytes(),
     )
     assert (
-        complaint("--out", "run")
-        == "run: already holds a run; go on with --resume, or choose another --out"
+        error_line("--out", "run")
+        == "run: already contains a run; continue it with --resume, or choose another --out"
     )
     assert (
         (files / "run" / "train.yaml").read_bytes(),
@@ -263,107 +267,110 @@ def test_a_folder_that_holds_another_run(train, complaint, files):
     ) == before
 
 
-def test_a_score_that_cannot_be_made_is_noticed_before_training(complaint, files):
+def test_invalid_evaluation_options_are_rejected_before_training(error_line, files):
     assert (
-        complaint("--out", "run", settings=["bleu_tokenize=13b"])
+        error_line("--out", "run", settings=["bleu_tokenize=13b"])
         == "bleu_tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
     )
     assert (
-        complaint("--out", "run", settings=["length_penalty=99"])
-        == "length_penalty: 99.0 is no penalty; use 0 to 20; the paper has 0.6"
+        error_line("--out", "run", settings=["length_penalty=99"])
+        == "length_penalty: 99.0 is out of range; use 0 to 20; the 2017 paper uses 0.6"
     )
     assert not saved_steps(files / "run")
 
 
-def test_resuming_where_nothing_is(complaint, files):
+def test_resuming_without_a_checkpoint_is_rejected(error_line, files):
     assert (
-        complaint("--out", "nowhere", "--resume")
-        == "nowhere: nothing to resume; leave out --resume to begin"
+        error_line("--out", "nowhere", "--resume")
+        == "nowhere: nothing to resume; leave out --resume to start a run"
     )
     assert not (files / "nowhere").exists()
     (files / "empty").mkdir()
     assert (
-        complaint("--out", "empty", "--resume")
-        == "empty: nothing to resume; leave out --resume to begin"
+        error_line("--out", "empty", "--resume")
+        == "empty: nothing to resume; leave out --resume to start a run"
     )
 
 
-def test_resuming_with_another_model_leaves_the_run_s_recipe_alone(train, complaint, files):
+def test_resuming_with_another_model_is_rejected_and_keeps_the_recipe(train, error_line, files):
     assert train("--out", "run", settings=["steps=1"]) == 0
     before = (files / "run" / "train.yaml").read_bytes()
-    assert complaint("--out", "run", "--resume", settings=["model.d_model=32"]) == (
-        "run/checkpoints/step-000001: saved by a run with another model, optimizer or ema; "
-        "go on with the run's own recipe, or choose another --out"
+    assert error_line("--out", "run", "--resume", settings=["model.d_model=32"]) == (
+        "run/checkpoints/step-000001: saved by a run with another model, optimizer or ema_decay; "
+        "resume with the recipe of the run, or choose another --out"
     )
-    assert complaint("--out", "run", "--resume", settings=["vocab_size=300"]) == (
-        "tokenizer, vocab_size: the run learned another tokenizer; leave both as they were, or choose another --out"
+    assert error_line("--out", "run", "--resume", settings=["vocab_size=300"]) == (
+        "tokenizer, vocab_size: the run uses another tokenizer; "
+        "keep both options as they were, or choose another --out"
     )
     assert (files / "run" / "train.yaml").read_bytes() == before
 
 
-def test_an_unknown_option(complaint):
+def test_an_unknown_option_gives_the_near_miss(error_line):
     assert (
-        complaint("--out", "run", settings=["warmup_step=3"])
-        == "--set: no option 'warmup_step'; did you mean 'warmup'?"
+        error_line("--out", "run", settings=["warmup_step=3"])
+        == "--set: no option 'warmup_step'; did you mean 'warmup_steps'?"
     )
 
 
-def test_a_vocabulary_larger_than_the_text_supports(complaint):
-    line = complaint("--out", "run", settings=["vocab_size=50000"])
+def test_a_vocabulary_larger_than_the_text_supports_is_rejected(error_line):
+    line = error_line("--out", "run", settings=["vocab_size=50000"])
     found = re.fullmatch(
-        r"vocab_size: this text supports only ([\d,]+) pieces, not 50,000; use at most ([\d,]+)",
+        r"vocab_size: the text yields only ([\d,]+) tokens, not 50,000; use at most ([\d,]+)",
         line,
     )
     assert found and found[1] == found[2] and 300 < int(found[1].replace(",", "")) < 50_000
 
 
-def test_a_vocabulary_too_small_for_the_alphabet(complaint):
-    assert complaint("--out", "run", settings=["vocab_size=100"]) == (
-        "vocab_size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); use at least 260"
+def test_a_vocabulary_smaller_than_the_alphabet_is_rejected(error_line):
+    assert error_line("--out", "run", settings=["vocab_size=100"]) == (
+        "vocab_size: 100 is smaller than the alphabet (256 symbols and 4 special tokens); "
+        "use at least 260"
     )
 
 
-def test_no_folder(complaint):
-    assert complaint() == "qkv train translate: no --out; name a folder for the run"
+def test_a_missing_out_is_rejected(error_line):
+    assert error_line() == "qkv train translate: no --out; give an output folder"
 
 
-def test_no_text(complaint):
+def test_missing_data_is_rejected(error_line):
     assert (
-        complaint("--out", "run", data=())
-        == "source: no text to learn from; give --source and --target, or a recipe"
+        error_line("--out", "run", data=())
+        == "source: no training text; give --source and --target, or a recipe"
     )
 
 
-def test_a_file_that_is_not_there(complaint):
+def test_a_missing_file_is_rejected(error_line):
     assert (
-        complaint("--out", "run", data=("--source", "b.zh", "--target", "a.en"))
+        error_line("--out", "run", data=("--source", "b.zh", "--target", "a.en"))
         == "b.zh: no such file; check the path"
     )
 
 
-def test_one_plain_file_without_translations(complaint):
+def test_a_file_without_translations_is_rejected(error_line):
     assert (
-        complaint("--out", "run", data=("--source", "a.zh"))
+        error_line("--out", "run", data=("--source", "a.zh"))
         == "a.zh, line 1: no second column; write source<TAB>target"
     )
 
 
-def test_held_out_translations_without_their_sources(complaint):
+def test_validation_targets_without_sources_are_rejected(error_line):
     assert (
-        complaint("--out", "run", "--valid-target", "v.en")
+        error_line("--out", "run", "--valid-target", "v.en")
         == "valid_target: given without valid_source; give both files"
     )
 
 
-def test_too_few_pairs_to_hold_some_out(complaint, files):
+def test_too_few_pairs_for_validation_are_rejected(error_line, files):
     (files / "few.tsv").write_text("".join(f"{n}\t{n}\n" for n in range(9)))
-    assert complaint("--out", "run", data=("--source", "few.tsv")) == (
-        "few.tsv: only 9 pairs, too few to hold some out; give 10 or more, or --valid-source"
+    assert error_line("--out", "run", data=("--source", "few.tsv")) == (
+        "few.tsv: only 9 pairs, too few to hold some out for validation; "
+        "give at least 10, or --valid-source"
     )
 
 
-def test_a_model_that_cannot_translate(complaint, files, monkeypatch, capsys):
-    given = [
+def test_a_model_that_is_not_an_encoder_decoder_is_rejected(error_line, files, monkeypatch, capsys):
+    arguments = [
         "train",
         "translate",
         "--source",
@@ -375,38 +382,42 @@ def test_a_model_that_cannot_translate(complaint, files, monkeypatch, capsys):
         "--set",
         "vocab_size=400",
     ]
-    assert qkv(monkeypatch, *given, "--set", "model=gpt2") == 2
+    assert qkv(monkeypatch, *arguments, "--set", "model=gpt2") == 2
     assert (
         capsys.readouterr().err
-        == "model: 'gpt2' is no encoder-decoder; translation needs both stacks, as in 'tiny'\n"
+        == "model: 'gpt2' is not an encoder-decoder; "
+        "translation needs an encoder and a decoder, as in 'tiny'\n"
     )
-    assert qkv(monkeypatch, *given, "--set", "model=gone/model.json") == 2
+    assert qkv(monkeypatch, *arguments, "--set", "model=gone/model.json") == 2
     assert (
         capsys.readouterr().err == "gone/model.json: no such file; give a model.json or a preset\n"
     )
 
 
-def test_heads_that_do_not_divide_the_width(complaint):
+def test_heads_that_do_not_divide_d_model_are_rejected(error_line):
     assert (
-        complaint("--out", "run", settings=["model.n_heads=3"])
+        error_line("--out", "run", settings=["model.n_heads=3"])
         == "model.n_heads: 16 does not divide into 3 heads; use 1, 2, 4, 8"
     )
 
 
-def test_a_device_that_is_not_there(complaint):
-    assert complaint("--out", "run", "--device", "gpu") == "device: no 'gpu' here; use cpu"
-
-
-def test_sentences_too_long_for_the_batch(complaint):
-    assert complaint("--out", "run", settings=["batch_tokens=4"]) == (
-        "batch_tokens: none of 297 pairs fits batch_tokens 4 and max_len 64; raise the limit or shorten the sentences"
+def test_an_unavailable_device_is_rejected(error_line):
+    assert (
+        error_line("--out", "run", "--device", "gpu") == "device: 'gpu' is not available; use cpu"
     )
 
 
-def test_mistakes_are_told_in_chinese_too(complaint, monkeypatch):
+def test_sentences_longer_than_the_batch_are_rejected(error_line):
+    assert error_line("--out", "run", settings=["batch_tokens=4"]) == (
+        "batch_tokens: none of 297 pairs fits batch_tokens 4 and max_len 64; "
+        "raise the limit or shorten the sentences"
+    )
+
+
+def test_errors_are_in_chinese_too(error_line, monkeypatch):
     try:
         assert (
-            complaint("--out", "run", "--lang", "zh", data=())
+            error_line("--out", "run", "--lang", "zh", data=())
             == "source: 没有训练文本; 请给 --source 与 --target，或一个配方"
         )
     finally:

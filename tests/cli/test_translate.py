@@ -1,4 +1,4 @@
-"""`qkv translate` as a person or a program uses it."""
+"""`qkv translate`: arguments, files, standard input, terminals and errors."""
 
 import json
 import os
@@ -22,11 +22,11 @@ def test_a_text_is_translated(digits, capsys):
     assert capsys.readouterr().out == "three one.\n"
 
 
-def test_8_bits_say_the_same_where_the_model_is_sure(digits, capsys):
+def test_int8_gives_the_same_translation(digits, capsys):
     run(["translate", str(digits), "三", "--int8"])
-    small = capsys.readouterr().out
+    int8 = capsys.readouterr().out
     run(["translate", str(digits), "三"])
-    assert small == capsys.readouterr().out
+    assert int8 == capsys.readouterr().out
 
 
 def test_a_file_is_translated_line_by_line(digits, tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_n_best_and_alignment_are_columns(digits, capsys):
     assert [pair.split("(")[0] for pair in first[3].split()[:2]] == ["三→three", "一→one"]
 
 
-def test_json_has_everything_for_a_program(digits, capsys):
+def test_json_has_scores_tokens_and_alignment(digits, capsys):
     run(["translate", str(digits), "三一。", "--json", "--alignment", "--n-best", "2"])
     answer = json.loads(capsys.readouterr().out)
     best = answer["translations"][0]
@@ -60,8 +60,8 @@ def test_json_has_everything_for_a_program(digits, capsys):
     assert best["alignment"][0]["source"] == "三" and best["alignment"][0]["target"] == "three"
 
 
-def test_a_program_that_waits_for_each_answer_gets_it(digits):
-    """Standard input stays open: the second line is sent only after the first answer has come."""
+def test_each_line_of_an_open_pipe_is_answered_at_once(digits):
+    """Standard input stays open: a line is sent after the answer to the previous one."""
     with subprocess.Popen(
         qkv("translate", digits),
         stdin=subprocess.PIPE,
@@ -77,32 +77,32 @@ def test_a_program_that_waits_for_each_answer_gets_it(digits):
         assert process.wait(timeout=30) == 0
 
 
-def test_a_person_at_a_terminal_is_asked_and_answered(digits):
-    ours, theirs = pty.openpty()
+def test_a_terminal_gets_a_prompt_and_answers(digits):
+    leader, follower = pty.openpty()
     with subprocess.Popen(
         qkv("translate", digits),
-        stdin=theirs,
+        stdin=follower,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         env=os.environ | {"PYTHONUTF8": "1"},
     ) as process:
-        os.write(ours, "三一。\n".encode())
+        os.write(leader, "三一。\n".encode())
         assert process.stdout.readline() == "three one.\n"
-        os.write(ours, b"\x04")
+        os.write(leader, b"\x04")
         assert process.wait(timeout=30) == 0
-        assert process.stderr.read() == "Type a sentence, Ctrl-D to leave.\n> > \n"
-    os.close(ours)
-    os.close(theirs)
+        assert process.stderr.read() == "Type a sentence; Ctrl-D to exit.\n> > \n"
+    os.close(leader)
+    os.close(follower)
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(digits):
+def test_an_error_is_one_line_and_exit_code_2(digits):
     done = subprocess.run(
         qkv("translate", digits, "三", "--n-best", "9"), capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "n_best: 9 of a beam of 4; raise beam_size or lower n_best\n"
+    assert done.stderr == "n_best: 9 is larger than beam_size 4; raise beam_size or lower n_best\n"
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(digits):
         (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
         (
             ["{digits}", "三", "--length-penalty", "-1"],
-            "length_penalty: -1.0 is no penalty; use 0 to 20; the paper has 0.6",
+            "length_penalty: -1.0 is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
         (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
-        (["{digits}", "三", "--max-length", "0"], "max_length: 0 is too small; use 1 or more"),
+        (
+            ["{digits}", "三", "--max-target-len", "0"],
+            "max_target_len: 0 is too small; use 1 or more",
+        ),
         (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
-        (["{digits}", "三", "--device", "abacus"], "device: no 'abacus' here; use cpu"),
+        (["{digits}", "三", "--device", "abacus"], "device: 'abacus' is not available; use cpu"),
         (
             ["{digits}", "三", "--engine", "ctranslate2", "--int8"],
-            "--int8: CTranslate2 takes its type from the folder; export with --int8",
+            "--int8: the data type of a CTranslate2 model is fixed at export; export with --int8",
         ),
     ],
 )
@@ -139,7 +142,7 @@ def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
 
 
 @pytest.mark.parametrize(
-    "given, line",
+    "content, line",
     [
         (b"", "standard input: empty file; give a text file with at least one line"),
         (
@@ -148,13 +151,13 @@ def test_bad_input_is_one_line(digits, tmp_path: Path, arguments, line):
         ),
     ],
 )
-def test_standard_input_that_is_no_text_is_one_line(digits, given, line):
-    done = subprocess.run(qkv("translate", digits), input=given, capture_output=True, timeout=60)
+def test_standard_input_that_is_not_text_is_one_line(digits, content, line):
+    done = subprocess.run(qkv("translate", digits), input=content, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr.decode()) == (2, f"{line}\n")
 
 
 def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
-    """As `nohup` leaves it: open, but not for reading."""
+    """`nohup` opens standard input for writing only."""
     closed = os.open(os.devnull, os.O_WRONLY)
     try:
         done = subprocess.run(
@@ -168,7 +171,7 @@ def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
     )
 
 
-def test_a_text_in_another_encoding_is_mended_not_a_traceback(digits):
+def test_invalid_utf8_in_an_argument_is_replaced(digits):
     done = subprocess.run(
         [*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"],
         capture_output=True,
@@ -178,7 +181,7 @@ def test_a_text_in_another_encoding_is_mended_not_a_traceback(digits):
     assert json.loads(done.stdout)["source"] == "三\ufffd"
 
 
-def test_half_a_character_typed_is_no_end_of_the_session(digits):
+def test_invalid_utf8_typed_at_a_terminal_is_replaced(digits):
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         qkv("translate", digits), stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -191,7 +194,7 @@ def test_half_a_character_typed_is_no_end_of_the_session(digits):
     assert out.decode().splitlines()[-1] == "three one."
 
 
-def test_n_best_has_its_columns_on_every_line(digits, tmp_path, capsys):
+def test_every_n_best_line_has_three_columns(digits, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("三\n\n四\n", encoding="utf-8")
     run(["translate", str(digits), "--file", str(tmp_path / "in.txt"), "--n-best", "2"])
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""Word alignments from a file: read, refused, mapped to tokens, made into attention weights."""
+"""Word alignments: reading, errors, mapping to tokens, gold attention weights."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from qkv.data.alignments import gold_weights, overlaps, parse_links, read_alignment, token_links
 from qkv.data.corpus import Pairs
-from qkv.data.pairs import Share
+from qkv.data.pairs import Subset
 from qkv.errors import QkvError
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 
 
 def write(path, *lines):
@@ -26,15 +26,15 @@ def pairs(tmp_path):
     )
 
 
-def test_links_follow_their_pairs_past_dropped_ones(pairs, tmp_path):
+def test_links_of_dropped_pairs_are_skipped(pairs, tmp_path):
     file = write(tmp_path / "a.align", "0-0 1-1 2-2", "", "0-0  1-1", "")
     assert list(read_alignment(pairs, file)) == [[(0, 0), (1, 1), (2, 2)], [(0, 0), (1, 1)], []]
 
 
-def test_links_follow_a_share_of_the_pairs(pairs, tmp_path):
+def test_links_of_a_subset_of_the_pairs(pairs, tmp_path):
     file = write(tmp_path / "a.align", "0-0", "", "1-1", "0-0")
-    assert list(read_alignment(Share(pairs, 3, held_out=True), file)) == [[(1, 1)]]
-    assert list(read_alignment(Share(pairs, 3, held_out=False), file)) == [[(0, 0)], [(0, 0)]]
+    assert list(read_alignment(Subset(pairs, 3, held_out=True), file)) == [[(1, 1)]]
+    assert list(read_alignment(Subset(pairs, 3, held_out=False), file)) == [[(0, 0)], [(0, 0)]]
 
 
 @pytest.mark.parametrize(
@@ -42,35 +42,39 @@ def test_links_follow_a_share_of_the_pairs(pairs, tmp_path):
     [
         (
             ["0-0", "", "0:0", ""],
-            "{}, line 3: '0:0' is not a link; write source-target word numbers from 0, such as 0-0 1-2",
+            "{}, line 3: '0:0' is not a link; "
+            "write source-target word numbers from 0, such as 0-0 1-2",
         ),
         (
             ["0-0", "", "-1-0", ""],
-            "{}, line 3: '-1-0' is not a link; write source-target word numbers from 0, such as 0-0 1-2",
+            "{}, line 3: '-1-0' is not a link; "
+            "write source-target word numbers from 0, such as 0-0 1-2",
         ),
         (
             ["0-3", "", "", ""],
-            "{}, line 1: link 0-3, but the pair has 3 and 3 words; count words from 0; each Chinese character and "
-            "punctuation mark is a word",
+            "{}, line 1: link 0-3, but the pair has 3 and 3 words; count words from 0; "
+            "each Chinese character and punctuation mark is a word",
         ),
         (
             ["0-0", ""],
-            "{}: ends after line 2, the pairs do not; give one line for each pair, empty where nothing is aligned",
+            "{}: ends after line 2, the pairs do not; "
+            "give one line for each pair, empty where nothing is aligned",
         ),
         (
             ["", "", "", "", "0-0"],
-            "{}: has more lines than the 4 pairs; give one line for each pair, empty where nothing is aligned",
+            "{}: has more lines than the 4 pairs; "
+            "give one line for each pair, empty where nothing is aligned",
         ),
     ],
 )
-def test_a_bad_file_is_refused_with_its_line(pairs, tmp_path, lines, message):
+def test_a_bad_file_is_rejected_with_its_line(pairs, tmp_path, lines, message):
     file = write(tmp_path / "a.align", *lines)
     with pytest.raises(QkvError) as error:
         list(read_alignment(pairs, file))
     assert str(error.value) == message.format(file)
 
 
-def test_each_target_token_gets_the_source_tokens_of_the_words_it_is_linked_with():
+def test_a_target_token_is_aligned_with_the_tokens_of_its_linked_source_words():
     source, target = "机器学习很有趣", "machine learning is"
     words = word_spans(source), word_spans(target)
     tokens = (
@@ -87,7 +91,7 @@ def test_each_target_token_gets_the_source_tokens_of_the_words_it_is_linked_with
     ]  # is and <eos>: the source's <eos>, token 4
 
 
-def test_overlaps_are_those_of_every_pair_of_spans():
+def test_overlaps_of_some_spans():
     rows, columns = [(0, 2), (2, 2), (3, 6)], [(0, 1), (1, 4), (5, 9)]
     assert overlaps(rows, columns) == [[0, 1], [], [1, 2]]
 
@@ -101,24 +105,24 @@ SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6).ma
 
 
 @given(SPANS, SPANS)
-def test_overlaps_of_any_spans_are_those_found_by_comparing_all(rows, columns):
-    shared = [
+def test_overlaps_equal_those_found_by_comparing_all_pairs(rows, columns):
+    expected = [
         [i for i, column in enumerate(columns) if set(range(*row)) & set(range(*column))]
         for row in rows
     ]
-    assert overlaps(rows, columns) == shared
+    assert overlaps(rows, columns) == expected
 
 
-def test_the_pieces_of_one_character_all_overlap_it():
+def test_all_tokens_of_one_character_overlap_it():
     assert overlaps([(0, 1), (1, 2)], [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2)]) == [
         [0, 1, 2],
         [3, 4],
     ]
 
 
-def test_gold_weights_share_one_among_the_links_of_a_target_token_and_padding_has_none():
+def test_gold_weights_are_uniform_over_links_and_zero_in_padding():
     rows = [np.array([0, 0, 1, 1, 2, 1, 3, 2]), np.array([1, 0])]
-    wanted = torch.tensor(
+    expected = torch.tensor(
         [[[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]], [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]]
     )
-    assert torch.equal(gold_weights(rows, 3, 4), wanted)
+    assert torch.equal(gold_weights(rows, 3, 4), expected)

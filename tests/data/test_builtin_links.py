@@ -1,27 +1,27 @@
-"""Gold word alignments of the built-in corpus, against alignments written by hand."""
+"""Gold word alignments of the built-in corpus, against manual alignments."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from qkv.data.builtin import NOTES_SENTENCES, Pair, builtin_pairs, compositions
+from qkv.data.builtin import DEMO_SENTENCES, Pair, builtin_pairs, compositions
 from qkv.data.builtin.links import GoldLink, gold_links, segments
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 
 TRAIN, HELD_OUT = builtin_pairs()
 
-# Written by hand: for each English word the Chinese word it comes from, - for none; 他#2 is the second 他 of the sentence.
-BY_HAND = (
+# Manual alignments: for each English word its Chinese word, - for none; 他#2 is the second 他.
+MANUAL = (
     Path(__file__).with_name("builtin_links.txt").read_text(encoding="utf-8").strip().split("\n")
 )
 TARGETS = {pair.source: pair.target for pairs in compositions().values() for pair in pairs} | dict(
-    NOTES_SENTENCES
+    DEMO_SENTENCES
 )
 
 
-def links_by_hand(source: str, entries: list[str]) -> list[GoldLink]:
-    """The links of a line of BY_HAND."""
+def manual_links(source: str, entries: list[str]) -> list[GoldLink]:
+    """Return the links of a line of MANUAL."""
     links = []
     for word, entry in enumerate(entries):
         chinese, _, _ = entry.rpartition("=")
@@ -34,20 +34,20 @@ def links_by_hand(source: str, entries: list[str]) -> list[GoldLink]:
     return links
 
 
-@pytest.mark.parametrize("line", BY_HAND, ids=lambda line: line.split(":")[0])
-def test_the_sure_links_of_a_sentence_are_those_written_by_hand(line):
+@pytest.mark.parametrize("line", MANUAL, ids=lambda line: line.split(":")[0])
+def test_sure_links_equal_the_manual_links(line):
     source, entries = line.split(":")[0], line.split(": ")[1].split(" ")
     target = TARGETS[source]
     assert [target[start:end] for start, end in word_spans(target)] == [
         entry.rpartition("=")[2] for entry in entries
     ]
-    assert [link for link in gold_links(source, target) if link.sure] == links_by_hand(
+    assert [link for link in gold_links(source, target) if link.sure] == manual_links(
         source, entries
     )
 
 
 @pytest.mark.parametrize(
-    "source, target, by_hand",
+    "source, target, expected",
     [
         ("这只猫想穿过街道", "the cat wants to cross the street", {("只", "the"), ("想", "to")}),
         ("他喝了咖啡", "he drank coffee", {("了", "drank")}),
@@ -63,17 +63,17 @@ def test_the_sure_links_of_a_sentence_are_those_written_by_hand(line):
         ("她经常和汤姆一起跑步", "she often runs with tom", {("一起", "with")}),
     ],
 )
-def test_the_possible_links_of_a_sentence_are_those_written_by_hand(source, target, by_hand):
+def test_possible_links_equal_the_manual_links(source, target, expected):
     words = [target[start:end] for start, end in word_spans(target)]
     assert {
         (source[link.start : link.end], words[link.word])
         for link in gold_links(source, target)
         if not link.sure
-    } == by_hand
+    } == expected
 
 
-def test_every_pattern_of_the_grammar_has_a_sentence_aligned_by_hand():
-    sources = {line.split(":")[0] for line in BY_HAND}
+def test_every_pattern_has_a_manually_aligned_sentence():
+    sources = {line.split(":")[0] for line in MANUAL}
     assert [
         name
         for name, pairs in compositions().items()
@@ -81,8 +81,8 @@ def test_every_pattern_of_the_grammar_has_a_sentence_aligned_by_hand():
     ] == []
 
 
-def test_links_belong_to_a_pair():
-    assert NOTES_SENTENCES[0].links == [
+def test_links_are_a_property_of_a_pair():
+    assert DEMO_SENTENCES[0].links == [
         GoldLink(0, 1, 0),
         GoldLink(1, 2, 1),
         GoldLink(2, 4, 2),
@@ -96,7 +96,7 @@ def test_links_belong_to_a_pair():
 
 
 def unlinked(pairs: list[Pair]) -> tuple[Counter[str], Counter[str]]:
-    """The English words without a sure link, and the Chinese words without any link."""
+    """Count the English words without a sure link, and the Chinese words without any link."""
     english, chinese = Counter[str](), Counter[str]()
     for pair in pairs:
         links, spans = pair.links, word_spans(pair.target)
@@ -111,7 +111,7 @@ def unlinked(pairs: list[Pair]) -> tuple[Counter[str], Counter[str]]:
     return english, chinese
 
 
-def test_only_function_words_are_left_without_a_link_in_the_whole_corpus():
+def test_only_function_words_have_no_link_in_the_whole_corpus():
     english, chinese = unlinked(TRAIN + HELD_OUT)
     assert set(english) <= {
         "the",

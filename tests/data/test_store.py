@@ -1,4 +1,4 @@
-"""What was written comes back, row by row; what was damaged does not come back at all."""
+"""The memory-mapped store: round trips, atomic writing, and detection of damage."""
 
 import os
 import resource
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.store import Store, StoreWriter, TextStore, reusable, write_store, write_texts
+from qkv.data.store import Store, StoreWriter, TextStore, open_if_current, write_store, write_texts
 from qkv.errors import QkvError
 
-MADE_FROM = {"files": "abc", "tokenizer": "def"}
+FINGERPRINT = {"files": "abc", "tokenizer": "def"}
 SIZES = st.sampled_from([2, 256, 257, 65_536, 65_537, 200_000])
 ROWS = SIZES.flatmap(
     lambda size: st.tuples(st.just(size), st.lists(st.lists(st.integers(0, size - 1), max_size=9)))
@@ -22,31 +22,31 @@ ROWS = SIZES.flatmap(
 
 
 def small_store(folder: Path) -> Store:
-    return write_store(folder, [[1, 2, 3], [], [40_000], [5, 6]], 50_000, MADE_FROM)
+    return write_store(folder, [[1, 2, 3], [], [40_000], [5, 6]], 50_000, FINGERPRINT)
 
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS)
-def test_any_rows_come_back_from_disk(drawn):
+def test_any_rows_round_trip(drawn):
     vocab_size, rows = drawn
     with tempfile.TemporaryDirectory() as folder:
-        write_store(folder, iter(rows), vocab_size, MADE_FROM)
+        write_store(folder, iter(rows), vocab_size, FINGERPRINT)
         store = Store.open(folder)
         assert [store[i].tolist() for i in range(len(store))] == rows
         assert store.lengths.tolist() == [len(row) for row in rows]
-        assert store.fingerprint == MADE_FROM
+        assert store.fingerprint == FINGERPRINT
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_any_text_comes_back_from_disk(texts):
+def test_any_text_round_trips(texts):
     with tempfile.TemporaryDirectory() as folder:
         store = write_texts(folder, iter(texts), {})
         assert list(store) == texts and len(store) == len(texts)
         assert store.take(reversed(range(len(texts)))) == texts[::-1]
 
 
-def test_ids_take_two_bytes_up_to_65536_pieces_and_four_beyond(tmp_path):
+def test_ids_take_one_two_or_four_bytes_by_vocabulary_size(tmp_path):
     for vocab_size, width in [(200, 1), (65_536, 2), (65_537, 4)]:
         write_store(tmp_path, [[0, 1, 2], [3]], vocab_size, {})
         assert (tmp_path / "ids.bin").stat().st_size == 4 * width
@@ -58,13 +58,13 @@ def test_the_files_are_plain_little_endian_numbers(tmp_path):
     assert np.fromfile(tmp_path / "offsets.bin", "<i8").tolist() == [0, 3, 3, 4, 6]
 
 
-def test_more_rows_than_are_held_in_memory_come_back(tmp_path):
+def test_more_rows_than_the_buffer_round_trip(tmp_path):
     rows = [np.arange(n % 700) for n in range(3_000)]  # about a million ids: several flushes
     store = write_store(tmp_path, rows, 700, {})
     assert all(np.array_equal(store[i], rows[i]) for i in range(3_000))
 
 
-def test_rows_are_counted_from_the_end_too_and_beyond_the_end_there_are_none(tmp_path):
+def test_negative_indices_work_and_others_raise_index_errors(tmp_path):
     store = small_store(tmp_path)
     assert store[-1].tolist() == [5, 6]
     for outside in (4, -5):
@@ -85,21 +85,21 @@ def test_an_id_outside_the_vocabulary_is_not_written(tmp_path):
     st.integers(0, 10_000),
     st.integers(1, 255),
 )
-def test_a_flipped_byte_anywhere_is_refused_by_name(name, place, flip):
+def test_a_flipped_byte_is_detected_with_the_file_name(name, position, flip):
     with tempfile.TemporaryDirectory() as folder:
         small_store(Path(folder))
         damaged = Path(folder) / name
         raw = bytearray(damaged.read_bytes())
-        raw[place % len(raw)] ^= flip
+        raw[position % len(raw)] ^= flip
         damaged.write_bytes(raw)
-        with pytest.raises(QkvError, match=f"{name}: damaged") as refusal:
+        with pytest.raises(QkvError, match=f"{name}: damaged") as error:
             Store.open(folder)
-        assert "\n" not in str(refusal.value)
+        assert "\n" not in str(error.value)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(["store.json", "ids.bin", "offsets.bin"]), st.integers(0, 10_000))
-def test_a_cut_file_is_refused_by_name(name, length):
+def test_a_truncated_file_is_detected_with_its_name(name, length):
     with tempfile.TemporaryDirectory() as folder:
         small_store(Path(folder))
         damaged = Path(folder) / name
@@ -108,28 +108,28 @@ def test_a_cut_file_is_refused_by_name(name, length):
             Store.open(folder)
 
 
-def test_a_refusal_says_which_file_what_is_wrong_and_what_to_do(tmp_path):
+def test_an_error_has_the_file_the_problem_and_the_remedy(tmp_path):
     small_store(tmp_path)
     os.truncate(tmp_path / "ids.bin", 8)
-    with pytest.raises(QkvError) as refusal:
+    with pytest.raises(QkvError) as error:
         Store.open(tmp_path)
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         f"{tmp_path}/ids.bin: damaged: 8 bytes instead of 12; "
-        "delete the folder, it is made anew from the text"
+        "delete the folder; it is rebuilt from the text"
     )
 
 
-def test_a_half_written_store_is_refused(tmp_path):
+def test_an_incomplete_store_is_rejected(tmp_path):
     writer = StoreWriter(tmp_path, 100, {})
     writer.__enter__()
-    writer.add([1, 2, 3])  # and here the machine stops
-    with pytest.raises(QkvError) as refusal:
+    writer.add([1, 2, 3])  # the process is killed here
+    with pytest.raises(QkvError) as error:
         Store.open(tmp_path)
-    assert str(refusal.value) == (
-        f"{tmp_path}: no whole store: store.json is missing; "
-        "delete the folder, it is made anew from the text"
+    assert str(error.value) == (
+        f"{tmp_path}: incomplete store: store.json is missing; "
+        "delete the folder; it is rebuilt from the text"
     )
-    small_store(tmp_path)  # the next writer tidies up
+    small_store(tmp_path)  # the next writer removes the temporary files
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ids.bin",
         "offsets.bin",
@@ -137,17 +137,15 @@ def test_a_half_written_store_is_refused(tmp_path):
     ]
 
 
-def test_files_of_another_store_under_a_header_are_refused(tmp_path):
+def test_a_header_with_files_of_another_store_is_rejected(tmp_path):
     small_store(tmp_path / "one")
-    write_store(tmp_path / "two", [[1, 2, 4], [], [40_000], [5, 6]], 50_000, MADE_FROM)
+    write_store(tmp_path / "two", [[1, 2, 4], [], [40_000], [5, 6]], 50_000, FINGERPRINT)
     shutil.copy(tmp_path / "one" / "store.json", tmp_path / "two" / "store.json")
-    with pytest.raises(
-        QkvError, match=r"ids.bin: damaged: its bytes are not those that were written"
-    ):
+    with pytest.raises(QkvError, match=r"ids.bin: damaged: wrong checksum"):
         Store.open(tmp_path / "two")
 
 
-def test_an_error_while_writing_leaves_the_old_store_as_it_was(tmp_path):
+def test_an_error_while_writing_keeps_the_old_store(tmp_path):
     small_store(tmp_path)
     with pytest.raises(ZeroDivisionError):
         write_store(tmp_path, ([7 // n] for n in (1, 0)), 100, {})
@@ -155,32 +153,32 @@ def test_an_error_while_writing_leaves_the_old_store_as_it_was(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_disk_without_room_is_said_in_one_line_and_leaves_no_rubbish(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(QkvError) as refusal:
+        with pytest.raises(QkvError) as error:
             write_store(tmp_path, [range(60_000)], 60_000, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert str(refusal.value) == f"{tmp_path}: cannot be written; File too large"
+    assert str(error.value) == f"{tmp_path}: cannot be written; File too large"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_keeps_what_it_opened_while_the_store_is_replaced(tmp_path):
+def test_an_open_store_is_unchanged_when_it_is_replaced(tmp_path):
     before = small_store(tmp_path)
     write_store(tmp_path, [[9]], 50_000, {})
     assert before[0].tolist() == [1, 2, 3]
     assert Store.open(tmp_path)[0].tolist() == [9]
 
 
-def test_a_store_is_reused_only_when_it_is_whole_and_made_from_the_same(tmp_path):
-    assert reusable(tmp_path, MADE_FROM) is None
+def test_a_store_is_reused_only_if_complete_with_the_same_fingerprint(tmp_path):
+    assert open_if_current(tmp_path, FINGERPRINT) is None
     small_store(tmp_path)
-    assert reusable(tmp_path, MADE_FROM) is not None
-    assert reusable(tmp_path, MADE_FROM | {"tokenizer": "new"}) is None
+    assert open_if_current(tmp_path, FINGERPRINT) is not None
+    assert open_if_current(tmp_path, FINGERPRINT | {"tokenizer": "new"}) is None
     os.truncate(tmp_path / "offsets.bin", 3)
-    assert reusable(tmp_path, MADE_FROM) is None
+    assert open_if_current(tmp_path, FINGERPRINT) is None
 
 
 def test_text_and_ids_have_one_format(tmp_path):

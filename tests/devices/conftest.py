@@ -1,4 +1,4 @@
-"""A folder of helpers, and small models trained on the CPU for a few steps."""
+"""Small models trained on the CPU for a few steps, and the fake device."""
 
 import sys
 from contextlib import nullcontext
@@ -15,10 +15,10 @@ from qkv.train.prepare_embed import prepare_embedding
 from qkv.train.prepare_text import prepare_generation
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests import pretended
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests import fake_device
 
 PAIRS = builtin_pairs()[0][:400]
-TODAY = {
+MODERN = {
     "layers": 1,
     "d_model": 32,
     "n_heads": 2,
@@ -38,7 +38,7 @@ PAPER = {
     "positions": "sinusoidal",
     "dropout": 0.0,
 }
-MAKE = {
+PREPARE = {
     TranslateRecipe: prepare_translation,
     GenerateRecipe: prepare_generation,
     EmbedRecipe: prepare_embedding,
@@ -47,7 +47,7 @@ MAKE = {
 
 @pytest.fixture(scope="session")
 def recipes(tmp_path_factory):
-    """Name -> recipe: every task, several shapes and optimisers, without luck."""
+    """Name -> recipe: every task, several architectures and optimizers, without dropout."""
     folder = tmp_path_factory.mktemp("texts")
     for side in ("source", "target"):
         (folder / side).write_text(
@@ -55,40 +55,42 @@ def recipes(tmp_path_factory):
         )
     common = {
         "steps": 4,
-        "warmup": 2,
+        "warmup_steps": 2,
         "batch_tokens": 600,
         "save_every": 2,
         "validate_every": 4,
         "vocab_size": 560,
-        "tokenizer": "bytes",
+        "tokenizer": "byte_bpe",
     }
     pairs = {"source": str(folder / "source"), "target": str(folder / "target"), **common}
-    text = {"text": (str(folder / "target"),), "context": 32, **common}
+    text = {"text": (str(folder / "target"),), "context_length": 32, **common}
     return {
-        "translate": TranslateRecipe(model=TODAY, optimizer="muon", ema=0.9, **pairs),
-        "translate-paper": TranslateRecipe(model=PAPER, r_drop=2.0, accumulate=2, **pairs),
-        "generate": GenerateRecipe(model=TODAY | {"convolution": 3}, **text),
-        "generate-documents": GenerateRecipe(
-            model=TODAY | {"gated": True, "activation": "silu"}, separate_documents=True, **text
+        "translate": TranslateRecipe(model=MODERN, optimizer="muon", ema_decay=0.9, **pairs),
+        "translate-paper": TranslateRecipe(
+            model=PAPER, r_drop=2.0, gradient_accumulation_steps=2, **pairs
         ),
-        "embed": EmbedRecipe(model=TODAY, **pairs),
+        "generate": GenerateRecipe(model=MODERN | {"convolution": 3}, **text),
+        "generate-documents": GenerateRecipe(
+            model=MODERN | {"gated": True, "activation": "silu"}, separate_documents=True, **text
+        ),
+        "embed": EmbedRecipe(model=MODERN, **pairs),
     }
 
 
 @pytest.fixture(scope="session")
 def train(recipes):
-    """train("embed", "cpu", folder): a run of so few steps that it only has to work."""
+    """train("embed", "cpu", folder): a run of a few steps."""
 
     def run(name: str, device: str, folder: Path) -> None:
         recipe = replace(recipes[name], device=device)
-        assert Trainer(MAKE[type(recipe)](recipe, folder / "data"), recipe, folder).run() == 0
+        assert Trainer(PREPARE[type(recipe)](recipe, folder / "data"), recipe, folder).run() == 0
 
     return run
 
 
 @pytest.fixture(scope="session")
 def trained(train, tmp_path_factory):
-    """trained("embed"): the folder of a model, trained on the CPU once."""
+    """trained("embed"): the folder of a model that is trained once, on the CPU."""
     folders: dict[str, Path] = {}
 
     def folder_of(name: str) -> Path:
@@ -102,20 +104,20 @@ def trained(train, tmp_path_factory):
 
 
 @pytest.fixture
-def elsewhere(monkeypatch):
-    """The other device; what a device called meta cannot do is done without: fused Adam, autocast, inference mode."""
-    from pretended import Elsewhere
+def fake_device(monkeypatch):
+    """The fake device, without fused Adam, autocast and inference mode: `meta` has none."""
+    from fake_device import FakeDevice
 
     for kind in ("Adam", "AdamW"):
         plain = getattr(torch.optim, kind)
         monkeypatch.setattr(
             torch.optim,
             kind,
-            lambda groups, fused, plain=plain, **given: plain(groups, foreach=False, **given),
+            lambda groups, fused, plain=plain, **options: plain(groups, foreach=False, **options),
         )
     monkeypatch.setattr(Trainer, "autocast", lambda self: nullcontext())
     monkeypatch.setattr(torch, "inference_mode", torch.no_grad)
-    return Elsewhere
+    return FakeDevice
 
 
 @pytest.fixture(autouse=True)

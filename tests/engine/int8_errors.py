@@ -1,7 +1,7 @@
-"""Error of an int8 product whose 16-bit sums would saturate, against the exact product in Python's integers.
+"""Error of int8 products that would saturate 16-bit sums, against exact Python integers.
 
-As a script it prints the errors of torch's product on the CPU that the environment allows, then whether the self-check
-accepts it: FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python int8_errors.py
+As a script it prints the errors of fbgemm's product with the instructions that the environment
+allows, and whether the self-check accepts it: FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python int8_errors.py
 """
 
 import json
@@ -27,9 +27,9 @@ def exact_product(x: list[list[int]], weight: list[list[int]]) -> list[list[int]
     ]
 
 
-def largest_error(make, rows: int, inputs: int, largest: int) -> float:
-    """Of weights `largest` in size and activations 127 or -127 (the ends of 8 bits), in shares of the largest exact output."""
-    weight = [[largest * sign for sign in signs(inputs)] for signs in SIGNS.values()]
+def relative_error(make, rows: int, inputs: int, max_weight: int) -> float:
+    """Error relative to the largest output, of weights +-max_weight and activations +-127."""
+    weight = [[max_weight * sign for sign in signs(inputs)] for signs in SIGNS.values()]
     x = [[127 * sign for sign in signs(inputs)] for signs in SIGNS.values()] * rows
     exact = torch.tensor(exact_product(x, weight), dtype=torch.float64)
     found = make(torch.tensor(weight, dtype=torch.float32), None)(
@@ -46,23 +46,23 @@ def accepted(make) -> bool:
     return True
 
 
-def eight_bits(weight, bias):
-    """The product with weights to 127, as it was before: exact with VNNI only."""
-    before, int8.LARGEST_WEIGHT = int8.LARGEST_WEIGHT, 127
+def int8_product_8_bits(weight, bias):
+    """The product with weights up to 127: exact only with VNNI."""
+    before, int8.MAX_FBGEMM_WEIGHT = int8.MAX_FBGEMM_WEIGHT, 127
     try:
         return int8.int8_product(weight, bias)
     finally:
-        int8.LARGEST_WEIGHT = before
+        int8.MAX_FBGEMM_WEIGHT = before
 
 
 if __name__ == "__main__":
-    makers = {"7 bits": int8.int8_product, "8 bits": eight_bits}
+    makers = {"7 bits": int8.int8_product, "8 bits": int8_product_8_bits}
     print(
         json.dumps(
             {
                 name: [
-                    largest_error(make, 1, 256, 127),
-                    largest_error(make, 5, 64, 63),
+                    relative_error(make, 1, 256, 127),
+                    relative_error(make, 5, 64, 63),
                     accepted(make),
                 ]
                 for name, make in makers.items()

@@ -1,4 +1,4 @@
-"""Rows join, leave and change their order in a running batch: the logits of a row are those of the row alone, bit for bit."""
+"""Batch invariance: rows that join, leave and are reordered have the logits of a batch of one."""
 
 import random
 import runpy
@@ -13,73 +13,68 @@ from qkv.engine.stepper import PackedStepper
 
 DECODER_TESTS = runpy.run_path(str(Path(__file__).with_name("test_packed_decoders.py")))
 PAIR_TESTS = runpy.run_path(str(Path(__file__).with_name("test_stepper.py")))
-KNOWN, PAIRS, shaken, drawn = (
-    DECODER_TESTS["KNOWN"],
-    PAIR_TESTS["SPECS"],
-    DECODER_TESTS["shaken"],
-    DECODER_TESTS["drawn"],
-)
-STEPS, MOST_ROWS, LONGEST = 30, 6, 60
+DECODERS, ENCODER_DECODERS = DECODER_TESTS["DECODERS"], PAIR_TESTS["SPECS"]
+random_model, random_spec = DECODER_TESTS["random_model"], DECODER_TESTS["random_spec"]
+STEPS, MAX_ROWS, MAX_TOKENS = 30, 6, 60
 
 
 class Batch:
-    """A stepper and, for each of its rows, the tokens it has read and its source."""
+    """A stepper, and the tokens and the source of each of its rows."""
 
-    def __init__(self, model, int8, pick):
-        self.stepper, self.pick, self.translates = (
-            PackedStepper(model, int8),
-            pick,
-            model.encoder is not None,
-        )
+    def __init__(self, model, int8, rng):
+        self.stepper, self.rng = PackedStepper(model, int8), rng
+        self.has_encoder = model.encoder is not None
         self.rows, self.history = [], []
-        self.enter(self.stepper.prefill, pick.randint(1, 4))
+        self.add_rows(self.stepper.prefill, rng.randint(1, 4))
 
     def tokens(self, longest):
-        return [self.pick.randrange(4, 50) for _ in range(self.pick.randint(1, longest))]
+        return [self.rng.randrange(4, 50) for _ in range(self.rng.randint(1, longest))]
 
-    def enter(self, read, n):
-        """New rows, by prefill or join."""
+    def add_rows(self, method, n):
+        """Add rows by prefill or join."""
         new = [
-            (self.tokens(3 if self.translates else 20), self.tokens(9) if self.translates else None)
+            (
+                self.tokens(3 if self.has_encoder else 20),
+                self.tokens(9) if self.has_encoder else None,
+            )
             for _ in range(n)
         ]
-        sources = [source for _, source in new] if self.translates else None
-        logits = read([prompt for prompt, _ in new], sources)
+        sources = [source for _, source in new] if self.has_encoder else None
+        logits = method([prompt for prompt, _ in new], sources)
         for (prompt, source), row in zip(new, logits, strict=True):
             self.rows.append((list(prompt), source))
-            self.note(self.rows[-1], row)
+            self.record(self.rows[-1], row)
 
-    def note(self, row, logits):
+    def record(self, row, logits):
         self.history.append((list(row[0]), row[1], logits.clone()))
 
     def step(self):
-        new = [self.pick.randrange(4, 50) for _ in self.rows]
+        new = [self.rng.randrange(4, 50) for _ in self.rows]
         for row, token, logits in zip(
             self.rows, new, self.stepper.step(torch.tensor(new)), strict=True
         ):
             row[0].append(token)
-            self.note(row, logits)
+            self.record(row, logits)
 
     def reorder(self):
-        """Rows leave, come twice and change their order."""
-        stay = [n for n, (ids, _) in enumerate(self.rows) if len(ids) < LONGEST]
-        chosen = (
-            [self.pick.choice(stay) for _ in range(self.pick.randint(1, MOST_ROWS))] if stay else []
-        )
-        if chosen:
+        """Drop, repeat and reorder rows."""
+        short = [n for n, (ids, _) in enumerate(self.rows) if len(ids) < MAX_TOKENS]
+        chosen = []
+        if short:
+            chosen = [self.rng.choice(short) for _ in range(self.rng.randint(1, MAX_ROWS))]
             self.stepper.reorder(chosen)
             self.rows = [(list(self.rows[n][0]), self.rows[n][1]) for n in chosen]
         return bool(chosen)
 
 
 def schedule(model, int8, seed):
-    """The logits after every token of every row of a batch in which rows come and go at random."""
+    """The logits after every token of every row, in a batch that changes at random."""
     batch = Batch(model, int8, random.Random(seed))
     for _ in range(STEPS):
-        choice = batch.pick.random()
-        if choice < 0.2 and len(batch.rows) < MOST_ROWS:
-            batch.enter(batch.stepper.join, batch.pick.randint(1, 2))
-        elif choice < 0.4 or max(len(ids) for ids, _ in batch.rows) >= LONGEST:
+        choice = batch.rng.random()
+        if choice < 0.2 and len(batch.rows) < MAX_ROWS:
+            batch.add_rows(batch.stepper.join, batch.rng.randint(1, 2))
+        elif choice < 0.4 or max(len(ids) for ids, _ in batch.rows) >= MAX_TOKENS:
             if not batch.reorder():
                 break
         else:
@@ -87,8 +82,8 @@ def schedule(model, int8, seed):
     return batch.history
 
 
-def alone(model, int8, ids, source):
-    """The logits after these tokens in a batch of one row: of the prompt, then one token per step."""
+def single_row_logits(model, int8, ids, source):
+    """The logits after these tokens in a batch of one row, by decode steps."""
     stepper = PackedStepper(model, int8)
     logits = stepper.prefill([ids[:1]], None if source is None else [source])
     for id in ids[1:]:
@@ -97,37 +92,37 @@ def alone(model, int8, ids, source):
 
 
 def check(model, int8, seed, atol=None):
-    """Bit for bit as alone; with `atol` near the model's own logits, in float64 of the same weights."""
+    """Equal to a batch of one row; with `atol` close to the model's own logits in float64."""
     exact = deepcopy(model).double()
     with torch.inference_mode():
         for ids, source, logits in schedule(model, int8, seed):
             if atol is None:
-                assert logits.equal(alone(model, int8, ids, source)), (len(ids), source)
+                assert logits.equal(single_row_logits(model, int8, ids, source)), (len(ids), source)
                 continue
             memory = None if source is None else exact.encode(torch.tensor([source]))
             expected = exact.logits(exact.decode(torch.tensor([ids]), memory))[0, -1]
             torch.testing.assert_close(logits.double(), expected, rtol=0, atol=atol)
 
 
-ALL = {**KNOWN, **PAIRS}
+ALL = {**DECODERS, **ENCODER_DECODERS}
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 @pytest.mark.parametrize("name", ALL)
-def test_a_row_has_the_same_bits_alone_and_in_any_batch(name, int8):
-    check(shaken(ALL[name]), int8, seed=len(name))
+def test_logits_are_bit_identical_in_any_batch(name, int8):
+    check(random_model(ALL[name]), int8, seed=len(name))
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("seed", range(20))
-def test_a_row_of_any_decoder_has_the_same_bits_alone_and_in_any_batch(seed):
-    check(shaken(drawn(seed)), False, seed)
+def test_logits_of_random_decoders_are_bit_identical_in_any_batch(seed):
+    check(random_model(random_spec(seed)), False, seed)
 
 
 @pytest.mark.native
-def test_the_size_of_the_chunks_of_a_prefill_changes_no_bit(monkeypatch):
-    model, prompts = shaken(KNOWN["after a convolution"]), DECODER_TESTS["prompts"](40, 3, 17)
+def test_prefill_does_not_depend_on_the_chunk_size(monkeypatch):
+    model, prompts = random_model(DECODERS["convolution"]), DECODER_TESTS["prompts"](40, 3, 17)
     with torch.inference_mode():
         found = []
         for rows in (1, 7, 512):
@@ -140,10 +135,10 @@ def test_the_size_of_the_chunks_of_a_prefill_changes_no_bit(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rows_that_come_and_go_have_the_logits_of_the_model_in_float64(name, steps_by):
-    check(shaken(ALL[name]).double(), False, seed=len(name), atol=1e-10)
+def test_logits_in_a_changing_batch_equal_the_model_in_float64(name, step_backend):
+    check(random_model(ALL[name]).double(), False, seed=len(name), atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["llama's", "the paper's"])
-def test_rows_that_come_and_go_have_the_logits_of_the_model_in_float32(name, steps_by):
-    check(shaken(ALL[name]), False, seed=3, atol=1e-5)
+@pytest.mark.parametrize("name", ["llama", "2017 paper"])
+def test_logits_in_a_changing_batch_equal_the_model_in_float32(name, step_backend):
+    check(random_model(ALL[name]), False, seed=3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The fast encoder gives what the model's own gives, for every encoder it takes on, and leaves the others alone."""
+"""The packed encoder equals the model's own; unsupported encoders use the plain one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,22 +11,22 @@ from qkv.engine.encoder import (
     PackedEncoder,
     PlainEncoder,
     encode,
-    groups_of,
+    length_groups,
     make_encoder,
     supports_encoder,
 )
 from qkv.errors import QkvError
-from qkv.model.explained import explained
+from qkv.model.eager_core import eager_attention
 from qkv.model.presets import bert, encoder_only, marian
 from qkv.model.spec import (
+    Attention,
     Convolution,
     Dense,
-    Experts,
     Gated,
-    Heads,
     Layer,
     Learned,
     LmHead,
+    MixtureOfExperts,
     NoPositions,
     Norm,
     Pooler,
@@ -37,53 +37,53 @@ from qkv.model.spec import (
 )
 from qkv.model.transformer import Transformer
 
-HEADS = Heads(4, 4, 8)
+HEADS = Attention(4, 4, 8)
 
 
-def spec(layer: Layer, **more) -> Spec:
+def spec(layer: Layer, **options) -> Spec:
     return Spec(
         60,
         32,
-        Stack((layer,), **{"final_norm": True, **more.pop("stack", {})}),
-        **{"max_len": 90, **more},
+        Stack((layer,), **{"final_norm": True, **options.pop("stack", {})}),
+        **{"max_len": 90, **options},
     )
 
 
 SPECS = {
-    "today's": spec(Layer(replace(HEADS, qk_norm=True), Dense(48, "relu2"), Norm("rms"), repeat=2)),
-    "the paper's": spec(
-        Layer(HEADS, Dense(48), Norm(place="post"), repeat=2),
+    "modern": spec(Layer(replace(HEADS, qk_norm=True), Dense(48, "relu2"), Norm("rms"), repeat=2)),
+    "2017 paper": spec(
+        Layer(HEADS, Dense(48), Norm(placement="post"), repeat=2),
         positions=Sinusoidal(),
         scaled_embedding=True,
     ),
-    "grouped, gated, half turned": spec(
-        Layer(Heads(4, 2, 8), Gated(24), repeat=2), positions=Rotary(share=0.5)
+    "grouped, gated, partial rotary": spec(
+        Layer(Attention(4, 2, 8), Gated(24), repeat=2), positions=Rotary(partial_rotary_factor=0.5)
     ),
-    "turned in adjacent pairs": spec(
-        Layer(HEADS, Dense(48, "silu"), repeat=2), positions=Rotary(pairs="adjacent")
+    "interleaved rotary": spec(
+        Layer(HEADS, Dense(48, "silu"), repeat=2), positions=Rotary(interleaved=True)
     ),
-    "bag of words": spec(
+    "no positions": spec(
         Layer(HEADS, Dense(48, "gelu"), repeat=2), positions=NoPositions(), scaled_embedding=True
     ),
-    "normed by batches": spec(Layer(HEADS, Dense(48), Norm("batch"), repeat=2)),
-    "two kinds of layers": replace(
+    "batch norm": spec(Layer(HEADS, Dense(48), Norm("batch"), repeat=2)),
+    "two layer types": replace(
         spec(Layer(HEADS, Dense(48))),
         encoder=Stack(
-            (Layer(HEADS, Dense(48)), Layer(Heads(2, 1, 8), Gated(24), Norm("rms", "post")))
+            (Layer(HEADS, Dense(48)), Layer(Attention(2, 1, 8), Gated(24), Norm("rms", "post")))
         ),
     ),
-    "learned from 2, two sentence types": spec(
+    "learned positions from 2, token types": spec(
         Layer(
             replace(HEADS, bias=True, out_bias=True),
             Dense(48, "gelu", bias=True),
-            Norm(place="post", eps=1e-12),
+            Norm(placement="post", eps=1e-12),
         ),
         positions=Learned(2),
         token_types=2,
         head=Pooler(),
         stack={"final_norm": False, "embed_norm": True},
     ),
-    "a translator's": replace(
+    "marian": replace(
         marian(),
         vocab_size=60,
         d_model=32,
@@ -97,16 +97,16 @@ SPECS = {
                         cross=HEADS if side == "decoder" else None,
                     ),
                 ),
-                stack.sees,
+                stack.causal,
             )
             for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))
         },
     ),
 }
-LENGTHS = [70, 5, 3, 3, 1, 70]  # more than the first room, repeated, and a single token
+LENGTHS = [70, 5, 3, 3, 1, 70]  # more than INITIAL_POSITIONS, repeated, and a single token
 
 
-def stirred(shape: Spec) -> Transformer:
+def random_model(shape: Spec) -> Transformer:
     torch.manual_seed(0)
     model = Transformer(shape).double().eval()
     with torch.no_grad():
@@ -117,40 +117,39 @@ def stirred(shape: Spec) -> Transformer:
 
 def padded(left: bool) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
-    real = torch.arange(70) < torch.tensor(LENGTHS)[:, None]
-    return torch.randint(4, 50, (6, 70)), real.flip(1) if left else real
+    attention_mask = torch.arange(70) < torch.tensor(LENGTHS)[:, None]
+    return torch.randint(4, 50, (6, 70)), attention_mask.flip(1) if left else attention_mask
 
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("left", [False, True])
 @torch.inference_mode()
-def test_padded_rows_give_what_the_model_gives(name, left):
-    model, (ids, real) = stirred(SPECS[name]), padded(left)
+def test_padded_rows_equal_the_model(name, left):
+    model, (ids, attention_mask) = random_model(SPECS[name]), padded(left)
     assert isinstance(make_encoder(model), PackedEncoder)
-    memory = encode(model, ids, real)
-    torch.testing.assert_close(
-        memory.states[real], model.encode(ids, real).states[real], rtol=0, atol=1e-10
-    )
-    assert memory.real is real and not memory.states[~real].any()
+    memory = encode(model, ids, attention_mask)
+    expected = model.encode(ids, attention_mask).states[attention_mask]
+    torch.testing.assert_close(memory.states[attention_mask], expected, rtol=0, atol=1e-10)
+    assert memory.attention_mask is attention_mask and not memory.states[~attention_mask].any()
     torch.testing.assert_close(
         encode(model, ids).states, model.encode(ids).states, rtol=0, atol=1e-10
     )
 
 
 @torch.inference_mode()
-def test_the_plain_way_gives_the_same_for_any_encoder():
+def test_the_plain_encoder_equals_single_sentences_for_any_architecture():
     layer = Layer(HEADS, Dense(48), repeat=2)
     for other in (
         replace(layer, mixer=replace(HEADS, window=3)),
         replace(layer, mixer=Convolution(3)),
-        replace(layer, feed_forward=Experts(2, 1, Gated(8))),
+        replace(layer, feed_forward=MixtureOfExperts(2, 1, Gated(8))),
     ):
-        model, (ids, real) = stirred(spec(other)), padded(left=False)
+        model, (ids, attention_mask) = random_model(spec(other)), padded(left=False)
         assert isinstance(make_encoder(model), PlainEncoder)
-        alone = torch.cat(
-            [model.encode(row[kept][None]).states[0] for row, kept in zip(ids, real, strict=True)]
-        )
-        torch.testing.assert_close(encode(model, ids, real).states[real], alone, rtol=0, atol=1e-10)
+        rows = [row[tokens] for row, tokens in zip(ids, attention_mask, strict=True)]
+        expected = torch.cat([model.encode(row[None]).states[0] for row in rows])
+        found = encode(model, ids, attention_mask).states[attention_mask]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -166,17 +165,17 @@ def test_float32_agrees_to_1e_5(activation, bias):
     model = Transformer(
         replace(small, vocab_size=60, d_model=32, encoder=replace(small.encoder, layers=(layer,)))
     ).eval()
-    ids, real = padded(left=False)
+    ids, attention_mask = padded(left=False)
     with torch.inference_mode():
         torch.testing.assert_close(
-            encode(model, ids, real).states[real],
-            model.encode(ids, real).states[real],
+            encode(model, ids, attention_mask).states[attention_mask],
+            model.encode(ids, attention_mask).states[attention_mask],
             rtol=0,
             atol=1e-5,
         )
 
 
-def test_joined_weights_follow_the_model_when_it_learns():
+def test_weights_are_packed_again_when_the_model_changes():
     model = Transformer(encoder_only(60, 32, 1, 4, 48)).eval()
     first = PackedEncoder.of(model)
     assert PackedEncoder.of(model) is first
@@ -190,27 +189,24 @@ def test_joined_weights_follow_the_model_when_it_learns():
         )
 
 
-def test_a_model_that_is_being_explained_takes_the_plain_way():
+def test_a_recorded_model_uses_the_plain_encoder():
     model = Transformer(encoder_only(60, 32, 1, 4, 48)).eval()
-    with explained(model, ["encoder.layers.0.attn.branch.core"]):
+    with eager_attention(model, ["encoder.layers.0.attn.branch.core"]):
         assert not supports_encoder(model)
     assert supports_encoder(model)
 
 
-def test_sentences_of_one_length_stand_side_by_side():
-    assert (
-        groups_of([2, 2, 5]) == [(2, 2), (1, 5)]
-        and groups_of([0, 0, 1]) == [(1, 1)]
-        and groups_of([]) == []
-    )
+def test_adjacent_sentences_of_equal_length_are_grouped():
+    assert length_groups([2, 2, 5]) == [(2, 2), (1, 5)]
+    assert length_groups([0, 0, 1]) == [(1, 1)] and length_groups([]) == []
 
 
-def test_a_decoder_alone_has_no_encoder_to_run():
-    writer = Spec(60, 32, None, Stack((Layer(HEADS, Dense(48)),), "past"), head=LmHead())
-    assert not supports_encoder(Transformer(writer))
+def test_a_decoder_only_model_has_no_encoder():
+    spec = Spec(60, 32, None, Stack((Layer(HEADS, Dense(48)),), causal=True), head=LmHead())
+    assert not supports_encoder(Transformer(spec))
 
 
-def test_ids_of_another_vocabulary_are_one_clear_line():
+def test_ids_outside_the_vocabulary_raise():
     with pytest.raises(QkvError) as error:
         encode(Transformer(encoder_only(60, 32, 1, 4, 48)).eval(), torch.tensor([[5, 60]]))
     assert (
@@ -219,28 +215,23 @@ def test_ids_of_another_vocabulary_are_one_clear_line():
     )
 
 
-@pytest.mark.parametrize("name", ["today's", "the paper's"])
-def test_a_longer_sentence_in_one_thread_does_not_disturb_another(name, monkeypatch):
-    model, long, other = (
-        stirred(SPECS[name]),
-        torch.randint(4, 50, (1, 90)),
-        torch.randint(4, 50, (1, 80)),
-    )
+@pytest.mark.parametrize("name", ["modern", "2017 paper"])
+def test_extending_positions_in_one_thread_does_not_affect_another(name, monkeypatch):
+    model = random_model(SPECS[name])
+    long, other = torch.randint(4, 50, (1, 90)), torch.randint(4, 50, (1, 80))
     expected = [encode(model, ids).states for ids in (long, other)]
-    positions, begun, done = model.encoder.positions, Event(), Event()
+    positions, started, done = model.encoder.positions, Event(), Event()
 
-    def slow_turn(
-        places, dtype, turn=type(positions).turn
-    ):  # the plan for 128 places stands half made
-        begun.set()
+    def slow_rotation(position_ids, dtype, rotation=type(positions).rotation):
+        started.set()  # the plan for 128 positions is incomplete
         done.wait(60)
-        return turn(positions, places, dtype)
+        return rotation(positions, position_ids, dtype)
 
     encoder = PackedEncoder(model)
-    monkeypatch.setattr(positions, "turn", slow_turn)
+    monkeypatch.setattr(positions, "rotation", slow_rotation)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(encoder, long[0], [(1, 90)])
-        assert begun.wait(60)
+        assert started.wait(60)
         monkeypatch.undo()
         second = encoder(other[0], [(1, 80)])
         done.set()

@@ -1,4 +1,4 @@
-"""The native library multiplies as torch does, and gives a row the same digits in any company."""
+"""Native products equal torch's, and are batch-invariant and independent of threads."""
 
 from dataclasses import replace
 
@@ -10,18 +10,18 @@ from qkv.engine import native_step as native
 from qkv.engine.native_step import native_int8_product, native_product
 from qkv.engine.packed_model import PackedModel, int8_loss
 from qkv.engine.stepper import PackedStepper, make_stepper
-from qkv.generate.beam import BeamRules, beam_search
+from qkv.generate.beam import BeamSearchConfig, beam_search
 from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.loop import Bounds, generate
 from qkv.kernels import calling
 from qkv.model.eval_mode import eval_mode
 from qkv.model.presets import decoder_only, encoder_decoder
-from qkv.model.spec import Gated, Heads, Rotary
+from qkv.model.spec import Attention, Gated, Rotary
 from qkv.model.transformer import Transformer
 
 
-def made_of(*shape: int, dtype=torch.float32) -> torch.Tensor:
+def random_tensor(*shape: int, dtype=torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
 
 
@@ -31,11 +31,9 @@ def made_of(*shape: int, dtype=torch.float32) -> torch.Tensor:
     "outputs, inputs", [(1, 1), (7, 3), (32, 16), (33, 40), (100, 24), (257, 65)]
 )
 def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
-    weight, bias, x = (
-        made_of(outputs, inputs, dtype=torch.double),
-        made_of(outputs, dtype=torch.double),
-        made_of(rows, inputs, dtype=torch.double),
-    )
+    weight = random_tensor(outputs, inputs, dtype=torch.double)
+    bias = random_tensor(outputs, dtype=torch.double)
+    x = random_tensor(rows, inputs, dtype=torch.double)
     expected = x @ weight.T + bias
     torch.testing.assert_close(native_product(weight, bias)(x), expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(
@@ -48,15 +46,15 @@ def test_a_product_is_x_times_w_plus_b(rows, outputs, inputs):
 
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:
-    """The nearest matrix of whole numbers -127 ... 127, one scale for each output."""
+    """The weight rounded to integers -127 ... 127 with one scale per output."""
     step = weight.abs().amax(dim=1, keepdim=True) / 127
     return (weight / step).round() * step
 
 
 @pytest.mark.native
 @pytest.mark.parametrize("rows", [1, 3, 17, 256, 1_024])
-def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
-    weight, bias, x = made_of(70, 50), made_of(70), made_of(rows, 50)
+def test_an_int8_product_is_that_of_the_rounded_weight(rows):
+    weight, bias, x = random_tensor(70, 50), random_tensor(70), random_tensor(rows, 50)
     expected = x.double() @ rounded(weight).double().T + bias
     torch.testing.assert_close(
         native_int8_product(weight, bias)(x), expected.float(), rtol=1e-5, atol=1e-5
@@ -65,21 +63,27 @@ def test_an_int8_product_is_that_of_the_nearest_whole_numbers(rows):
 
 @pytest.mark.native
 @pytest.mark.parametrize("make", [native_product, native_int8_product])
-@pytest.mark.parametrize("inputs", [77, 9_001])  # of so many, only some of the rows stay near
-def test_a_row_gets_the_same_digits_alone_and_in_any_company(make, inputs):
-    run, x = make(made_of(130, inputs), None), made_of(100, inputs)
-    together = run(x)
-    weight = made_of(130, inputs) if make is native_product else rounded(made_of(130, inputs))
-    torch.testing.assert_close(together, F.linear(x, weight), rtol=1e-5, atol=1e-5 * inputs**0.5)
+@pytest.mark.parametrize("inputs", [77, 9_001])  # with 9,001 the rows are tiled
+def test_native_products_are_batch_invariant(make, inputs):
+    run, x = make(random_tensor(130, inputs), None), random_tensor(100, inputs)
+    batched = run(x)
+    weight = (
+        random_tensor(130, inputs)
+        if make is native_product
+        else rounded(random_tensor(130, inputs))
+    )
+    torch.testing.assert_close(batched, F.linear(x, weight), rtol=1e-5, atol=1e-5 * inputs**0.5)
     for first, last in ((0, 1), (3, 7), (5, 30), (20, 90), (39, 40)):
-        assert run(x[first:last]).equal(together[first:last])
+        assert run(x[first:last]).equal(batched[first:last])
 
 
 @pytest.mark.native
-def test_two_threads_give_the_digits_of_one(monkeypatch):
+def test_logits_do_not_depend_on_the_number_of_threads(monkeypatch):
     torch.manual_seed(0)
-    model = Transformer(decoder_only(300, 48, 2, Heads(4, 2, 12, qk_norm=True), Gated(96))).eval()
-    said = []
+    model = Transformer(
+        decoder_only(300, 48, 2, Attention(4, 2, 12, qk_norm=True), Gated(96))
+    ).eval()
+    found = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(
             native, "inference_threads_for", lambda work, min_work, threads=threads: threads
@@ -89,8 +93,8 @@ def test_two_threads_give_the_digits_of_one(monkeypatch):
         with torch.inference_mode():
             logits = [stepper.prefill([[1, 2, 3], [4]])]
             logits += [stepper.step(torch.tensor([n, n + 1])) for n in range(20)]
-        said.append(torch.stack(logits))
-    assert said[1].equal(said[0]) and said[2].equal(said[0])
+        found.append(torch.stack(logits))
+    assert found[1].equal(found[0]) and found[2].equal(found[0])
 
 
 @pytest.mark.native
@@ -114,57 +118,55 @@ def test_translation_scores_are_batch_invariant(qk_norm):
     model = Transformer(spec).eval()
     lengths = [7, 5, 2, 7, 5, 150, 64, 1, 7]
     source = torch.randint(4, 50, (len(lengths), max(lengths)))
-    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    rules = BeamRules(2, 3, 0, 4, 0.6)
-    together = beam_search(model, source, real, rules, 12)
+    attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    config = BeamSearchConfig(2, 3, 0, 4, 0.6)
+    batched = beam_search(model, source, attention_mask, config, 12)
     for row, length in enumerate(lengths):
-        alone = beam_search(model, source[row : row + 1, :length], None, rules, 12)[0]
-        assert [(one.ids, one.score) for one in alone] == [
-            (one.ids, one.score) for one in together[row]
-        ]
+        alone = beam_search(model, source[row : row + 1, :length], None, config, 12)[0]
+        assert [(h.ids, h.score) for h in alone] == [(h.ids, h.score) for h in batched[row]]
 
 
 @pytest.mark.native
-def test_what_is_said_under_autocast_is_what_is_said_without():
+def test_autocast_does_not_change_decoding():
     torch.manual_seed(0)
-    pairs, texts = (
-        Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(),
-        Transformer(decoder_only(60, 32, 2, Heads(4, 2, 8), Gated(48))).eval(),
-    )
-    assert PackedModel.of(pairs).native is not None
-    source, real = torch.randint(4, 50, (3, 7)), torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
+    translator = Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval()
+    generator = Transformer(decoder_only(60, 32, 2, Attention(4, 2, 8), Gated(48))).eval()
+    assert PackedModel.of(translator).native is not None
+    source = torch.randint(4, 50, (3, 7))
+    attention_mask = torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
+    special_ids = {"bos_id": 2, "eos_id": 3, "pad_id": 0}
 
-    def said():
+    def decode():
         for int8 in (False, True):
-            yield greedy(pairs, source, real, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8)
-            yield greedy(
-                pairs, source[:1], None, bos_id=2, eos_id=3, pad_id=0, max_len=12, int8=int8
-            )  # read by the library too
-            yield beam_search(pairs, source, real, BeamRules(2, 3, 0, 4, 0.6), 12, int8)
-            with eval_mode(texts):
+            options = {**special_ids, "max_target_len": 12, "int8": int8}
+            yield greedy(translator, source, attention_mask, **options)
+            yield greedy(translator, source[:1], None, **options)
+            config = BeamSearchConfig(2, 3, 0, 4, 0.6)
+            yield beam_search(translator, source, attention_mask, config, 12, int8)
+            with eval_mode(generator):
                 yield generate(
-                    make_stepper(texts, int8),
+                    make_stepper(generator, int8),
                     [[1, 2, 3], [4]],
                     GenerationConfig(max_new_tokens=12, temperature=0, seed=1),
                     Bounds(40),
                 )
-        yield int8_loss(texts, source)
-        yield forced_log_probs(pairs, source, real, [[5, 6], [7], [8, 9, 10]], 2)
+        yield int8_loss(generator, source)
+        yield forced_log_probs(translator, source, attention_mask, [[5, 6], [7], [8, 9, 10]], 2)
 
-    expected = list(said())
+    expected = list(decode())
     with torch.autocast("cpu", torch.float16):
-        assert list(said()) == expected
+        assert list(decode()) == expected
         assert torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.native
-def test_the_library_is_never_given_other_numbers_than_it_reads():
-    run, x = native_product(made_of(8, 4), None), made_of(2, 4)
+def test_a_native_product_asserts_its_dtype():
+    run, x = native_product(random_tensor(8, 4), None), random_tensor(2, 4)
     for other in (x.half(), x.bfloat16(), x.double()):
         with pytest.raises(AssertionError):
             run(other)
 
 
-def test_other_numbers_and_devices_are_left_to_torch():
+def test_other_dtypes_and_devices_are_not_native():
     assert not calling.can_be_native(torch.zeros(1, dtype=torch.float64))
     assert not calling.can_be_native(torch.zeros(1, device="meta"))

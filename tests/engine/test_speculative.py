@@ -1,4 +1,4 @@
-"""Speculative decoding changes no bit: accepted drafts save steps, rejected ones have no effect."""
+"""Speculative decoding gives identical logits; accepted draft tokens save steps."""
 
 import random
 import runpy
@@ -18,11 +18,11 @@ from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import greedy
 from qkv.generate.loop import Bounds, generate
 from qkv.generate.sampling import Draws
-from qkv.textbook.ahead import write_ahead
+from qkv.textbook.speculative import speculative_decode
 
-PROMPT_TESTS = runpy.run_path(str(Path(__file__).with_name("test_packed_decoders.py")))
+DECODER_TESTS = runpy.run_path(str(Path(__file__).with_name("test_packed_decoders.py")))
 STEP_TESTS = runpy.run_path(str(Path(__file__).with_name("test_stepper.py")))
-KNOWN, shaken = PROMPT_TESTS["KNOWN"], PROMPT_TESTS["shaken"]
+DECODERS, random_model = DECODER_TESTS["DECODERS"], DECODER_TESTS["random_model"]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def for_all_sizes(monkeypatch):
 
 
 def verify(stepper, ids: torch.Tensor) -> torch.Tensor:
-    """Tokens that follow each other in one native step, (tokens, vocab); the stepper does not move."""
+    """Logits of consecutive tokens in one native step, (tokens, vocab); no step is taken."""
     rows = prompt_rows([len(ids)])
     rows[SLOT:] += stepper.rows[SLOT, 0]
     stepper.cache.reserve(len(ids))
@@ -39,124 +39,121 @@ def verify(stepper, ids: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("name", KNOWN)
-def test_tokens_verified_in_one_step_are_those_one_after_another(name, monkeypatch):
+@pytest.mark.parametrize("name", DECODERS)
+def test_verifying_tokens_in_one_step_equals_single_steps(name, monkeypatch):
     monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: True)
-    model = shaken(KNOWN[name]).double()
-    plain, fast = PlainStepper(model), PackedStepper(model)
+    model = random_model(DECODERS[name]).double()
+    plain, packed = PlainStepper(model), PackedStepper(model)
     ids = torch.randint(60, (70,), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
         plain.prefill([[5, 6, 7]])
-        fast.prefill([[5, 6, 7]])
+        packed.prefill([[5, 6, 7]])
         expected = torch.cat([plain.step(id) for id in ids.split(1)])
-        for some, rows in zip(
-            ids.split(5), expected.split(5), strict=True
-        ):  # beyond the first room of the cache
-            torch.testing.assert_close(verify(fast, some), rows, rtol=0, atol=1e-10)
-            for id in some.split(1):
-                fast.step(id)
+        # More tokens than the initial capacity of the cache.
+        for draft, logits in zip(ids.split(5), expected.split(5), strict=True):
+            torch.testing.assert_close(verify(packed, draft), logits, rtol=0, atol=1e-10)
+            for id in draft.split(1):
+                packed.step(id)
 
 
 @pytest.mark.native
-def test_threads_wait_for_the_slots_that_others_fill(monkeypatch):
-    stepper, ids = PackedStepper(shaken(KNOWN["qwen's"])), torch.arange(7)
+def test_threads_wait_for_slots_that_other_threads_write(monkeypatch):
+    stepper, ids = PackedStepper(random_model(DECODERS["qwen"])), torch.arange(7)
     with torch.inference_mode():
         stepper.prefill([[5, 6, 7]])
         expected = verify(stepper, ids)
         monkeypatch.setattr(native, "inference_threads_for", lambda work, min_work: 3)
         for _ in range(200):
-            stepper.cache.store[..., stepper.cache.used :, :] = (
-                7.0  # what a thread too early would read
-            )
+            # What a thread would read too early.
+            stepper.cache.store[..., stepper.cache.used :, :] = 7.0
             assert verify(stepper, ids).equal(expected)
 
 
-def guessing(ids: torch.Tensor, right: float, seed: int):
-    """Guesses for `ids`, each right with this chance; `said` is told how many have been said."""
-    chance, said = random.Random(seed), [0]
+def make_drafts(ids: torch.Tensor, accuracy: float, seed: int):
+    """A draft function for `ids`, correct with this probability; set n_done[0] before each step."""
+    rng, n_done = random.Random(seed), [0]
 
-    def foresee(logits, n_ahead):
-        place = said[0] + n_ahead + 1
-        if place >= len(ids) - 1:
+    def choose(logits, offset):
+        index = n_done[0] + offset + 1
+        if index >= len(ids) - 1:
             return None
-        return (
-            ids[place : place + 1] if chance.random() < right else (ids[place : place + 1] + 1) % 50
-        )
+        token = ids[index : index + 1]
+        return token if rng.random() < accuracy else (token + 1) % 50
 
-    return said, foresee
+    return n_done, choose
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_writer_that_looks_ahead_gets_the_very_digits(name, right):
-    model = shaken(KNOWN[name])
+@pytest.mark.parametrize("accuracy", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_of_a_decoder_are_identical(name, accuracy):
+    model = random_model(DECODERS[name])
     ids = torch.randint(60, (80,), generator=torch.Generator().manual_seed(3))
-    plain, quick = PackedStepper(model), PackedStepper(model)
-    said, foresee = guessing(ids, right, seed=4)
+    plain, speculating = PackedStepper(model), PackedStepper(model)
+    n_done, choose = make_drafts(ids, accuracy, seed=4)
     with torch.inference_mode():
         plain.prefill([[5, 6, 7]])
-        quick.prefill([[5, 6, 7]])
-        looking = SpeculativeDecoding(quick, foresee)
+        speculating.prefill([[5, 6, 7]])
+        decoding = SpeculativeDecoding(speculating, choose)
         for n, id in enumerate(ids.split(1)):
-            said[0] = n
-            assert looking.step(id).equal(plain.step(id)), n
+            n_done[0] = n
+            assert decoding.step(id).equal(plain.step(id)), n
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("accuracy", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("name", STEP_TESTS["SPECS"])
-def test_a_translator_that_looks_ahead_gets_the_very_digits(name, right):
-    model = shaken(STEP_TESTS["SPECS"][name])
+def test_logits_of_an_encoder_decoder_are_identical(name, accuracy):
+    model = random_model(STEP_TESTS["SPECS"][name])
     source, ids = (
         torch.randint(4, 50, (1, 9)),
         torch.randint(4, 50, (60,), generator=torch.Generator().manual_seed(3)),
     )
-    said, foresee = guessing(ids, right, seed=5)
+    n_done, choose = make_drafts(ids, accuracy, seed=5)
     with torch.inference_mode():
-        plain, quick = PackedStepper(model), PackedStepper(model)
-        for stepper in (plain, quick):
+        plain, speculating = PackedStepper(model), PackedStepper(model)
+        for stepper in (plain, speculating):
             stepper.prefill([[2]], source.tolist())
-        looking = SpeculativeDecoding(quick, foresee)
+        decoding = SpeculativeDecoding(speculating, choose)
         for n, id in enumerate(ids.split(1)):
-            said[0] = n
-            assert looking.step(id).equal(plain.step(id)), n
+            n_done[0] = n
+            assert decoding.step(id).equal(plain.step(id)), n
 
 
 SETTINGS = {
     "greedy": {"temperature": 0},
-    "warm": {"temperature": 1.3},
-    "narrow": {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2},
-    "told": {"temperature": 0.8, "logprobs": 3},
+    "sampling": {"temperature": 1.3},
+    "filters": {"top_k": 5, "top_p": 0.9, "repetition_penalty": 1.2},
+    "logprobs": {"temperature": 0.8, "logprobs": 3},
 }
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_text_is_the_same_with_and_without_speculative_decoding(name, settings, monkeypatch):
-    model = shaken(KNOWN[name])
-    for prompt, new, context in (
+@pytest.mark.parametrize("name", DECODERS)
+def test_generated_sequences_are_identical(name, settings, monkeypatch):
+    model = random_model(DECODERS[name])
+    for prompt, n_new, context_length in (
         ([5, 6, 7], 70, 90),
         ([9], 1, 90),
         ([4] * 10, 2, 90),
-        ([3] * 12, 80, 20),
-    ):  # the last one slides
-        texts = []
-        for large in (1 << 62, 0):
-            monkeypatch.setattr(speculative, "MIN_WEIGHTS", large)
+        ([3] * 12, 80, 20),  # longer than the context
+    ):
+        sequences = []
+        for min_weights in (1 << 62, 0):
+            monkeypatch.setattr(speculative, "MIN_WEIGHTS", min_weights)
             with torch.inference_mode():
-                texts += generate(
+                sequences += generate(
                     PackedStepper(model),
                     [prompt],
-                    GenerationConfig(max_new_tokens=new, seed=7, **settings),
-                    Bounds(context, (8,)),
+                    GenerationConfig(max_new_tokens=n_new, seed=7, **settings),
+                    Bounds(context_length, (8,)),
                 )
-        assert texts[0] == texts[1]
+        assert sequences[0] == sequences[1]
 
 
-def test_a_text_is_that_of_the_textbook(for_all_sizes):
-    """The slow model without a cache, in float64; the quick one is another model."""
-    model, other = shaken(KNOWN["llama's"]), shaken(KNOWN["qwen's"]).double()
+def test_a_generated_sequence_equals_the_textbook(for_all_sizes):
+    """The textbook uses float64, no cache, and another model as the draft model."""
+    model, other = random_model(DECODERS["llama"]), random_model(DECODERS["qwen"]).double()
     with torch.inference_mode():
         found = generate(
             PackedStepper(model),
@@ -166,60 +163,60 @@ def test_a_text_is_that_of_the_textbook(for_all_sizes):
         )[0].ids
         model.double()
 
-        def likeliest(one):
-            return lambda ids: int(one.logits(one.decode(torch.tensor([ids])))[0, -1].argmax())
+        def greedy_token(model):
+            return lambda ids: int(model.logits(model.decode(torch.tensor([ids])))[0, -1].argmax())
 
-        assert found == write_ahead(likeliest(model), likeliest(other), [5, 6, 7], 50, 3)[0]
+        expected = speculative_decode(greedy_token(model), greedy_token(other), [5, 6, 7], 50, 3)
+        assert found == expected[0]
 
 
-def test_a_translation_is_the_same_with_and_without_speculative_decoding(
-    half_trained, make_sources, monkeypatch
-):
-    source, real = make_sources(30)
-    known = {"bos_id": 1, "eos_id": 2, "pad_id": 0}
+def test_translations_are_identical(half_trained, make_sources, monkeypatch):
+    source, attention_mask = make_sources(30)
+    special_ids = {"bos_id": 1, "eos_id": 2, "pad_id": 0}
     model = deepcopy(half_trained).float()
-    for row, there in zip(source, real, strict=True):
-        for max_len in (1, 3, 20):
-            found = []
-            for large in (1 << 62, 0):
-                monkeypatch.setattr(speculative, "MIN_WEIGHTS", large)
-                found.append(greedy(model, row[there][None], None, max_len=max_len, **known))
+    for row, is_token in zip(source, attention_mask, strict=True):
+        for limit in (1, 3, 20):
+            found, ids = [], row[is_token][None]
+            for min_weights in (1 << 62, 0):
+                monkeypatch.setattr(speculative, "MIN_WEIGHTS", min_weights)
+                found.append(greedy(model, ids, None, max_target_len=limit, **special_ids))
             assert found[0] == found[1]
 
 
-def read_by(stepper, monkeypatch) -> list[int]:
-    """How many tokens each reading of the weights was for."""
+def record_steps(stepper, monkeypatch) -> list[int]:
+    """The number of tokens of each native step from now on."""
     sizes, run = [], stepper.packed.native
     monkeypatch.setattr(
         stepper.packed,
         "native",
-        lambda ids, *rest, **more: sizes.append(len(ids)) or run(ids, *rest, **more),
+        lambda ids, *args, **options: sizes.append(len(ids)) or run(ids, *args, **options),
     )
     stepper.packed.native.size = run.size
     return sizes
 
 
 @pytest.mark.native
-def test_right_guesses_save_readings_and_wrong_ones_are_soon_given_up(monkeypatch, for_all_sizes):
-    model, ids = shaken(KNOWN["llama's"]), torch.arange(60).repeat(3)
-    for right, least, most in ((1.0, 180 / 8, 180 / 6), (0.0, 150, 180)):
+def test_accepted_drafts_save_steps_and_rejected_drafts_pause_drafting(monkeypatch, for_all_sizes):
+    model, ids = random_model(DECODERS["llama"]), torch.arange(60).repeat(3)
+    for accuracy, min_steps, max_steps in ((1.0, 180 / 8, 180 / 6), (0.0, 150, 180)):
         stepper = PackedStepper(model)
-        said, foresee = guessing(ids, right, seed=6)
+        n_done, choose = make_drafts(ids, accuracy, seed=6)
         with torch.inference_mode():
             stepper.prefill([[1]])
-            sizes, step = read_by(stepper, monkeypatch), speculative_step(stepper, foresee)
+            sizes = record_steps(stepper, monkeypatch)
+            step = speculative_step(stepper, choose)
             for n, id in enumerate(ids.split(1)):
-                said[0] = n
+                n_done[0] = n
                 step(id)
-        assert least <= len(sizes) <= most
-        assert sum(sizes) - len(ids) <= (0 if right else 0.2 * len(ids))  # read for nothing
+        assert min_steps <= len(sizes) <= max_steps
+        assert sum(sizes) - len(ids) <= (0 if accuracy else 0.2 * len(ids))  # rejected
         monkeypatch.undo()
         monkeypatch.setattr(speculative, "MIN_WEIGHTS", 0)
 
 
-def test_the_int8_view_guesses_what_the_model_says(monkeypatch, for_all_sizes):
-    stepper = PackedStepper(shaken(KNOWN["llama's"]))
-    sizes = read_by(stepper, monkeypatch)
+def test_drafts_of_the_int8_weights_are_accepted(monkeypatch, for_all_sizes):
+    stepper = PackedStepper(random_model(DECODERS["llama"]))
+    sizes = record_steps(stepper, monkeypatch)
     with torch.inference_mode():
         generate(
             stepper,
@@ -227,30 +224,34 @@ def test_the_int8_view_guesses_what_the_model_says(monkeypatch, for_all_sizes):
             GenerationConfig(max_new_tokens=80, temperature=0, seed=0),
             Bounds(90),
         )
-    assert len(sizes) < 40  # more than half of the guesses were right
+    assert len(sizes) < 40  # more than half of the draft tokens were accepted
 
 
 @pytest.mark.native
-def test_only_a_single_row_of_a_large_model_in_all_its_digits_looks_ahead(monkeypatch):
-    model = shaken(KNOWN["llama's"])
+def test_only_a_single_row_of_a_large_native_model_is_speculative(monkeypatch):
+    model = random_model(DECODERS["llama"])
     with torch.inference_mode():
 
-        def looks(prompts, int8=False):
+        def is_speculative(prompts, int8=False):
             stepper = PackedStepper(model, int8)
             stepper.prefill(prompts)
             return speculative_step(stepper, lambda logits, n: None) is not None
 
-        assert not looks([[1]])
+        assert not is_speculative([[1]])
         monkeypatch.setattr(speculative, "MIN_WEIGHTS", PackedModel.of(model).native.size)
-        assert looks([[1]]) and not looks([[1], [2]]) and not looks([[1]], int8=True)
+        assert (
+            is_speculative([[1]])
+            and not is_speculative([[1], [2]])
+            and not is_speculative([[1]], int8=True)
+        )
         monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: False)
-        assert not looks([[1]])
+        assert not is_speculative([[1]])
     assert speculative_step(PlainStepper(model), lambda logits, n: None) is None
 
 
-def test_draws_looked_at_early_are_those_that_come():
+def test_peeked_draws_equal_the_next_draws():
     plain, peeked = Draws(3, 2, torch.device("cpu")), Draws(3, 2, torch.device("cpu"))
-    expected = torch.stack([plain.next().clone() for _ in range(610)])  # (place, text)
-    for place in range(600):
-        assert peeked.coming(place % 9).equal(expected[place + place % 9])
-        assert peeked.next().equal(expected[place])
+    expected = torch.stack([plain.next().clone() for _ in range(610)])  # (position, sequence)
+    for position in range(600):
+        assert peeked.peek(position % 9).equal(expected[position + position % 9])
+        assert peeked.next().equal(expected[position])

@@ -1,40 +1,43 @@
-"""The packed steps of an encoder-decoder equal the model's own, through beams, departures and arrivals."""
+"""Packed steps of an encoder-decoder equal the model's own, also with beams and changing rows."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from qkv.engine.packed_model import PackedModel, supports
+from qkv.engine.packed_model import PackedModel
 from qkv.engine.stepper import PackedStepper, PlainStepper, make_stepper
+from qkv.engine.supports import supports
 from qkv.generate.decode import source_rows
-from qkv.model.explained import explained
+from qkv.model.eager_core import eager_attention
 from qkv.model.presets import encoder_decoder, marian, preset
-from qkv.model.spec import Experts, Gated, Heads, Layer, LmHead, Rotary, Spec, Stack
+from qkv.model.spec import Attention, Gated, Layer, LmHead, MixtureOfExperts, Rotary, Spec, Stack
 from qkv.model.transformer import Transformer
 
 SMALL = {"layers": 2, "d_model": 32, "d_ff": 48, "dropout": 0.2}
 SHAPES = {
-    "today's": dict(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
-    "the paper's": dict(**SMALL, place="post", positions="sinusoidal"),
+    "modern": dict(**SMALL, norm="rms", activation="relu2", qk_norm=True, bias=False),
+    "2017 paper": dict(**SMALL, placement="post", positions="sinusoidal"),
     "gated, learned positions": dict(
         **SMALL, gated=True, activation="silu", positions="learned", max_len=90
     ),
     "gelu without positions": dict(**SMALL, activation="gelu", positions="none", tied=False),
-    "gelu by tanh": dict(**SMALL, activation="gelu_tanh"),
+    "gelu_tanh": dict(**SMALL, activation="gelu_tanh"),
 }
 
 
 def grouped() -> Spec:
-    heads = Heads(4, 2, 8)
+    heads = Attention(4, 2, 8)
     layer = Layer(heads, Gated(24), repeat=2)
-    decoder = Stack((replace(layer, cross=Heads(4, 1, 8, bias=True)),), "past", final_norm=True)
+    decoder = Stack(
+        (replace(layer, cross=Attention(4, 1, 8, bias=True)),), causal=True, final_norm=True
+    )
     return Spec(
         60,
         32,
         Stack((layer,), final_norm=True),
         decoder,
-        Rotary(share=0.5),
+        Rotary(partial_rotary_factor=0.5),
         LmHead(bias=True),
         max_len=90,
     )
@@ -44,8 +47,8 @@ SPECS = {
     name: replace(preset("seq2seq", vocab_size=60, **shape), source_vocab_size=50)
     for name, shape in SHAPES.items()
 } | {
-    "grouped heads, a bias on the logits": grouped(),
-    "marian's": replace(
+    "grouped heads, output bias": grouped(),
+    "marian": replace(
         marian(),
         vocab_size=60,
         d_model=32,
@@ -54,12 +57,12 @@ SPECS = {
                 (
                     replace(
                         stack.layers[0],
-                        mixer=Heads(2, 2, 16, bias=True, out_bias=True),
+                        mixer=Attention(2, 2, 16, bias=True, out_bias=True),
                         repeat=2,
-                        cross=Heads(2, 2, 16) if side == "decoder" else None,
+                        cross=Attention(2, 2, 16) if side == "decoder" else None,
                     ),
                 ),
-                stack.sees,
+                stack.causal,
             )
             for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))
         },
@@ -67,14 +70,14 @@ SPECS = {
 }
 
 
-def begin(model, source, real=None):
-    """The plain and the packed stepper at the first token, and the logits of both."""
+def begin(model, source, attention_mask=None):
+    """The plain and the packed stepper after prefill, and the logits of both."""
     plain, packed = PlainStepper(model), PackedStepper(model)
     return (
         plain,
         packed,
         *(
-            stepper.prefill([[2]] * len(source), source_rows(source, real))
+            stepper.prefill([[2]] * len(source), source_rows(source, attention_mask))
             for stepper in (plain, packed)
         ),
     )
@@ -82,7 +85,7 @@ def begin(model, source, real=None):
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("length", [1, 7, 64, 65])
-def test_a_single_sentence_is_read_as_the_model_reads_it(name, length, steps_by):
+def test_a_single_sentence_equals_the_plain_model(name, length, step_backend):
     torch.manual_seed(0)
     model = Transformer(SPECS[name]).double().eval()
     with torch.no_grad():
@@ -91,7 +94,7 @@ def test_a_single_sentence_is_read_as_the_model_reads_it(name, length, steps_by)
     source = torch.randint(4, 50, (1, length))
     with torch.inference_mode():
         plain, packed, a, b = begin(model, source)
-        assert (packed.packed.native_encoder is not None) == (steps_by == "native")
+        assert (packed.packed.native_encoder is not None) == (step_backend == "native")
         for _ in range(5):
             torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
             ids = a.argmax(dim=-1)
@@ -100,20 +103,20 @@ def test_a_single_sentence_is_read_as_the_model_reads_it(name, length, steps_by)
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_fast_and_plain_steps_agree_through_beams_and_departures(name, padded, steps_by):
+def test_packed_and_plain_steps_are_equal_with_beams_and_changing_rows(name, padded, step_backend):
     torch.manual_seed(0)
     model = Transformer(SPECS[name]).double().eval()
     source = torch.randint(4, 50, (3, 7))
-    real = torch.arange(7) < torch.tensor([7, 5, 2])[:, None] if padded else None
+    attention_mask = torch.arange(7) < torch.tensor([7, 5, 2])[:, None] if padded else None
     assert supports(model)
     with torch.inference_mode():
-        plain, packed, a, b = begin(model, source, real)
-        for step in range(80):  # more than the first capacity of the cache
+        plain, packed, a, b = begin(model, source, attention_mask)
+        for step in range(80):  # more than the initial capacity of the cache
             torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
             ids = a.argmax(dim=-1)
             if step == 2:  # each sentence gets two beams
                 ids = reorder_both(plain, packed, ids, [0, 0, 1, 1, 2, 2], 2)
-            if step == 5:  # the second sentence leaves, beams and sentences change their order
+            if step == 5:  # the second sentence is dropped, beams and sentences are reordered
                 ids = reorder_both(plain, packed, ids, [5, 4, 1, 1], 2)
             if step == 8:  # another sentence joins, with two equal beams
                 new = plain.join([[2], [2]], [[7, 8, 9]] * 2), packed.join([[2]], [[7, 8, 9]])
@@ -131,7 +134,7 @@ def reorder_both(plain, packed, ids, rows, beams):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_target_may_begin_with_given_tokens(name, steps_by):
+def test_targets_may_have_prefixes(name, step_backend):
     torch.manual_seed(0)
     model = Transformer(SPECS[name]).double().eval()
     sources, prompts = [[5, 6, 7], [8, 9]], [[2, 11, 12, 13], [2, 14]]
@@ -143,12 +146,10 @@ def test_a_target_may_begin_with_given_tokens(name, steps_by):
         torch.testing.assert_close(b, a, rtol=0, atol=1e-10)
 
 
-def test_float32_steps_agree_to_1e_5(steps_by):
+def test_float32_steps_agree_to_1e_5(step_backend):
     torch.manual_seed(0)
-    model, source = (
-        Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval(),
-        torch.randint(4, 50, (2, 6)),
-    )
+    model = Transformer(encoder_decoder(60, 32, 2, 4, 48)).eval()
+    source = torch.randint(4, 50, (2, 6))
     with torch.inference_mode():
         plain, packed, a, b = begin(model, source)
         for _ in range(20):
@@ -157,7 +158,7 @@ def test_float32_steps_agree_to_1e_5(steps_by):
             a, b = plain.step(ids), packed.step(ids)
 
 
-def test_joined_weights_follow_the_model_when_it_learns():
+def test_weights_are_packed_again_when_the_model_changes():
     model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
     first = PackedModel.of(model)
     assert PackedModel.of(model) is first
@@ -165,11 +166,11 @@ def test_joined_weights_follow_the_model_when_it_learns():
         model.decoder.layers[0].attn.branch.v_proj.weight.add_(1.0)
     second = PackedModel.of(model)
     assert second is not first
-    old, new = (fast.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for fast in (first, second))
+    old, new = (packed.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for packed in (first, second))
     torch.testing.assert_close(new, old + 1)
 
 
-def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
+def test_a_model_built_in_inference_mode_is_supported(step_backend):
     source = torch.randint(4, 50, (2, 6))
     with torch.inference_mode():
         torch.manual_seed(0)
@@ -181,10 +182,10 @@ def test_a_model_made_in_inference_mode_steps_as_any_other(steps_by):
 
 
 @pytest.mark.parametrize("length", [2, 64])
-def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_company(length, steps_by):
+def test_a_causal_encoder_is_batch_invariant(length, step_backend):
     torch.manual_seed(0)
-    spec = SPECS["today's"]
-    model = Transformer(replace(spec, encoder=replace(spec.encoder, sees="past"))).double().eval()
+    spec = SPECS["modern"]
+    model = Transformer(replace(spec, encoder=replace(spec.encoder, causal=True))).double().eval()
     source = torch.randint(4, 50, (2, length))
     with torch.inference_mode():
         _, _, expected, alone = begin(model, source[:1])
@@ -193,33 +194,33 @@ def test_a_single_sentence_of_an_encoder_that_sees_the_past_is_read_as_in_compan
 
 
 def test_rotations_cleared_by_another_thread_are_computed_again():
-    class Forgetful(dict):
-        """Another thread clears it at the worst moment: after every question."""
+    class ClearedDict(dict):
+        """Cleared after every lookup, as by another thread."""
 
         def __contains__(self, key):
-            there = super().__contains__(key)
+            found = super().__contains__(key)
             self.clear()
-            return there
+            return found
 
     positions = PackedModel(Transformer(grouped()).eval()).decoder.positions
     expected = [positions.rotation(position) for position in (3, 70)]
-    positions.rotations = Forgetful(positions.rotations)
+    positions.rotations = ClearedDict(positions.rotations)
     for position, rotation in zip((3, 70), expected, strict=True):
         assert positions.rotation(position).equal(rotation)
 
 
-def test_other_kinds_of_decoders_take_the_plain_way():
+def test_unsupported_decoders_use_the_plain_stepper():
     spec = encoder_decoder(60, 32, 1, 4, 48)
     layer = spec.decoder.layers[0]
     windowed = replace(layer, mixer=replace(layer.mixer, window=4))
-    expert = replace(layer, feed_forward=Experts(2, 1, Gated(8)))
-    for other in (windowed, expert):
-        model = Transformer(replace(spec, decoder=Stack((other,), "past"))).eval()
+    experts = replace(layer, feed_forward=MixtureOfExperts(2, 1, Gated(8)))
+    for other in (windowed, experts):
+        model = Transformer(replace(spec, decoder=Stack((other,), causal=True))).eval()
         assert isinstance(make_stepper(model), PlainStepper)
 
 
-def test_a_model_that_is_being_explained_takes_the_plain_way():
+def test_a_recorded_model_uses_the_plain_stepper():
     model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
-    with explained(model, ["decoder.layers.0.cross.branch.core"]):
+    with eager_attention(model, ["decoder.layers.0.cross.branch.core"]):
         assert isinstance(make_stepper(model), PlainStepper)
     assert isinstance(make_stepper(model), PackedStepper)

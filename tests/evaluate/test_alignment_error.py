@@ -1,4 +1,4 @@
-"""The alignment error rate: the published formula, worked examples, and spans that do not fit."""
+"""Alignment error rate: the published formula, worked examples, and spans that overlap partly."""
 
 import pytest
 from hypothesis import given
@@ -14,11 +14,11 @@ from qkv.evaluate.alignment_error import (
 )
 from qkv.textbook.alignment import alignment_error_rate as textbook_error_rate
 
-CELLS = st.tuples(st.integers(0, 4), st.integers(0, 4))
+LINKS = st.tuples(st.integers(0, 4), st.integers(0, 4))
 
 
 def test_the_error_rate_of_a_worked_example():
-    """5 sure links, 2 possible ones; 6 predicted, of which 4 are sure, 1 possible, 1 wrong: 1 - (4 + 5) / (6 + 5) = 2 / 11."""
+    """5 sure links, 2 possible; 6 predicted: 4 sure, 1 possible, 1 wrong: 1 - (4 + 5) / (6 + 5)."""
     sure, possible = {(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)}, {(1, 2), (3, 4)}
     predicted = {(0, 0), (1, 1), (2, 2), (3, 3), (1, 2), (0, 4)}
     assert textbook_error_rate(predicted, sure, possible) == pytest.approx(2 / 11)
@@ -28,7 +28,7 @@ def test_the_error_rate_of_a_worked_example():
     )
 
 
-@given(st.sets(CELLS, min_size=1), st.sets(CELLS), st.sets(CELLS))
+@given(st.sets(LINKS, min_size=1), st.sets(LINKS), st.sets(LINKS))
 def test_the_error_rate_of_words_is_the_textbooks(predicted, sure, possible):
     gold = [
         GoldLink(word, word + 1, target, (word, target) in sure) for word, target in sure | possible
@@ -52,7 +52,7 @@ def test_a_predicted_link_is_right_if_the_gold_link_has_a_character_of_its_span(
     assert compare_links([SpanLink(*span, 0)], gold) == AlignmentScore(*counts)
 
 
-def test_a_sure_link_that_is_hit_twice_counts_once_and_no_link_is_no_error_where_gold_has_none():
+def test_a_sure_link_hit_twice_counts_once_and_no_links_without_gold_links_are_no_error():
     assert compare_links(
         [SpanLink(0, 1, 0), SpanLink(1, 2, 0)], [GoldLink(0, 2, 0)]
     ) == AlignmentScore(2, 1, 1, 2)
@@ -69,7 +69,7 @@ class Pair:
 
 
 class Aligner:
-    """Links the first two words rightly, the third wrongly."""
+    """Two correct links and a wrong one."""
 
     def span_links(self, source, target):
         return [(0, 1, 0), (1, 2, 1), (0, 1, 2)]

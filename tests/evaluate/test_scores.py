@@ -1,4 +1,4 @@
-"""Scores agree with sacrebleu's own command line, run as a process of its own."""
+"""Scores equal those of sacrebleu's command line, run as a separate process."""
 
 import json
 import re
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import QkvError
-from qkv.evaluate.scores import bleu_tokenizer, compare, guess_language, score
+from qkv.evaluate.scores import bleu_tokenizer, compare, detect_language, score
 
-MADE_ZH = [
+LINES_ZH = [
     "我爱机器学习。",
     "今天天气真好！",
     "那只动物没有过马路，因为它太累了。",
     "他用GPU训练Transformer模型。",
 ]
-MADE_EN = [
+LINES_EN = [
     "I love machine learning .",
     "The weather is nice today .",
     "It was too tired .",
@@ -27,7 +27,7 @@ MADE_EN = [
 
 
 def sacrebleu(folder: Path, references: list[str], *systems: list[str], options: list[str]) -> str:
-    """What the command line prints for these lines."""
+    """The output of the command line for these lines."""
     paths = [folder / f"{number}.txt" for number in range(len(systems) + 1)]
     for path, lines in zip(paths, [references, *systems], strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -49,7 +49,7 @@ def sacrebleu(folder: Path, references: list[str], *systems: list[str], options:
 
 
 def worse(lines: list[str], every: int) -> list[str]:
-    """Another system's outputs: each `every`-th line is that of its neighbour, a third of the rest ends early."""
+    """Each `every`-th line is replaced by its neighbor, a third of the rest is cut."""
     return [
         lines[n - 1] if n % every == 0 else line[: len(line) * 2 // 3] if n % 3 == 0 else line
         for n, line in enumerate(lines)
@@ -67,9 +67,7 @@ def worse(lines: list[str], every: int) -> list[str]:
     ],
     ids=str,
 )
-def test_what_is_printed_is_what_the_sacrebleu_command_prints_on_real_lines(
-    shared, tmp_path, name, language, options
-):
+def test_the_output_equals_that_of_the_sacrebleu_command(shared, tmp_path, name, language, options):
     references = (shared / name).read_text(encoding="utf-8").splitlines()[:300]
     ours = score(worse(references, 5), references, language)
     assert f"{ours}\n" == sacrebleu(
@@ -78,7 +76,7 @@ def test_what_is_printed_is_what_the_sacrebleu_command_prints_on_real_lines(
     assert 10 < ours.bleu < 95
 
 
-def test_tokenised_files_are_scored_as_they_are(shared, tmp_path):
+def test_tokenized_files_are_scored_as_they_are(shared, tmp_path):
     references = (shared / "multi30k_tok/val.de").read_text(encoding="utf-8").splitlines()[:300]
     ours = score(worse(references, 4), references, "de", tokenize="none")
     assert "|tok:none|" in ours.bleu_signature
@@ -87,7 +85,7 @@ def test_tokenised_files_are_scored_as_they_are(shared, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "references, language, tok", [(MADE_ZH, "zh-CN", "zh"), (MADE_EN, "en", "13a")]
+    "references, language, tok", [(LINES_ZH, "zh-CN", "zh"), (LINES_EN, "en", "13a")]
 )
 def test_scores_and_signatures_equal_the_command_lines_json(tmp_path, references, language, tok):
     outputs = worse(references, 3)
@@ -99,7 +97,7 @@ def test_scores_and_signatures_equal_the_command_lines_json(tmp_path, references
     assert [ours.bleu_signature, ours.chrf_signature] == [entry["signature"] for entry in theirs]
 
 
-def test_signatures_have_the_known_form():
+def test_signatures_have_the_form_of_sacrebleu():
     signature = score(["a"], ["a"], "zh_TW").bleu_signature
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:")
     assert score(["a"], ["a"]).chrf_signature.startswith(
@@ -107,14 +105,14 @@ def test_signatures_have_the_known_form():
     )
 
 
-def test_exact_match_is_the_share_of_equal_lines():
+def test_exact_match_is_the_fraction_of_equal_lines():
     ours = score(["one", "two ", "drei", "four"], ["one", "two", "three", "four"])
     assert (ours.exact, ours.sentences) == (0.75, 4)
     assert json.loads(json.dumps(ours.as_json()))["exact"] == 0.75
 
 
-def test_a_comparison_says_what_the_command_lines_paired_bootstrap_says(tmp_path):
-    references = [f"{line} {number} {number * 7 % 31}" for number in range(15) for line in MADE_EN]
+def test_a_comparison_equals_the_command_lines_paired_bootstrap(tmp_path):
+    references = [f"{line} {number} {number * 7 % 31}" for number in range(15) for line in LINES_EN]
     first, second = worse(references, 8), worse(references, 7)
     ours = compare(first, second, references, "en", names=("first", "second"))
     printed = sacrebleu(tmp_path, references, first, second, options=["--paired-bs", "-f", "text"])
@@ -122,24 +120,22 @@ def test_a_comparison_says_what_the_command_lines_paired_bootstrap_says(tmp_path
     theirs = re.findall(rf"{number} \({number} ± {number}\)|p = {number}", printed)
     cells = [cell.rstrip("*") for row in ours.rows()[1:] for cell in row[1:3]]
     assert cells == theirs and len(cells) == 6
-    assert all(0.0015 < p < 1 for p in (ours.p_bleu, ours.p_chrf)), (
-        "the p-values should say something"
-    )
+    assert all(0.0015 < p < 1 for p in (ours.p_bleu, ours.p_chrf)), "p-values between the extremes"
     assert "bs:1000|seed:12345|" in ours.signatures[0]
 
 
-def test_a_comparison_is_one_table_that_marks_a_real_difference():
-    ours = compare(MADE_EN * 10, worse(MADE_EN * 10, 2), MADE_EN * 10, names=("good", "bad"))
-    header, good, bad, p, meaning, bleu, chrf = str(ours).splitlines()
+def test_a_comparison_is_a_table_that_marks_a_significant_difference():
+    ours = compare(LINES_EN * 10, worse(LINES_EN * 10, 2), LINES_EN * 10, names=("good", "bad"))
+    header, good, bad, p, footnote, bleu, chrf = str(ours).splitlines()
     assert header.split() == ["BLEU", "chrF2", "exact"]
     assert good.startswith("good  100.0 (100.0 ± 0.0)") and good.endswith("100.0%")
-    assert bad.startswith("bad ") and p.count("p = 0.0010*") == 2 and "p < 0.05" in meaning
+    assert bad.startswith("bad ") and p.count("p = 0.0010*") == 2 and "p < 0.05" in footnote
     assert bleu.startswith("BLEU|nrefs:1|") and chrf.startswith("chrF2|nrefs:1|")
 
 
 def test_a_system_does_not_differ_from_itself():
-    outputs = worse(MADE_EN * 5, 2)
-    ours = compare(outputs, outputs, MADE_EN * 5)
+    outputs = worse(LINES_EN * 5, 2)
+    ours = compare(outputs, outputs, LINES_EN * 5)
     assert (ours.p_bleu, ours.p_chrf) == (1.0, 1.0)
 
 
@@ -186,35 +182,35 @@ def test_japanese_and_korean_are_scored_with_or_without_mecab(language):
         ("123 456", ""),
     ],
 )
-def test_the_language_is_guessed_from_the_characters(text, language):
-    assert guess_language([text]) == language
+def test_the_language_is_detected_from_the_characters(text, language):
+    assert detect_language([text]) == language
 
 
-def test_different_lengths_are_refused_with_both_counts():
+def test_different_numbers_of_lines_are_rejected_with_both_counts():
     with pytest.raises(QkvError) as error:
         score(["a"] * 1200, ["b"])
     assert (
         str(error.value)
-        == "scores: 1,200 outputs for 1 references; each output needs the reference of its line"
+        == "scores: 1,200 outputs for 1 references; give one reference for each output"
     )
 
 
-def test_nothing_to_score_is_refused():
+def test_empty_input_is_rejected():
     with pytest.raises(QkvError) as error:
         score([], [])
     assert str(error.value) == "scores: 0 outputs and 0 references; give at least one line of each"
 
 
-def test_an_unknown_tokenizer_is_refused_with_a_near_miss():
+def test_an_unknown_tokenizer_is_rejected_with_a_near_miss():
     with pytest.raises(QkvError) as error:
         score(["a"], ["a"], tokenize="13b")
     assert str(error.value) == "--tokenize: no BLEU tokenizer '13b'; did you mean '13a'?"
 
 
-@pytest.mark.skipif(find_spec("MeCab") is not None, reason="it has what it needs")
-def test_a_tokenizer_without_its_package_is_refused_in_one_line():
+@pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
+def test_a_tokenizer_without_its_package_is_rejected_in_one_line():
     with pytest.raises(QkvError) as error:
         score(["猫"], ["猫"], tokenize="ja-mecab")
     assert str(error.value).startswith(
-        "--tokenize: sacrebleu cannot use 'ja-mecab' here; "
+        "--tokenize: sacrebleu cannot load 'ja-mecab'; "
     ) and "\n" not in str(error.value)

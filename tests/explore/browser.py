@@ -1,7 +1,6 @@
-"""A real browser for the tests: Debian's Chromium, headless, driven by playwright.
+"""Browser tests: the installed Chromium, headless, driven by playwright.
 
-In: a model folder. Out: the explore page of that folder, served on loopback, in a tab that notes every request and
-every complaint of the browser. Nothing is downloaded: the browser is the one that is installed.
+The explore page is served on loopback; a tab records every request and every console error.
 """
 
 import os
@@ -22,11 +21,11 @@ SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 
 
 def find_chromium() -> str:
-    """The installed browser; without one, tests are skipped, and in CI they fail."""
+    """The installed browser; without one, tests are skipped, in CI they fail."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        tell = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        tell("no Chromium here; install one, on Debian: apt-get install chromium fonts-noto-cjk")
+        stop = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        stop("no Chromium; install one, on Debian: apt-get install chromium fonts-noto-cjk")
     return str(found)
 
 
@@ -61,26 +60,24 @@ def served(app: Any) -> Iterator[str]:
 
 
 class Tab:
-    """A tab of the browser that remembers what it asked for and what went wrong."""
+    """A browser tab that records its requests and console errors."""
 
-    def __init__(self, browser: Any, width: int = 1280, height: int = 900, **having: Any):
-        self.context = browser.new_context(viewport={"width": width, "height": height}, **having)
+    def __init__(self, browser: Any, width: int = 1280, height: int = 900, **options: Any):
+        self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
         self.page = self.context.new_page()
         self.requests: list[str] = []
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on(
             "console",
             lambda message: (
-                self.complaints.append(message.text)
-                if message.type in ("error", "warning")
-                else None
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
             ),
         )
 
     def open(self, address: str) -> Any:
-        """The page, once its first view stands."""
+        """The page, once its first view is drawn."""
         self.page.goto(address)
         self.page.wait_for_selector("#view > *", timeout=120_000)
         return self.page
@@ -89,7 +86,7 @@ class Tab:
         self.context.close()
 
     def left_loopback(self) -> list[str]:
-        """Requests that went to another machine."""
+        """Requests to another machine."""
         return [
             url
             for url in self.requests
@@ -99,19 +96,22 @@ class Tab:
 
 
 @contextmanager
-def tab(browser: Any, address: str, **having: Any) -> Iterator[Any]:
-    """A page that, when it is closed, must have made no complaint and no request to another machine."""
-    one = Tab(browser, **having)
+def tab(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """A page; on closing, there must be no console error and no request to another machine."""
+    opened = Tab(browser, **options)
     try:
-        yield one.open(address)
-        assert one.complaints == []
-        assert one.left_loopback() == []
+        yield opened.open(address)
+        assert opened.errors == []
+        assert opened.left_loopback() == []
     finally:
-        one.close()
+        opened.close()
 
 
 def until(page: Any, expression: str, seconds: float = 120) -> Any:
-    """What a JavaScript expression gives once it is truthy; the page's policy forbids playwright's own way of waiting."""
+    """The value of a JavaScript expression once it is truthy.
+
+    The page's content security policy forbids playwright's own wait_for_function.
+    """
     end = time.monotonic() + seconds
     while not (value := page.evaluate(expression)):
         assert time.monotonic() < end, f"still not: {expression}"

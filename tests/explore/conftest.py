@@ -1,4 +1,4 @@
-"""The tests of the explorer share their small models; pytest imports files by themselves, so they are put in reach here."""
+"""Put this folder on sys.path: the tests share small_explorers.py and browser.py."""
 
 import sys
 from pathlib import Path

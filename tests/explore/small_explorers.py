@@ -1,4 +1,4 @@
-"""Small explorers for the tests: three families with random weights and a tokenizer learned on a few lines."""
+"""Small explorers: three families with random weights and a tokenizer trained on a few lines."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
+from qkv.explore.explored_model import ExploredModel
 from qkv.explore.explorer import Explorer
-from qkv.explore.subject import Subject
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Experts, Gated, Heads, Latent, Spec
+from qkv.model.spec import Attention, Gated, LatentAttention, MixtureOfExperts, Spec
 from qkv.model.transformer import Transformer
-from qkv.text.learn import learn
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
 LINES = [
     "今天天气真好",
@@ -24,13 +24,13 @@ LINES = [
 TEXT = "今天 lower 😀"
 
 
-def tokenizer(kind: str = "bytes") -> Tokenizer:
-    return learn(kind, LINES, 330)
+def tokenizer(kind: str = "byte_bpe") -> Tokenizer:
+    return train_tokenizer(kind, LINES, 330)
 
 
 def specs(vocab: int) -> dict[str, Spec]:
-    """The three families, and decoders with other parts."""
-    heads = Heads(4, 2, 4)
+    """The three families, and decoders with experts or latent attention."""
+    heads = Attention(4, 2, 4)
     bert = encoder_only(vocab, 16, 2, 4, 24)
     return {
         "translator": replace(encoder_decoder(vocab, 16, 2, 4, 24, 0.0), max_len=64),
@@ -38,16 +38,22 @@ def specs(vocab: int) -> dict[str, Spec]:
         "embedder": replace(bert, max_len=64),
         "experts": replace(
             decoder_only(
-                vocab, 16, 2, replace(heads, qk_norm=True), Experts(4, 2, Gated(8), shared=Gated(8))
+                vocab,
+                16,
+                2,
+                replace(heads, qk_norm=True),
+                MixtureOfExperts(4, 2, Gated(8), shared_expert=Gated(8)),
             ),
             max_len=64,
         ),
-        "latent": replace(decoder_only(vocab, 16, 2, Latent(2, 6, 4, 4, 5), Gated(24)), max_len=64),
+        "latent": replace(
+            decoder_only(vocab, 16, 2, LatentAttention(2, 6, 4, 4, 5), Gated(24)), max_len=64
+        ),
     }
 
 
 def build(spec: Spec, seed: int = 3) -> Transformer:
-    """Weights large enough that heads differ; float64, so that agreement can be asked for closely."""
+    """Weights large enough that heads differ; float64 for small tolerances."""
     torch.manual_seed(seed)
     model = Transformer(spec)
     with torch.no_grad():
@@ -59,7 +65,9 @@ def build(spec: Spec, seed: int = 3) -> Transformer:
 def explorer_of(spec: Spec, tokens: Tokenizer, **stored: Any) -> Explorer:
     model = build(spec)
     return Explorer(
-        Subject(LoadedModel(model, {"tokenizer": tokens}, metadata_of(model), **stored), "small")
+        ExploredModel(
+            LoadedModel(model, {"tokenizer": tokens}, metadata_of(model), **stored), "small"
+        )
     )
 
 

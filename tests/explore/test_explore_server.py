@@ -1,4 +1,4 @@
-"""The server of the page, over real HTTP on loopback: what it gives, and what it refuses."""
+"""The server of the page over HTTP on loopback: responses, limits and refusals."""
 
 import http.client
 import json
@@ -19,32 +19,32 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Server:
-    """uvicorn in a thread; `ask` sends one request, `headers` replace the usual ones."""
+    """uvicorn in a thread; `ask` sends one request, `headers` replace the defaults."""
 
     def __init__(self, explorer: Explorer, key: str | None = None):
         self.explorer = explorer
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = self.door.getsockname()[1]
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         self.guard = make_app(explorer, key)
         self.uvicorn = uvicorn.Server(uvicorn.Config(self.guard, log_level="critical"))
         self.thread = threading.Thread(
-            target=self.uvicorn.run, kwargs={"sockets": [self.door]}, daemon=True
+            target=self.uvicorn.run, kwargs={"sockets": [self.listener]}, daemon=True
         )
         self.thread.start()
 
     def ask(self, method, path, body=None, **headers):
-        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        usual = {"Content-Type": "application/json"} if body is not None else {}
-        talk.request(
+        defaults = {"Content-Type": "application/json"} if body is not None else {}
+        connection.request(
             method,
             path,
             raw,
-            {**usual, **{name.replace("_", "-"): value for name, value in headers.items()}},
+            {**defaults, **{name.replace("_", "-"): value for name, value in headers.items()}},
         )
-        answer = talk.getresponse()
+        answer = connection.getresponse()
         content = answer.read()
-        talk.close()
+        connection.close()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
 
     def json(self, method, path, body=None, **headers):
@@ -54,7 +54,7 @@ class Server:
     def close(self):
         self.uvicorn.should_exit = True
         self.thread.join(10)
-        self.door.close()
+        self.listener.close()
 
 
 @pytest.fixture(scope="module", params=["generator", "translator", "embedder"])
@@ -71,23 +71,23 @@ def generator():
     started.close()
 
 
-def test_a_text_is_opened_and_its_numbers_come_in_binary(server):
-    status, story = server.json("POST", "/api/pass", {"text": TEXT})
-    assert status == 200 and story["text"] == TEXT
-    for step in story["steps"][::5]:
+def test_a_text_is_opened_and_its_tensors_are_binary(server):
+    status, trace = server.json("POST", "/api/pass", {"text": TEXT})
+    assert status == 200 and trace["text"] == TEXT
+    for step in trace["steps"][::5]:
         for tensor in step["tensors"]:
             status, headers, content = server.ask(
-                "GET", f"/api/pass/{story['id']}/tensor/{tensor['name']}"
+                "GET", f"/api/pass/{trace['id']}/tensor/{tensor['name']}"
             )
             assert status == 200 and headers["x-dtype"] == "float32"
             assert headers["x-shape"] == ",".join(map(str, tensor["shape"]))
-            direct = server.explorer.answer(f"pass/{story['id']}/tensor/{tensor['name']}")
+            direct = server.explorer.answer(f"pass/{trace['id']}/tensor/{tensor['name']}")
             np.testing.assert_array_equal(
                 np.frombuffer(content, "<f4").reshape(tensor["shape"]), direct.float().numpy()
             )
-    for kind in story["attention"]:
+    for kind in trace["attention"]:
         status, headers, content = server.ask(
-            "GET", f"/api/pass/{story['id']}/thumbs/{kind['name']}/0"
+            "GET", f"/api/pass/{trace['id']}/thumbnails/{kind['name']}/0"
         )
         assert (
             status == 200
@@ -96,28 +96,27 @@ def test_a_text_is_opened_and_its_numbers_come_in_binary(server):
         )
 
 
-def test_the_model_tells_its_facts_in_both_languages(server):
+def test_model_metadata_is_in_both_languages(server):
     status, model = server.json("GET", "/api/model")
-    assert status == 200 and model["family"] == server.explorer.subject.family
-    facts = {fact["key"]: fact["value"] for fact in model["facts"]}
-    assert facts["parameters"] == sum(
-        weight.numel() for weight in server.explorer.subject.model.parameters()
+    assert status == 200 and model["family"] == server.explorer.explored.family
+    metadata = {row["key"]: row["value"] for row in model["metadata"]}
+    assert metadata["parameters"] == sum(
+        weight.numel() for weight in server.explorer.explored.model.parameters()
     )
-    assert facts["d_model"] == 16 and all(fact["title"]["zh"] for fact in model["facts"])
+    assert metadata["d_model"] == 16 and all(row["title"]["zh"] for row in model["metadata"])
     for code in model["code"].values():
         whole = (ROOT / code["file"]).read_text("utf-8")
         assert all(line.strip() in whole for line in code["source"].splitlines())
 
 
-def test_the_codes_of_the_steps_are_those_of_the_textbook(generator):
+def test_the_code_of_the_steps_is_that_of_the_textbook(generator):
     code = generator.json("GET", "/api/model")[1]["code"]
     assert code["attention:softmax"]["source"].startswith("def softmax(scores: Tensor")
-    assert code["attention:MultiHeadAttention.forward"]["source"].startswith(
-        "def forward(self, x: Tensor"
-    )
+    forward = code["attention:MultiHeadAttention.forward"]["source"]
+    assert " ".join(forward.split()).replace("( ", "(").startswith("def forward(self, x: Tensor")
 
 
-def test_every_answer_keeps_the_browser_strict(generator):
+def test_every_response_has_the_security_headers(generator):
     for method, path, body in (
         ("GET", "/", None),
         ("GET", "/api/model", None),
@@ -137,7 +136,7 @@ def test_every_answer_keeps_the_browser_strict(generator):
         )
 
 
-def test_the_page_and_its_files_are_given_and_nothing_else(generator):
+def test_only_the_page_and_its_files_are_served(generator):
     status, headers, content = generator.ask("GET", "/")
     assert (
         status == 200
@@ -159,7 +158,7 @@ def test_the_page_and_its_files_are_given_and_nothing_else(generator):
         assert status in (404, 405) and b"def " not in content and "error" in json.loads(content)
 
 
-def test_a_name_that_leads_here_from_elsewhere_is_refused(generator):
+def test_a_foreign_host_name_is_refused(generator):
     for host in (
         "evil.example",
         "evil.example:80",
@@ -170,17 +169,17 @@ def test_a_name_that_leads_here_from_elsewhere_is_refused(generator):
         "a@b",
         "[",
     ):
-        status, said = generator.json("GET", "/api/model", Host=host)
+        status, answer = generator.json("GET", "/api/model", Host=host)
         assert (
             status == 421
-            and said["error"]["en"].endswith(".")
-            and said["error"]["zh"].endswith("。")
+            and answer["error"]["en"].endswith(".")
+            and answer["error"]["zh"].endswith("。")
         ), host
     for host in ("127.0.0.1", "localhost:1234", "[::1]:99", "LOCALHOST"):
         assert generator.ask("GET", "/api/model", Host=host)[0] == 200, host
 
 
-def test_other_sites_cannot_ask(generator):
+def test_cross_site_requests_are_refused(generator):
     body = {"text": "hello"}
     assert generator.ask("POST", "/api/pass", body, Origin="http://evil.example")[0] == 403
     assert generator.ask("POST", "/api/pass", body, Sec_Fetch_Site="cross-site")[0] == 403
@@ -193,14 +192,14 @@ def test_other_sites_cannot_ask(generator):
     )
 
 
-def test_only_get_and_post_are_answered(generator):
+def test_only_get_and_post_are_allowed(generator):
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        status, said = generator.json(method, "/api/model")
-        assert status == 405 and said["error"]["zh"]
+        status, answer = generator.json(method, "/api/model")
+        assert status == 405 and answer["error"]["zh"]
     assert generator.json("POST", "/", {})[0] in (404, 405)
 
 
-def test_with_a_key_only_those_who_know_it_get_in():
+def test_with_a_key_requests_without_it_are_refused():
     server = Server(small("generator"), key="secret12345")
     try:
         assert server.json("GET", "/api/model")[0] == 401
@@ -307,29 +306,29 @@ HOSTILE_NAMES = [
     "tensor/x",
     "",
     "model/",
-    "neighbours/target/-1",
-    "neighbours/target/99999999",
-    "neighbours/nowhere/1",
-    "neighbours/target/1?k=0",
-    "neighbours/target/1?k=1e9",
-    "neighbours/target/1?k=-5",
-    "neighbours/target/٣",
-    "waves/x",
+    "neighbors/target/-1",
+    "neighbors/target/99999999",
+    "neighbors/nowhere/1",
+    "neighbors/target/1?k=0",
+    "neighbors/target/1?k=1e9",
+    "neighbors/target/1?k=-5",
+    "neighbors/target/٣",
+    "positions/x",
     "%F0%9F",
     "%ff%fe",
     "<script>",
     "a" * 5_000,
-    "neighbours/target/" + "9" * 500,
+    "neighbors/target/" + "9" * 500,
     "model?" + "a=b&" * 500,
 ]
-HOSTILE_QUESTIONS = [
+HOSTILE_REQUESTS = [
     "top/-1",
     "top/999",
     "top/1.5",
     "top/0?k=201",
     "top/0?k=abc",
     "top/0?k=%00",
-    "lens/99999",
+    "logit_lens/99999",
     "logits/999999",
     "logits/0?edits=x",
     "logits/0?edits=" + "head:decoder.0.attn.0," * 300,
@@ -338,8 +337,8 @@ HOSTILE_QUESTIONS = [
     "beam?alpha=nan",
     "beam?alpha=-1",
     "beam?alpha=inf",
-    "say?tokens=0",
-    "say?tokens=99999999999999999999",
+    "generate?tokens=0",
+    "generate?tokens=99999999999999999999",
     "tensor/nothing",
     "tensor/decoder.0.attn.q?rows=5:2",
     "tensor/decoder.0.attn.q?rows=-1:2",
@@ -349,135 +348,138 @@ HOSTILE_QUESTIONS = [
     "attention/decoder/99",
     "attention/decoder/0/99",
     "attention/nowhere/0",
-    "map/nowhere",
+    "projection/nowhere",
     "change?edits=<script>",
     "change?edits=head:decoder.0.attn.99",
     "tensor/decoder.0.attn.q?index=99999999999",
     "rollout/cross",
     "words/decoder/0/mean0",
     "tensor/__class__",
-    "thumbs/decoder/-0",
+    "thumbnails/decoder/-0",
 ]
 
 
-def one_sentence(content):
-    said = json.loads(content)["error"]
-    assert set(said) == {"en", "zh"} and all(
-        0 < len(text) < 400 and "\n" not in text for text in said.values()
+def check_error(content):
+    error = json.loads(content)["error"]
+    assert set(error) == {"en", "zh"} and all(
+        0 < len(text) < 400 and "\n" not in text for text in error.values()
     )
-    assert "Traceback" not in said["en"]
+    assert "Traceback" not in error["en"]
 
 
-def test_hostile_texts_are_text_or_one_sentence(server):
+def test_hostile_texts_are_text_or_one_error(server):
     for body in HOSTILE_TEXTS:
         status, headers, content = server.ask("POST", "/api/pass", body)
         assert headers["content-type"].startswith("application/json")
         if status == 200:
-            json.loads(content)["text"].encode()  # a lone surrogate could not be shown
+            json.loads(content)["text"].encode()  # fails for a lone surrogate
         else:
             assert 400 <= status < 500, (status, str(body)[:50])
-            one_sentence(content)
+            check_error(content)
     assert server.ask("POST", "/api/pass", {"text": "still here"})[0] == 200
 
 
-def test_hostile_bodies_get_one_sentence(server):
+def test_hostile_bodies_get_one_error(server):
     for path in ("/api/pass", "/api/sentences", "/api/tokens", "/api/nowhere"):
         for body in [*HOSTILE_BODIES, *HOSTILE_BYTES]:
             status, _, content = server.ask("POST", path, body)
             assert status == 200 or 400 <= status < 500, (path, str(body)[:50], status)
             if status != 200:
-                one_sentence(content)
+                check_error(content)
 
 
-def test_hostile_names_and_questions_get_one_sentence(server):
-    story = server.json("POST", "/api/pass", {"text": TEXT})[1]
-    names = [*HOSTILE_NAMES, *(f"pass/{story['id']}/{one}" for one in HOSTILE_QUESTIONS)]
+def test_hostile_names_and_requests_get_one_error(server):
+    trace = server.json("POST", "/api/pass", {"text": TEXT})[1]
+    names = [*HOSTILE_NAMES, *(f"pass/{trace['id']}/{name}" for name in HOSTILE_REQUESTS)]
     for name in names:
         status, _, content = server.ask(
             "GET", "/api/" + name.replace("<", "%3C").replace("٣", "%D9%A3")
         )
         assert 400 <= status < 500 or (status == 200 and name.startswith("model?")), (name, status)
         if status != 200:
-            one_sentence(content)
+            check_error(content)
 
 
 def test_there_are_more_than_a_hundred_hostile_inputs():
     assert (
         sum(
             map(
-                len,
-                (HOSTILE_TEXTS, HOSTILE_BODIES, HOSTILE_BYTES, HOSTILE_NAMES, HOSTILE_QUESTIONS),
+                len, (HOSTILE_TEXTS, HOSTILE_BODIES, HOSTILE_BYTES, HOSTILE_NAMES, HOSTILE_REQUESTS)
             )
         )
         > 100
     )
 
 
-def test_a_million_characters_are_refused_in_one_sentence(generator):
-    status, said = generator.json("POST", "/api/pass", {"text": "x" * 1_000_000})
-    assert (status, said["error"]["en"]) == (413, "This is too long: at most 64 KB are read.")
-    status, said = generator.json("POST", "/api/pass", {"text": "x" * 5_000})
-    assert (status, said["error"]["en"]) == (
+def test_a_million_characters_are_refused_with_one_error(generator):
+    status, answer = generator.json("POST", "/api/pass", {"text": "x" * 1_000_000})
+    assert (status, answer["error"]["en"]) == (
         413,
-        "The text has 5,000 characters; at most 4,000 are read.",
+        "The request is too long; at most 64 KB are allowed.",
     )
-    status, said = generator.json("POST", "/api/pass", {"text": "x y" * 100})
-    assert status == 413 and said["error"]["en"].endswith("tokens; at most 64 can be shown.")
+    status, answer = generator.json("POST", "/api/pass", {"text": "x" * 5_000})
+    assert (status, answer["error"]["en"]) == (
+        413,
+        "The text has 5,000 characters; at most 4,000 are allowed.",
+    )
+    status, answer = generator.json("POST", "/api/pass", {"text": "x y" * 100})
+    assert status == 413 and answer["error"]["en"].endswith("tokens; at most 64 can be shown.")
 
 
-def test_too_many_questions_at_once_are_asked_to_wait(generator):
-    talks = []
-    for _ in range(17):  # each holds its place with half a body
-        talk = socket.create_connection(("127.0.0.1", generator.port))
-        talk.sendall(
-            b"POST /api/pass HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+def test_too_many_concurrent_requests_get_a_503(generator):
+    connections = []
+    for _ in range(17):  # each stays open with half a body
+        connection = socket.create_connection(("127.0.0.1", generator.port))
+        connection.sendall(
+            b"POST /api/pass HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
         )
-        talks.append(talk)
+        connections.append(connection)
     try:
         answers = [generator.ask("GET", "/api/model")[0] for _ in range(3)]
         assert 503 in answers
     finally:
-        for talk in talks:
-            talk.close()
+        for connection in connections:
+            connection.close()
     for _ in range(50):
         if generator.ask("GET", "/api/model")[0] == 200:
             break
     assert generator.ask("GET", "/api/model")[0] == 200 and generator.guard.in_flight <= 1
 
 
-def test_questions_at_the_same_time_get_the_answers_they_get_alone(generator):
+def test_concurrent_requests_get_the_same_answers_as_single_ones(generator):
     texts = [f"今天 lower {n}" for n in range(4)]
-    alone = {text: generator.json("POST", "/api/pass", {"text": text})[1] for text in texts}
+    single = {text: generator.json("POST", "/api/pass", {"text": text})[1] for text in texts}
     edits = ["head:decoder.0.attn.1", "layer:decoder.1", "positions:decoder", ""]
     found = {}
 
-    def visit(text, edit):
-        id = alone[text]["id"]
+    def request(text, edit):
+        id = single[text]["id"]
         _, _, content = generator.ask(
             "GET", f"/api/pass/{id}/logits/1" + (f"?edits={edit}" if edit else "")
         )
         found[text, edit] = np.frombuffer(content, "<f4")
 
     threads = [
-        threading.Thread(target=visit, args=(text, edit)) for text in texts for edit in edits[:3]
+        threading.Thread(target=request, args=(text, edit)) for text in texts for edit in edits[:3]
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for (text, edit), ours in found.items():
-        theirs = generator.explorer.answer(f"pass/{alone[text]['id']}/logits/1", {"edits": edit})
+        theirs = generator.explorer.answer(f"pass/{single[text]['id']}/logits/1", {"edits": edit})
         np.testing.assert_allclose(ours, theirs.float().numpy(), rtol=1e-6)
     assert len(found) == 12 and torch.is_grad_enabled()
 
 
-def test_typed_tokens_and_sentences_are_understood(server):
-    side = "source" if server.explorer.subject.family != "generator" else "target"
-    status, said = server.json("POST", "/api/tokens", {"text": "lower", "side": side})
-    tokens = server.explorer.subject.tokenizers[side]
-    assert status == 200 and [one["id"] for one in said["tokens"]] == tokens.encode("lower")
-    status, said = server.json("POST", "/api/sentences", {"sentences": ["a", "b"]})
-    assert (status, said.get("count")) == (
-        (200, 2) if server.explorer.subject.family == "embedder" else (404, None)
+def test_typed_tokens_and_sentences_are_encoded(server):
+    side = "source" if server.explorer.explored.family != "generator" else "target"
+    status, answer = server.json("POST", "/api/tokens", {"text": "lower", "side": side})
+    tokens = server.explorer.explored.tokenizers[side]
+    assert status == 200 and [token["id"] for token in answer["tokens"]] == tokens.encode("lower")
+    status, answer = server.json("POST", "/api/sentences", {"sentences": ["a", "b"]})
+    assert (status, answer.get("count")) == (
+        (200, 2) if server.explorer.explored.family == "embedder" else (404, None)
     )
     assert server.json("POST", "/api/sentences", {"sentences": ["a"] * 65})[0] == 413

@@ -1,4 +1,4 @@
-"""The page as one file: all that it may ask is inside, and it asks nobody else."""
+"""The offline file contains every answer and makes no requests."""
 
 import base64
 import hashlib
@@ -17,8 +17,8 @@ from small_explorers import TEXT, small
 from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.errors import QkvError
 from qkv.explore.app import to_json
-from qkv.explore.bundle import as_function, bundle, data_block, joined
-from qkv.explore.offline import PAGE, names_of, single_edits, write_page
+from qkv.explore.bundle import as_function, bundle, data_block, join_modules
+from qkv.explore.offline import PAGE, request_names, single_edits, write_page
 
 HARD = "</script>zqx\u2028"
 
@@ -51,7 +51,7 @@ def parts_of(path):
 
 
 @pytest.fixture(scope="module", params=["generator", "translator", "embedder"])
-def written(request, tmp_path_factory):
+def saved_page(request, tmp_path_factory):
     explorer = small(request.param, 20, pooling=PoolingConfig("mean", normalize=True))
     return explorer, write_page(
         explorer, [TEXT, HARD], tmp_path_factory.mktemp("page") / "page.html"
@@ -66,15 +66,15 @@ def data_of(path):
     )
 
 
-def test_every_answer_of_the_file_is_the_live_one(written):
-    explorer, path = written
+def test_recorded_answers_equal_live_ones(saved_page):
+    explorer, path = saved_page
     data = data_of(path)
-    assert [one["text"] for one in data["passes"]] == [TEXT, HARD]
+    assert [entry["text"] for entry in data["passes"]] == [TEXT, HARD]
     for text in (TEXT, HARD):
-        story = explorer.open(text)
-        names = [*names_of(explorer, story), "model", "waves", "waves/numbers"]
+        trace = explorer.open(text)
+        names = [*request_names(explorer, trace), "model", "positions", "positions/values"]
         names = [name for n, name in enumerate(names) if "change" not in name or n % 5 == 0]
-        given = 0
+        count = 0
         for name in names:
             path_of, _, query = name.partition("?")
             if name in data["answers"]:
@@ -95,47 +95,47 @@ def test_every_answer_of_the_file_is_the_live_one(written):
                 )
             else:
                 continue
-            given += 1
-        assert given > 0.8 * len(names)  # the rest is what this family does not have
+            count += 1
+        assert count > 0.8 * len(names)  # the others are not supported by this family
 
 
-def test_all_that_the_page_asks_about_a_text_is_there(written):
-    explorer, path = written
-    data, family = data_of(path), explorer.subject.family
+def test_the_file_has_every_answer_about_a_text(saved_page):
+    explorer, path = saved_page
+    data, family = data_of(path), explorer.explored.family
     this = f"pass/{data['passes'][0]['id']}"
-    story = data["answers"][this]
-    for step in story["steps"]:
+    trace = data["answers"][this]
+    for step in trace["steps"]:
         assert all(
             f"{this}/tensor/{tensor['name']}" in data["tensors"] for tensor in step["tensors"]
         )
-    for kind in story["attention"]:
+    for kind in trace["attention"]:
         assert f"{this}/attention/{kind['name']}/mean" in data["tensors"]
-        for each in kind["layers"]:
-            assert f"{this}/attention/{kind['name']}/{each['layer']}" in data["tensors"]
-            assert f"{this}/thumbs/{kind['name']}/{each['layer']}" in data["tensors"]
-    for place in range(story["positions"]):
+        for entry in kind["layers"]:
+            assert f"{this}/attention/{kind['name']}/{entry['layer']}" in data["tensors"]
+            assert f"{this}/thumbnails/{kind['name']}/{entry['layer']}" in data["tensors"]
+    for position in range(trace["positions"]):
         assert (
-            f"{this}/logits/{place}" in data["tensors"]
-            and f"{this}/top/{place}?k=200" in data["answers"]
+            f"{this}/logits/{position}" in data["tensors"]
+            and f"{this}/top/{position}?k=200" in data["answers"]
         )
     assert (f"{this}/nearest" if family == "embedder" else f"{this}/beam") in data["answers"]
     for edit in single_edits(explorer):
         assert f"{this}/change?edits={edit}" in data["answers"]
 
 
-def test_the_file_asks_nobody_for_anything(written):
-    _, path = written
+def test_the_file_has_no_external_references(saved_page):
+    _, path = saved_page
     parts, text = parts_of(path), path.read_text("utf-8")
     for tag, attrs in parts.tags:
         assert "src" not in attrs and not any(name.startswith("on") for name in attrs), (tag, attrs)
         assert attrs.get("href", "data:,").startswith("data:"), attrs
     links = set(re.findall(r"https?://[^\s\"'<)]+", text))
-    assert links <= {"http://www.w3.org/2000/svg"}, links  # a name space, which nobody opens
+    assert links <= {"http://www.w3.org/2000/svg"}, links  # a namespace, not a link
     assert "@import" not in text and "url(" not in re.sub(r"url\(data:", "", text)
 
 
-def test_the_policy_allows_this_script_and_style_alone(written):
-    _, path = written
+def test_the_policy_allows_only_this_script_and_style(saved_page):
+    _, path = saved_page
     parts = parts_of(path)
     policy = next(
         attrs["content"]
@@ -145,13 +145,13 @@ def test_the_policy_allows_this_script_and_style_alone(written):
     assert "default-src 'none'" in policy and "unsafe" not in policy and "connect-src" not in policy
     for tag, attrs, inside in parts.inside:
         if attrs.get("type") != "application/json":
-            mark = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
-            assert f"{tag}-src 'sha256-{mark}'" in policy
+            digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy
     assert [tag for tag, _, _ in parts.inside].count("script") == 2  # the data and the page
 
 
-def test_no_text_gets_out_of_the_data(written):
-    _, path = written
+def test_no_text_escapes_from_the_data_element(saved_page):
+    _, path = saved_page
     assert "zqx" not in path.read_text("utf-8").split('id="qkv-data"')[0]
     assert data_of(path)["passes"][1]["text"] == HARD
     assert (
@@ -162,9 +162,9 @@ def test_no_text_gets_out_of_the_data(written):
     )
 
 
-def test_the_script_is_a_script(written, tmp_path):
-    node, _ = compute_driver_executable()  # the one that playwright brings along
-    _, path = written
+def test_the_script_has_valid_syntax(saved_page, tmp_path):
+    node, _ = compute_driver_executable()  # bundled with playwright
+    _, path = saved_page
     script = next(
         text for tag, attrs, text in parts_of(path).inside if attrs.get("type") == "module"
     )
@@ -173,10 +173,14 @@ def test_the_script_is_a_script(written, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_module_becomes_a_function_that_gives_what_it_exports():
-    source = 'import { a, b } from "./one.js";\nimport * as two from "./two.js";\nexport const c = a + b;\nexport function d() {\n}\n'
+def test_a_module_becomes_a_function_that_returns_its_exports():
+    source = (
+        'import { a, b } from "./one.js";\nimport * as two from "./two.js";\n'
+        "export const c = a + b;\nexport function d() {\n}\n"
+    )
     assert as_function(source, "three.js") == (
-        "const $three_js = (() => {\nconst { a, b } = $one_js;\nconst two = $two_js;\nconst c = a + b;\nfunction d() {\n}\n\n"
+        "const $three_js = (() => {\nconst { a, b } = $one_js;\nconst two = $two_js;\n"
+        "const c = a + b;\nfunction d() {\n}\n\n"
         "return { c, d };\n})();"
     )
 
@@ -185,20 +189,21 @@ def test_a_module_becomes_a_function_that_gives_what_it_exports():
     "line",
     ['import a from "./one.js";', "export default 3;", "export { a };", 'import "./one.js";'],
 )
-def test_what_the_bundler_does_not_know_is_refused(line):
-    with pytest.raises(AssertionError, match="does not know"):
+def test_unsupported_import_and_export_statements_are_refused(line):
+    with pytest.raises(AssertionError, match="unsupported statement"):
         as_function(line, "x.js")
 
 
-def test_modules_come_after_those_they_need(tmp_path):
+def test_modules_are_in_dependency_order(tmp_path):
     files = {
-        "main.js": 'import { b } from "./b.js";\nimport { a } from "./a.js";\nconsole.log(a + b);\n',
+        "main.js": 'import { b } from "./b.js";\nimport { a } from "./a.js";\n'
+        "console.log(a + b);\n",
         "a.js": "export const a = 1;\n",
         "b.js": 'import { a } from "./a.js";\nexport const b = a + 1;\n',
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    text = joined(tmp_path, "main.js")
+    text = join_modules(tmp_path, "main.js")
     assert (
         text.index("$a_js =") < text.index("$b_js =") < text.index("$main_js =")
         and text.count("$a_js =") == 1
@@ -206,8 +211,8 @@ def test_modules_come_after_those_they_need(tmp_path):
     if node := shutil.which("node"):
         assert subprocess.run([node, "-e", text], capture_output=True, text=True).stdout == "3\n"
     (tmp_path / "a.js").write_text('import { b } from "./b.js";\nexport const a = b;\n')
-    with pytest.raises(AssertionError, match="imports itself"):
-        joined(tmp_path, "main.js")
+    with pytest.raises(AssertionError, match="circular import"):
+        join_modules(tmp_path, "main.js")
 
 
 def test_every_module_of_the_page_is_in_the_file():
@@ -216,7 +221,7 @@ def test_every_module_of_the_page_is_in_the_file():
         assert f"const ${path.stem}_js = " in text, path.name
 
 
-def test_a_text_that_is_too_long_is_refused_in_one_line(tmp_path):
+def test_a_text_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(QkvError) as error:
         write_page(small("generator"), ["x y" * 100], tmp_path / "page.html")
     assert (

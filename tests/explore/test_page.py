@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows of the walk is what `record` gives, and whatever is typed stays text."""
+"""The page in a browser: the steps view agrees with `record`, and user input stays text."""
 
 import random
 import re
@@ -28,21 +28,28 @@ HOSTILE = [
 ]
 
 
-TOKENS = "[...document.querySelectorAll('.step-numbers .token')].map((one) => one.firstChild.textContent)"
+TOKENS = (
+    "[...document.querySelectorAll('.step-values .token')]"
+    ".map((element) => element.firstChild.textContent)"
+)
 CELL = """(() => { const { dataset } = document.querySelector('.step .readout');
-    return dataset.value === undefined ? null : [+dataset.row, +dataset.column, +dataset.value]; })()"""
-LIGHT = """(() => { const frame = document.querySelector('.step .heat-frame'), canvas = document.querySelector('.step canvas');
-    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
+    return dataset.value === undefined ? null
+        : [+dataset.row, +dataset.column, +dataset.value]; })()"""
+BRIGHTNESS = """(() => { const frame = document.querySelector('.step .heatmap-frame');
+    const canvas = document.querySelector('.step canvas');
+    const copy = new OffscreenCanvas(canvas.width, canvas.height)
+        .getContext('2d', { willReadFrequently: true });
     copy.drawImage(canvas, 0, 0);
     const ratio = canvas.width / canvas.clientWidth;
-    const [r, g, b] = copy.getImageData((frame.offsetLeft + 5) * ratio, (frame.offsetTop + 5) * ratio, 1, 1).data;
+    const [x, y] = [frame.offsetLeft, frame.offsetTop].map((edge) => (edge + 5) * ratio);
+    const [r, g, b] = copy.getImageData(x, y, 1, 1).data;
     return r + g + b; })()"""
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as one:
-        yield one
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +60,10 @@ def explorers():
 @pytest.fixture(scope="module")
 def addresses(explorers):
     with (
-        served(make_app(explorers["translator"])) as one,
-        served(make_app(explorers["generator"])) as two,
+        served(make_app(explorers["translator"])) as first,
+        served(make_app(explorers["generator"])) as second,
     ):
-        yield {"translator": one, "generator": two}
+        yield {"translator": first, "generator": second}
 
 
 @pytest.fixture
@@ -74,39 +81,41 @@ def generator(browser, addresses):
 def ask(page, text):
     """Type a text and wait until the page shows it."""
     page.fill("textarea[name=text]", text)
-    page.click(".ask .main")
+    page.click(".text-form .main")
     until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def keys(page):
     return page.evaluate(
-        "[...document.querySelectorAll('[data-step][type=button]')].map((one) => one.dataset.step)"
+        "[...document.querySelectorAll('[data-step][type=button]')]"
+        ".map((element) => element.dataset.step)"
     )
 
 
 def go(page, key):
-    """Choose a step in the list and wait for its numbers."""
+    """Select a step in the list and wait for its values."""
     page.evaluate("(key) => document.querySelector(`button[data-step='${key}']`).click()", key)
-    until(page, f"document.querySelector('.step-numbers').dataset.step === '{key}'")
+    until(page, f"document.querySelector('.step-values').dataset.step === '{key}'")
 
 
 def ids(page, side):
-    """The token numbers of a side, as the page shows them."""
+    """The token ids of a side, as the page shows them."""
     go(page, "encoder.tokens" if side == "source" else "decoder.tokens")
     shown = page.evaluate(
-        "[...document.querySelectorAll('.step-numbers .tokens')].map((row) => [...row.children].map((one) => +one.dataset.id))"
+        "[...document.querySelectorAll('.step-values .tokens')]"
+        ".map((row) => [...row.children].map((element) => +element.dataset.id))"
     )
     return torch.tensor([shown[0 if side == "source" else -1]])
 
 
 def hover(page, count, seed=1):
-    """(row, column, value) of cells under the pointer, at places of the drawn map chosen by chance."""
+    """(row, column, value) of cells at random positions of the heat map."""
     until(page, "document.querySelector('.step canvas')?.dataset.drawn")
     page.locator(".step canvas").scroll_into_view_if_needed()
-    box, chance = page.locator(".step canvas").bounding_box(), random.Random(seed)
+    box, rng = page.locator(".step canvas").bounding_box(), random.Random(seed)
     while count:
         page.mouse.move(
-            box["x"] + chance.random() * box["width"], box["y"] + chance.random() * box["height"]
+            box["x"] + rng.random() * box["width"], box["y"] + rng.random() * box["height"]
         )
         found = page.evaluate(CELL)
         if found:
@@ -115,8 +124,8 @@ def hover(page, count, seed=1):
 
 
 def recorded(explorer, paths, *given):
-    """What `record` gives for these module paths when the model runs on these ids, and the page does not ask meanwhile."""
-    model = explorer.subject.model
+    """Recorded outputs of these module paths on these ids, while the page sends no request."""
+    model = explorer.explored.model
     with explorer.lock, torch.no_grad(), record(model, *paths) as steps:
         if len(given) == 2:
             model.decode(given[1], model.encode(given[0]))
@@ -125,7 +134,7 @@ def recorded(explorer, paths, *given):
     return [steps[path] for path in paths]
 
 
-def test_forty_values_under_the_pointer_are_those_that_record_gives(translator, explorers):
+def test_forty_values_under_the_pointer_equal_recorded_ones(translator, explorers):
     ask(translator, "机器学习")
     source, target = ids(translator, "source"), ids(translator, "target")
     paths = {
@@ -155,18 +164,20 @@ def test_cross_attention_is_shown_first_as_the_mean_of_all_layers_and_heads(tran
     mean = torch.cat(
         [weights[0] for weights in recorded(explorers["translator"], paths, source, target)]
     ).mean(dim=0)  # (query, key)
-    until(translator, "document.querySelector('.film').dataset.frame")
-    translator.locator(".film-token[role=button]").nth(1).click()
+    until(translator, "document.querySelector('.animation').dataset.frame")
+    translator.locator(".animation-token[role=button]").nth(1).click()
     until(
         translator,
-        "document.querySelectorAll('.film-token[role=button]')[1].classList.contains('looks')",
+        "document.querySelectorAll('.animation-token[role=button]')[1].classList.contains('query')",
     )
     lines = translator.evaluate(
-        "[...document.querySelectorAll('.film .link')].map(({ dataset }) => +dataset.value)"
+        "[...document.querySelectorAll('.animation .link')].map(({ dataset }) => +dataset.value)"
     )
-    assert lines == pytest.approx([share for share in mean[1].tolist() if share >= 0.05], abs=1e-6)
-    assert f"{100 * mean[1].max():.1f}%" in translator.inner_text(".film-caption")
-    assert translator.get_attribute(".word-choice [aria-pressed=true]", "data-position") == "1"
+    assert lines == pytest.approx(
+        [weight for weight in mean[1].tolist() if weight >= 0.05], abs=1e-6
+    )
+    assert f"{100 * mean[1].max():.1f}%" in translator.inner_text(".animation-caption")
+    assert translator.get_attribute(".position-choice [aria-pressed=true]", "data-position") == "1"
     translator.click("#tab-attention")
     assert translator.get_attribute("[aria-checked=true][data-choice=all]", "role") == "radio"
     for row in range(4):
@@ -177,12 +188,15 @@ def test_cross_attention_is_shown_first_as_the_mean_of_all_layers_and_heads(tran
         assert value == pytest.approx(mean[row, 0].item(), abs=1e-6)
 
 
-def test_a_head_a_layer_or_all_of_them_are_marked_as_what_the_large_picture_shows(translator):
+def test_thumbnails_mark_the_heads_of_the_large_picture(translator):
     translator.click("#tab-attention")
     until(translator, "document.querySelector('.panel')")
-    pressed = "[...document.querySelectorAll('.minis [aria-pressed=true]')].map(({ dataset }) => `${dataset.layer} ${dataset.head}`)"
+    pressed = (
+        "[...document.querySelectorAll('.thumbnails [aria-pressed=true]')]"
+        ".map(({ dataset }) => `${dataset.layer} ${dataset.head}`)"
+    )
     assert translator.evaluate(pressed) == []
-    translator.click(".minis [data-layer='0'][data-head='2']")
+    translator.click(".thumbnails [data-layer='0'][data-head='2']")
     assert translator.evaluate(pressed) == ["0 2"]
     assert translator.inner_text(".tools [data-choice=head][aria-checked=true]") == "One head"
     translator.click("[data-choice=mean]")
@@ -191,52 +205,55 @@ def test_a_head_a_layer_or_all_of_them_are_marked_as_what_the_large_picture_show
     translator.click("[data-choice=encoder]")
     translator.click("[data-choice=rollout]")
     translator.click("[data-choice=cross]")
-    until(translator, "document.querySelector('.panel').dataset.shows.startsWith('cross 0 2 all')")
+    until(
+        translator, "document.querySelector('.panel').dataset.selection.startsWith('cross 0 2 all')"
+    )
 
 
-def test_the_film_tells_what_comes_after_the_chosen_token(generator, explorers):
+def test_the_animation_shows_the_prediction_after_the_selected_token(generator, explorers):
     ask(generator, SENTENCE)
-    until(generator, "document.querySelector('.film').dataset.frame")
-    model = explorers["generator"].subject.model
+    until(generator, "document.querySelector('.animation').dataset.frame")
+    model = explorers["generator"].explored.model
     with torch.no_grad():
-        chances = (
+        probs = (
             model.logits(model.decode(ids(generator, "target")))[0].softmax(-1).max(dim=-1).values
         )
-    for place in (1, 2):
-        chip = generator.locator(".film-token[role=button]").nth(place)
+    for position in (1, 2):
+        chip = generator.locator(".animation-token[role=button]").nth(position)
         chip.focus()
         generator.keyboard.press("Enter")
         until(
             generator,
-            f"document.querySelectorAll('.film-token')[{place}].classList.contains('looks')",
+            f"document.querySelectorAll('.animation-token')[{position}].classList.contains('query'"
+            f")",
         )
-        caption = generator.inner_text(".film-caption")
+        caption = generator.inner_text(".animation-caption")
         assert chip.get_attribute("data-token") in caption and caption.endswith(
-            f"{100 * chances[place]:.1f}%."
+            f"{100 * probs[position]:.1f}%."
         )
 
 
-def test_the_film_of_a_very_large_language_model_ends_in_chances(browser, monkeypatch):
+def test_the_animation_of_a_very_large_model_names_no_next_token(browser, monkeypatch):
     monkeypatch.setattr(
-        "qkv.explore.story.PREDICT_COST", 0
-    )  # then what comes next is told only when asked
+        "qkv.explore.trace.MAX_PREDICTION_MACS", 0
+    )  # then the next token is predicted only on request
     with served(make_app(small("generator"))) as address, tab(browser, address) as page:
-        until(page, "document.querySelector('.film').dataset.frame")
+        until(page, "document.querySelector('.animation').dataset.frame")
         last = page.get_attribute("[data-position][aria-pressed=true]", "data-position")
-        token = page.locator(".film-token").nth(int(last)).get_attribute("data-token")
+        token = page.locator(".animation-token").nth(int(last)).get_attribute("data-token")
         assert (
-            page.inner_text(".film-caption")
-            == f"The vector of “{token}” becomes a chance for every token."
+            page.inner_text(".animation-caption")
+            == f"The logits at “{token}” give a probability for every token."
         )
 
 
-def test_every_group_of_steps_has_a_name_of_its_own(translator):
-    names = translator.locator(".steps summary").all_inner_texts()
+def test_groups_of_steps_have_unique_names(translator):
+    names = translator.locator(".step-list summary").all_inner_texts()
     assert len(names) == len(set(names)) == 8
-    assert names[3] == "Encoder · Memory" and names[-1] == "Decoder · Next token"
+    assert names[3] == "Encoder · Output (memory)" and names[-1] == "Decoder · Next token"
 
 
-def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers):
+def test_a_selected_row_and_head_are_shown_as_values(generator, explorers):
     ask(generator, SENTENCE)
     key = "decoder.1.attn.softmax"
     weights = recorded(
@@ -246,28 +263,28 @@ def test_a_clicked_row_and_another_head_are_read_as_numbers(generator, explorers
     )[0][0]
     go(generator, key)
     generator.click(".heads [data-choice='3']")
-    until(generator, "document.querySelector('.step-numbers').dataset.head === '3'")
-    generator.click(".word-choice [data-position='2']")
-    until(generator, "document.querySelector('.numbers')?.dataset.row === '2'")
+    until(generator, "document.querySelector('.step-values').dataset.head === '3'")
+    generator.click(".position-choice [data-position='2']")
+    until(generator, "document.querySelector('.row-numbers')?.dataset.row === '2'")
     shown = generator.evaluate(
-        "[...document.querySelectorAll('.numbers li')].map((one) => +one.dataset.value)"
+        "[...document.querySelectorAll('.row-numbers li')].map((element) => +element.dataset.value)"
     )
     assert shown == pytest.approx(weights[3, 2].tolist(), abs=1e-6)
 
 
-def test_arrow_keys_walk_along_the_heads_and_stay_at_the_step(generator):
+def test_arrow_keys_select_heads_and_keep_the_step(generator):
     go(generator, "decoder.1.attn.softmax")
     generator.locator(".heads [aria-checked=true]").focus()
     for head in ("1", "2"):
         generator.keyboard.press("ArrowRight")
-        until(generator, f"document.querySelector('.step-numbers').dataset.head === '{head}'")
-    assert generator.get_attribute(".step-numbers", "data-step") == "decoder.1.attn.softmax"
-    generator.locator(".book pre").focus()
+        until(generator, f"document.querySelector('.step-values').dataset.head === '{head}'")
+    assert generator.get_attribute(".step-values", "data-step") == "decoder.1.attn.softmax"
+    generator.locator(".code-card pre").focus()
     generator.keyboard.press("ArrowRight")  # scrolls the code
     assert generator.get_attribute("[aria-current=step]", "data-step") == "decoder.1.attn.softmax"
 
 
-def test_what_is_typed_and_not_yet_run_stays_in_another_language(generator):
+def test_switching_the_language_keeps_typed_text(generator):
     generator.fill("textarea", "机器")
     generator.click("[data-choice=zh]")
     assert generator.input_value("textarea") == "机器"
@@ -275,31 +292,31 @@ def test_what_is_typed_and_not_yet_run_stays_in_another_language(generator):
     until(generator, f"document.querySelector('textarea').value === '{SENTENCE}'")
 
 
-def test_deeper_colours_are_larger_shares(generator):
+def test_darker_colors_are_larger_weights(generator):
     ask(generator, SENTENCE)
     go(generator, "decoder.0.attn.softmax")
     until(generator, "document.querySelector('.step canvas').dataset.drawn")
     cells = []
     for row, column, value in hover(generator, 25, seed=4):
-        cells.append((value, generator.evaluate(LIGHT)))
+        cells.append((value, generator.evaluate(BRIGHTNESS)))
         assert column <= row or value == 0
-    assert all(one[1] < two[1] for one in cells for two in cells if one[0] > two[0] + 0.06)
+    assert all(a[1] < b[1] for a in cells for b in cells if a[0] > b[0] + 0.06)
 
 
-def test_all_steps_of_a_decoder_can_be_walked_with_the_keyboard(generator, explorers):
+def test_all_steps_of_a_decoder_can_be_selected_with_the_keyboard(generator, explorers):
     ask(generator, SENTENCE)
     all_keys = keys(generator)
     generator.locator("#view").focus()
-    seen = []
+    titles = []
     for number in range(len(all_keys)):
         until(
             generator,
-            f"document.querySelector('.step-numbers').dataset.step === '{all_keys[number]}'",
+            f"document.querySelector('.step-values').dataset.step === '{all_keys[number]}'",
         )
-        seen.append(generator.inner_text(".told h2"))
-        assert generator.inner_text(".told .about") and generator.is_hidden("#trouble")
+        titles.append(generator.inner_text(".step-text h2"))
+        assert generator.inner_text(".step-text .about") and generator.is_hidden("#error")
         generator.keyboard.press("ArrowRight")
-    assert len(seen) == len(all_keys) > 30
+    assert len(titles) == len(all_keys) > 30
     for kind in (
         "tokens",
         "ids",
@@ -325,100 +342,104 @@ def test_all_steps_of_a_decoder_can_be_walked_with_the_keyboard(generator, explo
         "next",
     ):
         assert any(key.split(".")[-1] == kind for key in all_keys), kind
-    assert generator.locator(".book pre").count() == 1
+    assert generator.locator(".code-card pre").count() == 1
 
 
-def test_the_chances_of_the_next_token_are_the_models(generator, explorers):
+def test_next_token_probabilities_are_the_models(generator, explorers):
     ask(generator, SENTENCE)
-    model = explorers["generator"].subject.model
+    model = explorers["generator"].explored.model
     with torch.no_grad():
-        chances = model.logits(model.decode(ids(generator, "target")))[0, -1].softmax(-1)
+        probs = model.logits(model.decode(ids(generator, "target")))[0, -1].softmax(-1)
     go(generator, "next")
     shown = generator.evaluate(
-        "[...document.querySelectorAll('.step .bar')].map(({ dataset }) => [+dataset.id, +dataset.value])"
+        "[...document.querySelectorAll('.step .bar')]"
+        ".map(({ dataset }) => [+dataset.id, +dataset.value])"
     )
-    assert [id for id, _ in shown] == chances.topk(10).indices.tolist()
-    assert [p for _, p in shown] == pytest.approx(chances.topk(10).values.tolist(), abs=1e-6)
+    assert [id for id, _ in shown] == probs.topk(10).indices.tolist()
+    assert [p for _, p in shown] == pytest.approx(probs.topk(10).values.tolist(), abs=1e-6)
 
 
-def test_a_row_of_a_long_text_is_called_by_its_place_in_the_text(generator):
+def test_a_row_of_a_long_text_is_named_by_its_position(generator):
     ask(generator, "xyz" * 8)  # only some rows of the logits are drawn
     last = generator.locator("[data-position]").count() - 1
     go(generator, "logits")
-    until(generator, "document.querySelector('.numbers')")
-    assert last > 20 and generator.inner_text(".numbers figcaption").startswith(f"row {last} · ")
+    until(generator, "document.querySelector('.row-numbers')")
+    assert last > 20 and generator.inner_text(".row-numbers figcaption").startswith(
+        f"row {last} · "
+    )
     assert f"({last}) · " in generator.inner_text(".step .readout")
 
 
-def test_logits_and_the_next_token_come_after_the_same_token(translator):
+def test_logits_and_next_token_refer_to_the_same_position(translator):
     ask(translator, "机器学习")
-    go(translator, "logits")  # of the first word, which is not the mark it comes after
-    after = translator.inner_text(".step-numbers .small")
+    go(translator, "logits")  # of the first token, which differs from <bos> before it
+    after = translator.inner_text(".step-values .small")
     go(translator, "next")
-    assert after.endswith(translator.inner_text(".step-numbers .small"))
+    assert after.endswith(translator.inner_text(".step-values .small"))
 
 
-def test_pieces_of_characters_are_shown_as_such_and_no_replacement_sign_appears(generator):
+def test_parts_of_characters_are_marked_and_u_fffd_never_appears(generator):
     ask(generator, "今天 🦜 龘")
     shown = generator.evaluate(TOKENS)
     assert shown[1:3] == ["今", "天"] and "🦜[4/4]" in shown and "龘[3/3]" in shown
     until(
-        generator, "document.querySelector('#said').textContent"
-    )  # how this model of random weights goes on
-    generator.click("#tab-tryout")
+        generator, "document.querySelector('#generated').textContent"
+    )  # the continuation of a model with random weights
+    generator.click("#tab-experiments")
     until(generator, "document.querySelector('.hypotheses li')")
     generator.click("[data-edit='layer:decoder.1']")
-    until(generator, "document.querySelector('[data-said=after]')?.textContent")
+    until(generator, "document.querySelector('[data-generated=after]')?.textContent")
     assert re.search(
         "<[0-9A-F]{2}>", generator.inner_text(".hypotheses")
-    )  # half characters are there, and named
+    )  # incomplete characters are shown as bytes
     assert "\ufffd" not in generator.inner_text("body")
 
 
 def test_hostile_texts_are_shown_as_text(generator):
     for text in HOSTILE:
         ask(generator, text)
-        for name in ("attention", "tryout", "walk"):
+        for name in ("attention", "experiments", "steps"):
             generator.click(f"#tab-{name}")
         assert (
             generator.evaluate(
-                "document.querySelectorAll('#view img, #view script, #view iframe, [onload], [onerror]').length"
+                "document.querySelectorAll('#view img, #view script, #view iframe, [onload],"
+                " [onerror]').length"
             )
             == 0
         )
         assert generator.evaluate("window.hacked") is None
         assert generator.input_value("textarea") == text
         shown = "".join(generator.evaluate(TOKENS))
-        assert [sign for sign in text if sign in "<>&'\"{}"] == [
-            sign for sign in re.sub("<[0-9A-Z]{2}>|<bos>", "", shown) if sign in "<>&'\"{}"
+        assert [character for character in text if character in "<>&'\"{}"] == [
+            character
+            for character in re.sub("<[0-9A-Z]{2}>|<bos>", "", shown)
+            if character in "<>&'\"{}"
         ]
 
 
-def test_a_server_that_is_gone_is_told_in_one_sentence(browser, explorers):
-    one = Tab(browser)
+def test_a_server_that_does_not_respond_is_one_error(browser, explorers):
+    opened = Tab(browser)
     with served(make_app(explorers["generator"])) as address:
-        page = one.open(address)
+        page = opened.open(address)
     page.click("button[data-step='decoder.ids']")
-    until(page, "!document.querySelector('#trouble').hidden")
+    until(page, "!document.querySelector('#error').hidden")
     assert (
-        page.inner_text("#trouble") == "the server does not answer; is `qkv explore` still running?"
+        page.inner_text("#error") == "the server does not respond; is `qkv explore` still running?"
     )
-    one.close()
+    opened.close()
 
 
-def test_a_text_too_long_or_empty_is_refused_in_one_sentence_of_the_chosen_language(
-    browser, addresses
-):
-    one = Tab(browser)  # the browser itself notes a refused request; nothing else may be noted
-    page = one.open(addresses["generator"])
+def test_a_text_too_long_or_empty_is_an_error_in_the_selected_language(browser, addresses):
+    opened = Tab(browser)  # the console may only have the refused request
+    page = opened.open(addresses["generator"])
     page.evaluate("document.querySelector('textarea').value = 'a'.repeat(10 ** 6)")
-    page.click(".ask .main")
-    until(page, "!document.querySelector('#trouble').hidden")
-    assert "\n" not in page.inner_text("#trouble") and page.inner_text("#trouble").isascii()
+    page.click(".text-form .main")
+    until(page, "!document.querySelector('#error').hidden")
+    assert "\n" not in page.inner_text("#error") and page.inner_text("#error").isascii()
     page.click("[data-choice=zh]")
-    assert not page.inner_text("#trouble").isascii()
+    assert not page.inner_text("#error").isascii()
     page.fill("textarea", "  ")
-    page.click(".ask .main")
-    assert page.inner_text("#trouble") == "请先输入文字"
-    assert all("Failed to load resource" in complaint for complaint in one.complaints)
-    one.close()
+    page.click(".text-form .main")
+    assert page.inner_text("#error") == "请先输入文本"
+    assert all("Failed to load resource" in error for error in opened.errors)
+    opened.close()

@@ -1,6 +1,6 @@
-"""The page for everyone: whatever can be reached has a name and shows that it is reached; every text can be read.
+"""Accessibility: names of controls, visible focus, and contrast of texts.
 
-Contrast is that of WCAG 2 (AA: 4.5), measured on what the browser has drawn, in both colours.
+Contrast is that of WCAG 2 (AA: 4.5), measured on the drawn page, in both themes.
 """
 
 import pytest
@@ -10,58 +10,70 @@ from small_explorers import small
 from qkv.explore.app import make_app
 
 VIEWS = {
-    "walk": "document.querySelector('.step canvas[data-drawn]')",
+    "steps": "document.querySelector('.step canvas[data-drawn]')",
     "attention": "document.querySelector('.panel canvas[data-drawn]')",
-    "tryout": "['.hypotheses li', '.map circle', '.waves'].every((one) => document.querySelector(one))",
+    "experiments": "['.hypotheses li', '.projection circle', '.position-curves']"
+    ".every((selector) => document.querySelector(selector))",
 }
-REACHED = """(() => { const one = document.activeElement, style = getComputedStyle(one);
-    return [one.tagName, `${style.outlineStyle} ${style.outlineWidth}`]; })()"""
-# What one can press or type into, without a name for a person who cannot see it.
-NAMELESS = """[...document.querySelectorAll('button, input, textarea, select, summary, [role=button], [role=radiogroup], canvas[tabindex]')]
-    .filter((one) => !(one.getAttribute('aria-label') || one.labels?.[0]?.textContent || one.textContent).trim())
-    .map((one) => one.outerHTML.slice(0, 120))"""
-# Texts whose letters stand out from what is behind them by less than 4.5, with the number.
-FAINT = """(() => {
+FOCUSED = """(() => { const element = document.activeElement, style = getComputedStyle(element);
+    return [element.tagName, `${style.outlineStyle} ${style.outlineWidth}`]; })()"""
+# Controls without an accessible name.
+CONTROLS = (
+    "button, input, textarea, select, summary, [role=button], [role=radiogroup], canvas[tabindex]"
+)
+UNNAMED = f"""[...document.querySelectorAll('{CONTROLS}')]
+    .filter((element) => !(element.getAttribute('aria-label') || element.labels?.[0]?.textContent
+        || element.textContent).trim())
+    .map((element) => element.outerHTML.slice(0, 120))"""
+# Texts with a contrast below 4.5, and the contrast.
+LOW_CONTRAST = """(() => {
     const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
-    const read = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
+    const read = (color) => {
+        pen.clearRect(0, 0, 1, 1); pen.fillStyle = color; pen.fillRect(0, 0, 1, 1);
         const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data; return [r, g, b, a / 255]; };
-    const over = ([r, g, b, a], below) => [r, g, b].map((one, i) => a * one + (1 - a) * below[i]);
-    const ways = (one) => { const way = []; for (let at = one; at; at = at.parentElement) way.unshift(at); return way; };
-    const light = (rgb) => { const [r, g, b] = rgb.map((c) => c / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const over = ([r, g, b, a], below) => [r, g, b].map((top, i) => a * top + (1 - a) * below[i]);
+    const ancestors = (element) => { const path = [];
+        for (let at = element; at; at = at.parentElement) path.unshift(at); return path; };
+    const linear = (c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const luminance = (rgb) => { const [r, g, b] = rgb.map((c) => linear(c / 255));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
     const found = [];
-    for (const one of document.querySelectorAll('body *')) {
-        const text = [...one.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join('').trim();
-        if (!text || !one.checkVisibility({ opacityProperty: true }) || one.closest(':disabled, title, option')) continue;
-        const drawn = one instanceof SVGElement, way = ways(one);
+    for (const element of document.querySelectorAll('body *')) {
+        const nodes = [...element.childNodes].filter((node) => node.nodeType === 3);
+        const text = nodes.map((node) => node.data).join('').trim();
+        if (!text || !element.checkVisibility({ opacityProperty: true })
+            || element.closest(':disabled, title, option')) continue;
+        const drawn = element instanceof SVGElement, path = ancestors(element);
         let below = [255, 255, 255];
-        for (const at of way) below = over(read(getComputedStyle(at).backgroundColor), below);
-        const box = drawn && one.parentNode.querySelector('rect');
-        if (box && getComputedStyle(box).fill !== 'none') below = over(read(getComputedStyle(box).fill), below);
-        const style = getComputedStyle(one), ink = read(drawn ? style.fill : style.color);
-        ink[3] *= way.reduce((all, at) => all * getComputedStyle(at).opacity, 1);
-        const [high, low] = [light(over(ink, below)), light(below)].sort((a, b) => b - a);
+        for (const at of path) below = over(read(getComputedStyle(at).backgroundColor), below);
+        const box = drawn && element.parentNode.querySelector('rect');
+        const fill = box && getComputedStyle(box).fill;
+        if (fill && fill !== 'none') below = over(read(fill), below);
+        const style = getComputedStyle(element), ink = read(drawn ? style.fill : style.color);
+        ink[3] *= path.reduce((all, at) => all * getComputedStyle(at).opacity, 1);
+        const [high, low] = [luminance(over(ink, below)), luminance(below)].sort((a, b) => b - a);
         const ratio = (high + 0.05) / (low + 0.05);
-        if (ratio < 4.5) found.push([text.slice(0, 20), one.className.baseVal ?? one.className, ratio.toFixed(2)]);
+        const name = element.className.baseVal ?? element.className;
+        if (ratio < 4.5) found.push([text.slice(0, 20), name, ratio.toFixed(2)]);
     }
     return found; })()"""
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as one:
-        yield one
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture(scope="module")
 def address():
-    with served(make_app(small("translator"))) as one:
-        yield one
+    with served(make_app(small("translator"))) as url:
+        yield url
 
 
 def show(page, name):
     page.click(f"#tab-{name}")
-    if name == "walk":
+    if name == "steps":
         page.evaluate(
             "document.querySelector(`button[data-step='decoder.1.cross.softmax']`).click()"
         )
@@ -69,34 +81,34 @@ def show(page, name):
     if name == "attention":
         page.click("[data-choice=lines]")
         until(page, "document.querySelector('.lines .word')")
-    if name == "tryout":
+    if name == "experiments":
         page.click("[data-edit='head:decoder.1.cross.2']")
         until(page, "document.querySelector('.change .bar')")
         page.evaluate("document.querySelector('[data-swap]').click()")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_stands_out_from_its_paper_and_every_control_has_a_name(browser, address, theme):
+def test_every_text_has_contrast_and_every_control_a_name(browser, address, theme):
     with tab(browser, address, color_scheme=theme) as page:
         for name in VIEWS:
             show(page, name)
-            assert page.evaluate(NAMELESS) == [], name
-            assert page.evaluate(FAINT) == [], name
+            assert page.evaluate(UNNAMED) == [], name
+            assert page.evaluate(LOW_CONTRAST) == [], name
 
 
-def test_whatever_the_tab_key_reaches_shows_that_it_is_reached(browser, address):
+def test_focused_elements_have_a_visible_outline(browser, address):
     with tab(browser, address) as page:
         for name in VIEWS:
             show(page, name)
             page.locator(f"#tab-{name}").focus()
-            reached = set()
+            focused = set()
             for _ in range(120):
                 page.keyboard.press("Tab")
-                kind, ring = page.evaluate(REACHED)
+                kind, ring = page.evaluate(FOCUSED)
                 if kind == "BODY":
                     break
-                reached.add(kind)
+                focused.add(kind)
                 assert ring == "solid 2px", (name, kind)
             assert {"BUTTON", "INPUT", "g"} | (
-                {"CANVAS"} if name == "walk" else set()
-            ) <= reached, (name, reached)
+                {"CANVAS"} if name == "steps" else set()
+            ) <= focused, (name, focused)

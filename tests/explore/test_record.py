@@ -1,4 +1,4 @@
-"""Recording shows what a pass did and leaves no trace of itself."""
+"""Recording gives the outputs of modules and restores the model."""
 
 from dataclasses import replace
 
@@ -7,27 +7,27 @@ import torch
 
 from qkv.errors import QkvError
 from qkv.explore.record import record
-from qkv.model.explained import fused_cores
+from qkv.model.eager_core import sdpa_cores
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Experts, Gated, Heads, Latent
+from qkv.model.spec import Attention, Gated, LatentAttention, MixtureOfExperts
 from qkv.model.transformer import Transformer
 from qkv.textbook.attention import scaled_dot_product_attention
 
 WEIGHTS = "decoder.layers.*.attn.branch.core.weights"
 
 
-def small_writer(mixer=None):
+def small_decoder(mixer=None):
     torch.manual_seed(5)
-    spec = decoder_only(31, 16, 2, mixer or Heads(4, 2, 4), Gated(24))
+    spec = decoder_only(31, 16, 2, mixer or Attention(4, 2, 4), Gated(24))
     return Transformer(replace(spec, max_len=32)).double().eval()
 
 
-def some_ids(batch=2, length=6):
+def random_ids(batch=2, length=6):
     return torch.randint(0, 31, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def trace_of(model):
-    """Everything recording could leave behind."""
+def state_of(model):
+    """Everything that recording could change."""
     modules = dict(model.named_modules())
     hooks = {
         path: len(module._forward_hooks)
@@ -43,21 +43,21 @@ def trace_of(model):
 
 
 def test_weights_are_those_of_the_textbook_formula():
-    model, ids = small_writer(), some_ids()
+    model, ids = small_decoder(), random_ids()
     with record(model, "*.0.attn.branch.core.*") as steps:
         model.decode(ids)
     core = "decoder.layers.0.attn.branch.core"
     q, k, v = (steps[f"{core}.{name}"] for name in "qkv")
-    visible = torch.ones(6, 6, dtype=torch.bool).tril()
-    mixed, weights = scaled_dot_product_attention(q, k, v, visible)
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    mixed, weights = scaled_dot_product_attention(q, k, v, mask)
     torch.testing.assert_close(steps[f"{core}.weights"], weights, rtol=0, atol=1e-12)
     torch.testing.assert_close(steps[f"{core}.mixed"], mixed, rtol=0, atol=1e-12)
 
 
-def test_each_row_of_weights_sums_to_one_and_never_looks_ahead():
-    model = small_writer()
+def test_each_row_of_weights_sums_to_one_and_is_causal():
+    model = small_decoder()
     with record(model, WEIGHTS) as steps:
-        model.decode(some_ids())
+        model.decode(random_ids())
     assert list(steps) == [WEIGHTS.replace("*", "0"), WEIGHTS.replace("*", "1")]
     for weights in steps.values():
         assert weights.shape == (2, 4, 6, 6) and not weights.requires_grad
@@ -65,8 +65,8 @@ def test_each_row_of_weights_sums_to_one_and_never_looks_ahead():
         assert not weights.triu(1).any()
 
 
-def test_what_is_recorded_is_what_the_pass_gave():
-    model, ids = small_writer(), some_ids()
+def test_recorded_outputs_are_those_of_the_pass():
+    model, ids = small_decoder(), random_ids()
     with record(model, "decoder.norm", "embed", "decoder.layers.*.ffn") as steps:
         stream = model.decode(ids)
     assert torch.equal(steps["decoder.norm"], stream.detach())
@@ -74,78 +74,78 @@ def test_what_is_recorded_is_what_the_pass_gave():
     torch.testing.assert_close(model.decoder.norm(steps["decoder.layers.1.ffn"]), stream)
 
 
-def test_nothing_is_left_behind():
-    model = small_writer().train()
+def test_the_model_is_restored():
+    model = small_decoder().train()
     model.decoder.layers[0].attn.branch.core.eval()
-    before, stream = trace_of(model), model.decode(some_ids())
+    before, stream = state_of(model), model.decode(random_ids())
     with record(model, "*") as steps:
-        during = trace_of(model)
-        model.decode(some_ids())
+        during = state_of(model)
+        model.decode(random_ids())
     assert (
-        trace_of(model) == before
+        state_of(model) == before
         and during[0]
         and during[1] != before[1]
         and during[2] == before[2]
     )
-    assert torch.equal(model.decode(some_ids()), stream)
+    assert torch.equal(model.decode(random_ids()), stream)
     assert len(steps) > 40
 
 
-def test_nothing_is_left_behind_when_the_pass_fails():
-    model = small_writer()
-    before = trace_of(model)
+def test_the_model_is_restored_when_the_pass_fails():
+    model = small_decoder()
+    before = state_of(model)
     with pytest.raises(QkvError, match="out of range"), record(model, "*"):
         model.decode(torch.full((1, 3), 31))
-    assert trace_of(model) == before
+    assert state_of(model) == before
 
 
-def test_nothing_is_left_behind_when_a_pattern_is_wrong():
-    model = small_writer()
-    before = trace_of(model)
+def test_the_model_is_restored_when_a_pattern_is_wrong():
+    model = small_decoder()
+    before = state_of(model)
     with pytest.raises(QkvError), record(model, WEIGHTS, "nothing.like.it"):
         pass
-    assert trace_of(model) == before
+    assert state_of(model) == before
 
 
-def test_a_core_is_swapped_only_where_its_inside_is_asked_for():
-    model = small_writer()
+def test_a_core_is_swapped_only_where_its_steps_are_recorded():
+    model = small_decoder()
     with record(model, "decoder.layers.*.attn", "decoder.layers.*.attn.branch.core"):
-        assert len(fused_cores(model)) == 2
+        assert len(sdpa_cores(model)) == 2
     with record(model, "decoder.layers.1.attn.branch.core.scores"):
-        assert list(fused_cores(model)) == ["decoder.layers.0.attn.branch.core"]
+        assert list(sdpa_cores(model)) == ["decoder.layers.0.attn.branch.core"]
 
 
 def test_every_decoding_step_is_kept():
-    model, ids = small_writer(), some_ids(length=4)
+    model, ids = small_decoder(), random_ids(length=4)
     cache, path = model.new_cache(), WEIGHTS.replace("*", "1")
     with record(model, WEIGHTS) as steps:
-        for place in range(4):
-            model.decode(ids[:, place : place + 1], cache=cache)
+        for position in range(4):
+            model.decode(ids[:, position : position + 1], cache=cache)
     with record(model, WEIGHTS) as whole:
         model.decode(ids)
     rows = steps.all(path)
     assert [row.shape for row in rows] == [(2, 4, 1, n) for n in (1, 2, 3, 4)]
     assert torch.equal(steps[path], rows[-1])
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         torch.testing.assert_close(
-            row[:, :, 0], whole[path][:, :, place, : place + 1], rtol=0, atol=1e-12
+            row[:, :, 0], whole[path][:, :, position, : position + 1], rtol=0, atol=1e-12
         )
 
 
 def test_recordings_may_be_nested():
-    model, ids = small_writer(), some_ids()
-    before, path = trace_of(model), WEIGHTS.replace("*", "0")
+    model, ids = small_decoder(), random_ids()
+    before, path = state_of(model), WEIGHTS.replace("*", "0")
     with record(model, WEIGHTS) as outer:
         with record(model, path) as inner:
             model.decode(ids)
         model.decode(ids)
     assert torch.equal(outer.all(path)[0], inner[path]) and len(outer.all(path)) == 2
-    assert trace_of(model) == before
+    assert state_of(model) == before
 
 
 def test_all_families_and_parts_can_be_recorded():
     torch.manual_seed(3)
-    model, ids = Transformer(encoder_decoder(31, 16, 2, 4, 24)).eval(), some_ids()
+    model, ids = Transformer(encoder_decoder(31, 16, 2, 4, 24)).eval(), random_ids()
     with record(model, "*.core.weights") as steps:
         model.decode(ids[:, :3], model.encode(ids))
     assert len(steps) == 6 and steps["decoder.layers.1.cross.branch.core.weights"].shape == (
@@ -158,16 +158,18 @@ def test_all_families_and_parts_can_be_recorded():
     with record(bert, "encoder.layers.0.attn.branch.core.weights") as steps:
         bert.encode(ids)
     assert steps["encoder.layers.0.attn.branch.core.weights"].shape == (2, 4, 6, 6)
-    latent = small_writer(Latent(2, 6, 4, 4, 5))
+    latent = small_decoder(LatentAttention(2, 6, 4, 4, 5))
     with record(latent, WEIGHTS) as steps:
         latent.decode(ids)
     assert steps[WEIGHTS.replace("*", "0")].shape == (2, 2, 6, 6)
 
 
 def test_several_outputs_are_a_tuple():
-    model = Transformer(decoder_only(31, 16, 1, Heads(4, 4, 4), Experts(4, 2, Gated(8))))
+    model = Transformer(
+        decoder_only(31, 16, 1, Attention(4, 4, 4), MixtureOfExperts(4, 2, Gated(8)))
+    )
     with record(model, "decoder.layers.0.ffn.branch.router") as steps:
-        model.decode(some_ids())
+        model.decode(random_ids())
     chosen, weights, scores = steps["decoder.layers.0.ffn.branch.router"]
     assert (
         chosen.shape == weights.shape == (12, 2)
@@ -177,7 +179,7 @@ def test_several_outputs_are_a_tuple():
 
 
 def test_gradients_are_the_same_while_recording():
-    model, ids = small_writer(), some_ids()
+    model, ids = small_decoder(), random_ids()
     plain = torch.autograd.grad(model.loss(model.decode(ids), ids), model.embed.weight)[0]
     with record(model, "*"):
         recorded = torch.autograd.grad(model.loss(model.decode(ids), ids), model.embed.weight)[0]
@@ -185,9 +187,9 @@ def test_gradients_are_the_same_while_recording():
 
 
 def test_a_compiled_model_is_recorded_as_the_plain_one():
-    model, ids = small_writer(), some_ids()
+    model, ids = small_decoder(), random_ids()
     model.decoder.compile(backend="eager")
-    model.decode(ids)  # compiled now: without care, hooks set afterwards would not be asked
+    model.decode(ids)  # compiled code would ignore hooks that are set afterwards
     with record(
         torch.compile(model, backend="eager"), "decoder.norm", "decoder.layers.*.ffn"
     ) as steps:
@@ -201,30 +203,31 @@ def test_a_compiled_model_is_recorded_as_the_plain_one():
     [
         (
             "decoder.layers.*.attn.branch.core.wieghts",
-            "no step of this model has such a name; did you mean 'decoder.layers.*.attn.branch.core.weights'?",
+            "no module of this model matches; did you mean"
+            " 'decoder.layers.*.attn.branch.core.weights'?",
         ),
         (
             "decoder.layers.7.ffn",
-            "no step of this model has such a name; did you mean 'decoder.layers.*.ffn'?",
+            "no module of this model matches; did you mean 'decoder.layers.*.ffn'?",
         ),
-        ("attention", "no step of this model has such a name; choose from embed, decoder, lm_head"),
+        ("attention", "no module of this model matches; choose from embed, decoder, lm_head"),
     ],
 )
-def test_a_pattern_that_fits_nothing_gets_the_near_miss(pattern, line):
-    with pytest.raises(QkvError) as error, record(small_writer(), "embed", pattern):
+def test_a_pattern_without_a_match_gets_the_near_miss(pattern, line):
+    with pytest.raises(QkvError) as error, record(small_decoder(), "embed", pattern):
         pass
     assert str(error.value) == f"{pattern}: {line}"
 
 
-def test_a_step_that_is_not_there_is_said_to_be_so():
-    model = small_writer()
+def test_a_path_that_was_not_recorded_is_an_error():
+    model = small_decoder()
     with record(model, "embed") as steps:
         pass
     with pytest.raises(QkvError) as error:
         steps["embed"]
     assert (
         str(error.value)
-        == "embed: was chosen, but no pass has come by; run the model inside the block"
+        == "embed: was selected, but no forward pass has run; run the model inside the block"
     )
     with pytest.raises(QkvError) as error:
         steps["embad"]

@@ -1,11 +1,8 @@
-"""Fixtures for the tests of decoding: tiny translators."""
+"""Fixtures for decoding tests: tiny encoder-decoder models."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [
-    str(Path(__file__).parent),
-    str(Path(__file__).parents[1]),
-]  # so that tests import the helpers beside them
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # for helper modules
 
-from tiny_translators import half_trained, make_sources, random_model, steps_by  # noqa: E402, F401
+from tiny_translators import half_trained, make_sources, random_model, step_backend  # noqa: E402, F401

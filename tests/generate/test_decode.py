@@ -1,4 +1,4 @@
-"""Greedy decoding: with the cache as without, in company as alone, within its limits."""
+"""Greedy decoding: cache, batch and limits do not change the result."""
 
 import pytest
 import torch
@@ -6,85 +6,84 @@ import torch
 from qkv.generate.decode import forced_log_probs, greedy
 
 PAD, BOS, EOS = 0, 1, 2
-SPECIAL = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
+SPECIAL_IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
 
 
-def uncached(model, source, max_len: int) -> list[int]:
-    """The same, one sentence at a time, reading the whole prefix anew at every step."""
+def uncached(model, source, limit: int) -> list[int]:
+    """Greedy decoding of one sentence without a cache."""
     ids = [BOS]
     with torch.no_grad():
         memory = model.encode(source[source != PAD][None])
-        while len(ids) <= max_len and ids[-1] != EOS:
+        while len(ids) <= limit and ids[-1] != EOS:
             logits = model.logits(model.decode(torch.tensor([ids]), memory))[0, -1]
             logits[[PAD, BOS]] = -torch.inf
             ids.append(int(logits.argmax()))
     return ids[1:]
 
 
-def test_cached_and_batched_equals_uncached_and_alone(half_trained, make_sources):
-    source, real = make_sources(60)
-    limits = 2 * real.sum(dim=1) + 3
-    together = greedy(half_trained, source, real, max_len=limits, **SPECIAL)
-    assert together == [
+def test_cached_and_batched_equals_uncached(half_trained, make_sources):
+    source, attention_mask = make_sources(60)
+    limits = 2 * attention_mask.sum(dim=1) + 3
+    batched = greedy(half_trained, source, attention_mask, max_target_len=limits, **SPECIAL_IDS)
+    assert batched == [
         uncached(half_trained, row, int(limit)) for row, limit in zip(source, limits, strict=True)
     ]
-    lengths = [len(ids) for ids in together]
-    assert (
-        min(lengths) < 4 and max(lengths) > 15 and any(ids[-1] != EOS for ids in together)
-    )  # of every kind
+    lengths = [len(ids) for ids in batched]
+    # Short, long and truncated ones.
+    assert min(lengths) < 4 and max(lengths) > 15 and any(ids[-1] != EOS for ids in batched)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_200_sentences_come_out_alone_as_in_a_batch(half_trained, make_sources, dtype):
-    source, real = make_sources(200, seed=3)
+def test_greedy_decoding_of_200_sentences_is_batch_invariant(half_trained, make_sources, dtype):
+    source, attention_mask = make_sources(200, seed=3)
     try:
         model = half_trained.to(dtype)
-        limits = 2 * real.sum(dim=1) + 3
-        together = greedy(model, source, real, max_len=limits, **SPECIAL)
-        for row, here, limit, ids in zip(source, real, limits, together, strict=True):
-            assert greedy(model, row[here][None], None, max_len=int(limit), **SPECIAL) == [ids]
+        limits = 2 * attention_mask.sum(dim=1) + 3
+        batched = greedy(model, source, attention_mask, max_target_len=limits, **SPECIAL_IDS)
+        for row, is_token, limit, ids in zip(source, attention_mask, limits, batched, strict=True):
+            single = row[is_token][None]
+            assert greedy(model, single, None, max_target_len=int(limit), **SPECIAL_IDS) == [ids]
     finally:
         half_trained.double()
 
 
-def test_neither_padding_nor_a_beginning_is_ever_said(half_trained, make_sources):
-    source, real = make_sources(4)
+def test_pad_and_bos_are_never_generated(half_trained, make_sources):
+    source, attention_mask = make_sources(4)
     table = half_trained.embed.weight.data
-    kept = table.clone()
+    before = table.clone()
     try:
-        table[[PAD, BOS]] *= 50  # loud enough to win, were they allowed
-        said = greedy(half_trained, source, real, max_len=20, **SPECIAL)
+        table[[PAD, BOS]] *= 50  # their logits are the largest
+        found = greedy(half_trained, source, attention_mask, max_target_len=20, **SPECIAL_IDS)
     finally:
-        table.copy_(kept)
-    assert {PAD, BOS}.isdisjoint(token for ids in said for token in ids)
+        table.copy_(before)
+    assert {PAD, BOS}.isdisjoint(token for ids in found for token in ids)
 
 
-def test_a_limit_cuts_and_does_not_change_what_comes_before(half_trained, make_sources):
-    source, real = make_sources(20)
-    free = greedy(half_trained, source, real, max_len=30, **SPECIAL)
-    assert greedy(half_trained, source, real, max_len=4, **SPECIAL) == [ids[:4] for ids in free]
+def test_a_limit_truncates_and_changes_nothing_before(half_trained, make_sources):
+    source, attention_mask = make_sources(20)
+    free = greedy(half_trained, source, attention_mask, max_target_len=30, **SPECIAL_IDS)
+    limited = greedy(half_trained, source, attention_mask, max_target_len=4, **SPECIAL_IDS)
+    assert limited == [ids[:4] for ids in free]
 
 
-def test_a_model_in_training_trains_on_after_decoding(random_model, make_sources):
+def test_decoding_restores_training_mode_and_gradients(random_model, make_sources):
     model = random_model(0).train()
-    source, real = make_sources(2, vocab=6)
-    greedy(model, source, real, max_len=5, **SPECIAL)
+    source, attention_mask = make_sources(2, vocab=6)
+    greedy(model, source, attention_mask, max_target_len=5, **SPECIAL_IDS)
     assert model.training and torch.is_grad_enabled()
-    model.logits(model.decode(source, model.encode(source, real))).sum().backward()
+    model.logits(model.decode(source, model.encode(source, attention_mask))).sum().backward()
 
 
 def test_forced_log_probabilities_equal_those_of_each_prefix(random_model, make_sources):
     model = random_model(4)
-    source, real = make_sources(3, vocab=6)
+    source, attention_mask = make_sources(3, vocab=6)
     targets = [[3, 4, EOS], [5], [4, 4, 3, 3, EOS]]
-    forced = forced_log_probs(model, source, real, targets, BOS)
+    forced = forced_log_probs(model, source, attention_mask, targets, BOS)
     with torch.no_grad():
-        for row, target, gains in zip(source, targets, forced, strict=True):
+        for row, target, log_probs in zip(source, targets, forced, strict=True):
             memory = model.encode(row[row != PAD][None])
-            for place, token in enumerate(target):
-                logits = model.logits(model.decode(torch.tensor([[BOS, *target[:place]]]), memory))[
-                    0, -1
-                ]
-                assert gains[place] == pytest.approx(
-                    float(logits.softmax(-1)[token].log()), abs=1e-10
-                )
+            for position, token in enumerate(target):
+                prefix = torch.tensor([[BOS, *target[:position]]])
+                logits = model.logits(model.decode(prefix, memory))[0, -1]
+                expected = float(logits.softmax(-1)[token].log())
+                assert log_probs[position] == pytest.approx(expected, abs=1e-10)

@@ -1,4 +1,4 @@
-"""Writing: the same text alone, in company, with any stepper; ends, limits and contexts that slide."""
+"""The generation loop: batch invariance, steppers, stopping, log-probabilities, full contexts."""
 
 import runpy
 from pathlib import Path
@@ -10,13 +10,13 @@ from qkv.engine.stepper import PlainStepper, make_stepper
 from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, GenerationLoop, generate
 
-TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_writers.py"))
+TINY = runpy.run_path(str(Path(__file__).parents[1] / "tiny_generators.py"))
 PROMPTS = [[3, 4, 5, 6, 7], [9], [2, 8, 1], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9], [5, 6]]
 END = 1
 
 
 class Uncached:
-    """No cache, no batch, no padding: every text is read anew at every step."""
+    """A stepper without cache, batch and padding: a full pass at every step."""
 
     def __init__(self, model):
         self.model = model
@@ -35,7 +35,7 @@ class Uncached:
 
 
 @torch.inference_mode()
-def written(model, prompts, stepper=PlainStepper, on_token=None, bounds=None, **settings):
+def run(model, prompts, stepper=PlainStepper, on_token=None, bounds=None, **settings):
     bounds = bounds or Bounds(model.spec.max_len, ends=(END,))
     return generate(
         stepper(model), prompts, GenerationConfig(**{"seed": 7, **settings}), bounds, on_token
@@ -49,111 +49,110 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["greedy", "warm", "narrow"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["greedy", "sampling", "filters"])
 @pytest.mark.parametrize("kind", TINY["KINDS"])
-def test_a_text_is_the_same_alone_and_in_any_company_even_beyond_the_context(kind, settings):
+def test_generation_is_batch_invariant_also_beyond_the_context(kind, settings):
     model = TINY["make"](kind)
-    alone = [
-        written(model, [prompt], Uncached, max_new_tokens=60, **settings)[0] for prompt in PROMPTS
-    ]
-    for company in ([0, 1, 2, 3, 4], [4, 3, 2], [3, 1]):
-        together = written(model, [PROMPTS[n] for n in company], max_new_tokens=60, **settings)
-        assert together == [alone[n] for n in company]
-    assert len({tuple(one.ids) for one in alone}) > 1
+    alone = [run(model, [prompt], Uncached, max_new_tokens=60, **settings)[0] for prompt in PROMPTS]
+    for batch in ([0, 1, 2, 3, 4], [4, 3, 2], [3, 1]):
+        batched = run(model, [PROMPTS[n] for n in batch], max_new_tokens=60, **settings)
+        assert batched == [alone[n] for n in batch]
+    assert len({tuple(sequence.ids) for sequence in alone}) > 1
 
 
-def test_the_stepper_of_a_model_changes_no_text():
+def test_the_stepper_does_not_change_the_sequences():
     for kind in TINY["KINDS"]:
         model = TINY["make"](kind)
-        quick, plain = (
-            written(model, PROMPTS, stepper, max_new_tokens=60, n=2)
+        packed, uncached = (
+            run(model, PROMPTS, stepper, max_new_tokens=60, n=2)
             for stepper in (make_stepper, Uncached)
         )
-        assert quick == plain
+        assert packed == uncached
 
 
-def test_the_n_texts_of_a_prompt_differ_and_the_first_is_the_one_alone():
+def test_the_n_sequences_of_a_prompt_differ_and_the_first_is_that_of_n_1():
     model = TINY["make"]()
-    three = written(model, PROMPTS, n=3, max_new_tokens=12)
-    assert len(three) == 15 and len({tuple(one.ids) for one in three[:3]}) == 3
-    assert three[::3] == written(model, PROMPTS, max_new_tokens=12)
-    assert written(model, PROMPTS, n=3, max_new_tokens=12) == three
-    assert written(model, PROMPTS, n=3, max_new_tokens=12, seed=8) != three
+    three = run(model, PROMPTS, n=3, max_new_tokens=12)
+    assert len(three) == 15 and len({tuple(sequence.ids) for sequence in three[:3]}) == 3
+    assert three[::3] == run(model, PROMPTS, max_new_tokens=12)
+    assert run(model, PROMPTS, n=3, max_new_tokens=12) == three
+    assert run(model, PROMPTS, n=3, max_new_tokens=12, seed=8) != three
 
 
-def test_a_text_ends_with_an_end_token_or_at_its_length():
-    drafts = written(TINY["make"](), PROMPTS, n=8, max_new_tokens=20)
-    assert {one.why for one in drafts} == {"end", "length"}
-    for one in drafts:
-        assert (
-            (one.ids[-1] == END and END not in one.ids[:-1])
-            if one.why == "end"
-            else (len(one.ids) == 20)
-        )
+def test_a_sequence_ends_with_an_end_token_or_at_its_limit():
+    sequences = run(TINY["make"](), PROMPTS, n=8, max_new_tokens=20)
+    assert {sequence.finish_reason for sequence in sequences} == {"eos", "length"}
+    for ids, finish_reason, *_ in sequences:
+        if finish_reason == "eos":
+            assert ids[-1] == END and END not in ids[:-1]
+        else:
+            assert len(ids) == 20
 
 
-def test_whoever_watches_can_end_a_text_and_the_others_go_on():
-    model, heard = TINY["make"](), list[tuple[int, int]]()
+def test_on_token_can_stop_a_sequence_and_the_others_continue():
+    model, calls = TINY["make"](), list[tuple[int, int]]()
 
-    def on_token(text: int, id: int) -> bool:
-        heard.append((text, id))
-        return text == 1 and sum(1 for number, _ in heard if number == 1) == 3
+    def on_token(index: int, id: int) -> bool:
+        calls.append((index, id))
+        return index == 1 and sum(1 for other, _ in calls if other == 1) == 3
 
     bounds = Bounds(24)
-    free = written(model, PROMPTS, bounds=bounds, max_new_tokens=9)
-    drafts = written(model, PROMPTS, on_token=on_token, bounds=bounds, max_new_tokens=9)
-    assert drafts[1].why == "stop" and drafts[1].ids == free[1].ids[:3]
-    assert [drafts[n] for n in (0, 2, 3, 4)] == [free[n] for n in (0, 2, 3, 4)]
-    assert all([id for text, id in heard if text == n] == one.ids for n, one in enumerate(drafts))
+    free = run(model, PROMPTS, bounds=bounds, max_new_tokens=9)
+    sequences = run(model, PROMPTS, on_token=on_token, bounds=bounds, max_new_tokens=9)
+    assert sequences[1].finish_reason == "stop" and sequences[1].ids == free[1].ids[:3]
+    assert [sequences[n] for n in (0, 2, 3, 4)] == [free[n] for n in (0, 2, 3, 4)]
+    for n, sequence in enumerate(sequences):
+        assert [id for index, id in calls if index == n] == sequence.ids
 
 
-def test_log_probabilities_are_those_of_the_model_before_any_rule():
+def test_logprobs_are_those_of_the_model_before_sampling_rules():
     model = TINY["make"]()
-    for prompt, one in zip(
-        PROMPTS,
-        written(model, PROMPTS, max_new_tokens=8, temperature=0.5, top_k=3, logprobs=4),
-        strict=True,
-    ):
+    sequences = run(model, PROMPTS, max_new_tokens=8, temperature=0.5, top_k=3, logprobs=4)
+    for prompt, sequence in zip(PROMPTS, sequences, strict=True):
         with torch.no_grad():
-            logits = model.logits(model.decode(torch.tensor([prompt + one.ids])))[0]
-        told = logits.softmax(dim=-1).log()[len(prompt) - 1 :]
-        for place, id in enumerate(one.ids):
-            assert one.log_probs[place] == pytest.approx(float(told[place, id]), abs=1e-10)
-            numbers, ids = told[place].sort(descending=True)
-            assert [id for id, _ in one.best[place]] == ids[:4].tolist()
-            assert [number for _, number in one.best[place]] == pytest.approx(
-                numbers[:4].tolist(), abs=1e-10
-            )
-    assert written(model, PROMPTS[:1], max_new_tokens=2, logprobs=0)[0].best == [[], []]
+            logits = model.logits(model.decode(torch.tensor([prompt + sequence.ids])))[0]
+        expected = logits.softmax(dim=-1).log()[len(prompt) - 1 :]
+        for position, id in enumerate(sequence.ids):
+            logprob = float(expected[position, id])
+            assert sequence.logprobs[position] == pytest.approx(logprob, abs=1e-10)
+            values, ids = expected[position].sort(descending=True)
+            top_ids, top_values = zip(*sequence.top_logprobs[position], strict=True)
+            assert list(top_ids) == ids[:4].tolist()
+            assert top_values == pytest.approx(values[:4].tolist(), abs=1e-10)
+    assert run(model, PROMPTS[:1], max_new_tokens=2, logprobs=0)[0].top_logprobs == [[], []]
 
 
-@pytest.mark.parametrize("context", [1, 2, 3, 7, 24])
-def test_a_full_context_keeps_its_last_part_and_its_beginning_mark(context):
-    """What is read again: never more than fits, always the newest tokens, after the mark where there is one."""
+@pytest.mark.parametrize("context_length", [1, 2, 3, 7, 24])
+def test_a_full_context_keeps_its_last_part_and_the_begin_tokens(context_length):
+    """Prefills after the first have the begin tokens and the latest tokens, within the context."""
 
-    class Listening(PlainStepper):
+    class RecordedStepper(PlainStepper):
         def prefill(self, prompts, sources=None):
-            self.heard = [*getattr(self, "heard", []), prompts]
+            self.prefills = [*getattr(self, "prefills", []), prompts]
             return super().prefill(prompts)
 
-    model = TINY["make"]("learned", max_len=context)
-    begin = (2,) if context > 2 else ()
+    model = TINY["make"]("learned", max_len=context_length)
+    begin = (2,) if context_length > 2 else ()
     with torch.inference_mode():
-        stepper = Listening(model)
-        settings = GenerationConfig(seed=0, max_new_tokens=50)
-        (draft,) = generate(stepper, [[*begin, 5]], settings, Bounds(context, begin=begin))
-    whole = [*begin, 5, *draft.ids]
-    assert len(draft.ids) == 50 and len(stepper.heard) > 2
-    for (again,) in stepper.heard[1:]:
-        assert 1 <= len(again) <= max(1, context - 1) and again[: len(begin)] == list(begin)
-        tail = again[len(begin) :]
-        assert any(whole[end - len(tail) : end] == tail for end in range(len(tail), len(whole) + 1))
-    assert len(stepper.heard) <= 2 + 50 // max(1, context // 2)
+        stepper = RecordedStepper(model)
+        config, bounds = (
+            GenerationConfig(seed=0, max_new_tokens=50),
+            Bounds(context_length, begin=begin),
+        )
+        (sequence,) = generate(stepper, [[*begin, 5]], config, bounds)
+    ids = [*begin, 5, *sequence.ids]
+    assert len(sequence.ids) == 50 and len(stepper.prefills) > 2
+    for (prompt,) in stepper.prefills[1:]:
+        assert 1 <= len(prompt) <= max(1, context_length - 1)
+        assert prompt[: len(begin)] == list(begin)
+        tail = prompt[len(begin) :]
+        assert any(ids[end - len(tail) : end] == tail for end in range(len(tail), len(ids) + 1))
+    assert len(stepper.prefills) <= 2 + 50 // max(1, context_length // 2)
 
 
-def test_ten_thousand_tokens_need_no_more_memory_than_a_hundred():
+def test_cache_memory_does_not_grow_over_ten_thousand_tokens():
     model = TINY["make"]("learned", vocab=8, max_len=64, layers=1).float()
-    held = dict[int, int]()
+    cache_bytes = dict[int, int]()
     with torch.inference_mode():
         stepper = PlainStepper(model)
         loop = GenerationLoop(
@@ -165,6 +164,10 @@ def test_ten_thousand_tokens_need_no_more_memory_than_a_hundred():
                 buffers = [
                     buffer for layer in stepper.cache.layers for buffer in layer.attn.buffers
                 ]
-                held[loop.length] = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
-    assert len(loop.sequences[0].ids) == 10_000 and len(held) > 100
-    assert max(held.values()) == max(size for length, size in held.items() if length < 500)
+                cache_bytes[loop.length] = sum(
+                    buffer.untyped_storage().nbytes() for buffer in buffers
+                )
+    assert len(loop.sequences[0].ids) == 10_000 and len(cache_bytes) > 100
+    assert max(cache_bytes.values()) == max(
+        size for length, size in cache_bytes.items() if length < 500
+    )

@@ -1,13 +1,13 @@
-"""Streams: joined they are the whole text, and no piece shows half a character or the beginning of a stop."""
+"""Streamed pieces join to the text; incomplete characters and stop strings are held back."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qkv.generate.stream import TextStream, begun, text_of
+from qkv.generate.stream import TextStream, partial_stop_length, text_of
+from qkv.text.display import BYTE_DECODER
 from qkv.text.files import read_tokenizer
-from qkv.text.learn import learn
-from qkv.text.people import BYTE_OF_SIGN
+from qkv.text.train_tokenizer import train_tokenizer
 
 TEXTS = [
     "今天天气真好，我们去公园吧。",
@@ -18,91 +18,87 @@ TEXTS = [
     "Ünïcödé und ähnliches",
     "\ufffd is a sign of its own \ufffd\ufffd",
 ]
-BYTES = learn("bytes", TEXTS, 300)
-BARE = learn("bytes", ["x"], 260)  # every byte a token: characters of two, three and four tokens
-SIGN_OF_BYTE = {byte: sign for sign, byte in BYTE_OF_SIGN.items()}
-WORDS = {kind: learn(kind, TEXTS[:6], 400) for kind in ("word", "bpe", "wordpiece", "char")}
+BYTES = train_tokenizer("byte_bpe", TEXTS, 300)
+BARE = train_tokenizer("byte_bpe", ["x"], 260)  # each byte is a token
+BYTE_SYMBOLS = {byte: symbol for symbol, byte in BYTE_DECODER.items()}
+WORDS = {
+    kind: train_tokenizer(kind, TEXTS[:6], 400) for kind in ("word", "bpe", "wordpiece", "char")
+}
 
 
 @pytest.fixture(scope="module")
 def llama(shared):
-    """A SentencePiece vocabulary of 512 pieces: what it lacks, such as Chinese, is written in byte pieces."""
+    """A SentencePiece vocabulary of 512 pieces with byte fallback, as for Chinese."""
     return read_tokenizer(shared / "stories260K_hf" / "tokenizer.json")
 
 
-def pieces(tokenizer, ids, before=()):
+def streamed(tokenizer, ids, before=()):
     stream = TextStream(tokenizer, before=before)
     return [*[stream.add(id) for id in ids], stream.finish()]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("tokenizer", [BYTES, BARE], ids=["merged", "bare"])
-def test_pieces_joined_are_the_text_and_none_shows_half_a_character(tokenizer, text):
-    shown = pieces(tokenizer, tokenizer.encode(text))
-    assert "".join(shown) == text and len(shown) > 5
-    assert all("\ufffd" not in piece for piece in shown) or "\ufffd" in text
-    assert (
-        all(len(piece.encode()) <= 4 for piece in shown) or tokenizer is not BARE
-    )  # nothing waits without need
+def test_pieces_join_to_the_text_and_have_no_incomplete_character(tokenizer, text):
+    pieces = streamed(tokenizer, tokenizer.encode(text))
+    assert "".join(pieces) == text and len(pieces) > 5
+    assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
+    # No complete character is held back.
+    assert all(len(piece.encode()) <= 4 for piece in pieces) or tokenizer is not BARE
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("kind", WORDS)
-def test_tokenizers_that_join_words_stream_what_they_decode(kind, text):
+def test_the_stream_of_a_word_tokenizer_equals_decode(kind, text):
     ids = WORDS[kind].encode(text)
-    assert "".join(pieces(WORDS[kind], ids)) == WORDS[kind].decode(ids)
+    assert "".join(streamed(WORDS[kind], ids)) == WORDS[kind].decode(ids)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_byte_pieces_of_a_llama_vocabulary_become_whole_characters(llama, text):
+def test_byte_fallback_tokens_of_a_llama_vocabulary_become_characters(llama, text):
     ids = llama.encode(text)
-    shown = pieces(llama, ids)
-    assert "".join(shown) == llama.decode(ids) == text
-    for cut in range(1, len(ids)):  # wherever a prompt ends, the rest joins on with its space
+    assert "".join(streamed(llama, ids)) == llama.decode(ids) == text
+    for cut in range(1, len(ids)):  # for any end of a prompt the rest keeps its space
         if "\ufffd" not in llama.decode(ids[:cut]):
             assert llama.decode(ids[:cut]) + text_of(llama, ids[cut:], before=ids[:cut]) == text
 
 
 @given(st.text(max_size=30))
-def test_any_text_comes_back_from_its_stream(text):
+def test_any_text_round_trips_through_a_stream(text):
     text = text.encode(errors="replace").decode()
-    assert "".join(pieces(BARE, BARE.encode(text))) == text
+    assert "".join(streamed(BARE, BARE.encode(text))) == text
 
 
 @given(st.binary(max_size=30))
-@example(
-    b"\xed\xa0"
-)  # half of a surrogate: two signs when it is cut, though Python waits for a third byte
-def test_any_bytes_come_out_as_any_decoder_reads_them_but_for_a_cut_end(raw):
-    ids = [BARE.core.token_to_id(SIGN_OF_BYTE[byte]) for byte in raw]
-    shown = "".join(pieces(BARE, ids))
+@example(b"\xed\xa0")  # part of a surrogate: decoded to two U+FFFD, but the stream waits
+def test_any_bytes_stream_as_they_decode_except_for_an_incomplete_end(raw):
+    ids = [BARE.core.token_to_id(BYTE_SYMBOLS[byte]) for byte in raw]
+    text = "".join(streamed(BARE, ids))
     assert raw.decode(errors="replace") == BARE.decode(ids)
-    assert BARE.decode(ids) in (shown, shown + "\ufffd") or (
-        raw[-2] == 0xED and BARE.decode(ids) == shown + "\ufffd\ufffd"
+    assert BARE.decode(ids) in (text, text + "\ufffd") or (
+        raw[-2] == 0xED and BARE.decode(ids) == text + "\ufffd\ufffd"
     )
 
 
-def test_an_unfinished_character_at_the_end_is_left_off():
-    assert "".join(pieces(BARE, BARE.encode("好好")[:-1])) == "好"
-    assert "".join(pieces(BARE, BARE.encode("a🚀")[:-2])) == "a"
+def test_an_incomplete_character_at_the_end_is_dropped():
+    assert "".join(streamed(BARE, BARE.encode("好好")[:-1])) == "好"
+    assert "".join(streamed(BARE, BARE.encode("a🚀")[:-2])) == "a"
 
 
-def test_a_foreign_byte_spoils_no_neighbour(llama):
-    bad, good = llama.core.token_to_id("<0xFF>"), llama.encode("好")[1:]
-    shown = "".join(pieces(llama, [*good, bad, *good, bad, bad, *good]))
-    assert shown == "好\ufffd好\ufffd\ufffd好"
-    assert pieces(llama, [bad] * 5) == ["\ufffd"] * 5 + [
-        ""
-    ]  # what is surely no character does not wait
+def test_an_invalid_byte_does_not_affect_its_neighbors(llama):
+    invalid, valid = llama.core.token_to_id("<0xFF>"), llama.encode("好")[1:]
+    ids = [*valid, invalid, *valid, invalid, invalid, *valid]
+    assert "".join(streamed(llama, ids)) == "好\ufffd好\ufffd\ufffd好"
+    assert streamed(llama, [invalid] * 5) == ["\ufffd"] * 5 + [""]  # not held back
 
 
-def test_special_tokens_have_no_text_and_take_no_space(llama):
+def test_special_tokens_have_no_text_and_no_space(llama):
     ids = llama.encode("one day")
-    assert "".join(pieces(llama, [1, *ids[:2], 2, *ids[2:], 2])) == "one day"
+    assert "".join(streamed(llama, [1, *ids[:2], 2, *ids[2:], 2])) == "one day"
 
 
-# ── Stops ────────────────────────────────────────────────────────────────────────────────────────────────────────
-def shown(text: str, stop: list[str]) -> tuple[list[str], bool]:
+# ── Stop strings ─────────────────────────────────────────────────────────────────────────────────
+def stream_until_stop(text: str, stop: list[str]) -> tuple[list[str], bool]:
     stream, found = TextStream(BARE, stop), []
     for id in BARE.encode(text):
         found.append(stream.add(id))
@@ -124,13 +120,13 @@ def shown(text: str, stop: list[str]) -> tuple[list[str], bool]:
         ("x🚀y", ["🚀"], "x"),
     ],
 )
-def test_a_text_ends_before_its_stop(text, stop, expected):
-    found, stopped = shown(text, stop)
+def test_a_text_ends_before_its_stop_string(text, stop, expected):
+    found, stopped = stream_until_stop(text, stop)
     assert "".join(found) == expected and stopped
 
 
-def test_the_beginning_of_a_stop_is_held_back_until_it_is_none():
-    found, stopped = shown("a <en> b <e", ["<end>"])
+def test_a_partial_stop_string_is_held_back():
+    found, stopped = stream_until_stop("a <en> b <e", ["<end>"])
     assert "".join(found) == "a <en> b <e" and not stopped
     assert found[:6] == ["a", " ", "", "", "", "<en>"] and found[-1] == "<e"
 
@@ -139,25 +135,18 @@ def test_the_beginning_of_a_stop_is_held_back_until_it_is_none():
     st.text("ab", max_size=12),
     st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
 )
-def test_whatever_the_stops_the_text_is_cut_at_the_first(text, stop):
-    found, stopped = shown(text, stop)
-    ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]
+def test_a_text_ends_at_the_first_stop_string(text, stop):
+    found, stopped = stream_until_stop(text, stop)
+    ends = [text.find(string) + len(string) for string in stop if string in text]
     assert stopped == bool(ends)
-    if (
-        ends
-    ):  # the stop that is whole first ends the text, at the earliest place of those whole by then
-        whole = min(end for end, _ in ends)
-        assert (
-            "".join(found)
-            == text[: min(text[:whole].find(one) for one in stop if one in text[:whole])]
-        )
+    if ends:  # the earliest start of the stop strings that are complete first
+        prefix = text[: min(ends)]
+        assert "".join(found) == text[: min(prefix.find(s) for s in stop if s in prefix)]
     else:
         assert "".join(found) == text
 
 
-def test_how_much_of_a_stop_is_begun():
-    assert (
-        begun("one <", ["<end>"]) == 1
-        and begun("<en", ["<end>", "n"]) == 3
-        and begun("end>", ["<end>"]) == 0
-    )
+def test_partial_stop_length_is_the_longest_suffix_that_begins_a_stop_string():
+    assert partial_stop_length("one <", ["<end>"]) == 1
+    assert partial_stop_length("<en", ["<end>", "n"]) == 3
+    assert partial_stop_length("end>", ["<end>"]) == 0

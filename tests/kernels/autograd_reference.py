@@ -1,14 +1,14 @@
-"""Compare a kernel, its output and its gradients, with plain torch operations and their autograd in float64."""
+"""Compare a kernel and its gradients with torch operations and autograd in float64."""
 
 import pytest
 import torch
 
-from qkv.kernels.calling import custom_gradient_pays
+from qkv.kernels.calling import use_custom_gradient
 
 DTYPES = pytest.mark.parametrize(
     "dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str
 )
-VIEWS = {  # of (2, 3, 5, 8): inputs as they come out of linear maps, splits, slices and broadcasts
+VIEWS = {  # of (2, 3, 5, 8): strides as after linear layers, splits, slices and broadcasts
     "contiguous": lambda x: x,
     "heads of a view": lambda x: x.transpose(1, 2),
     "transposed rows": lambda x: x.transpose(2, 3),
@@ -18,7 +18,7 @@ VIEWS = {  # of (2, 3, 5, 8): inputs as they come out of linear maps, splits, sl
     "broadcast rows": lambda x: x[..., :1].expand(-1, -1, -1, 6),
 }
 LAYOUTS = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-GRADIENTS = {  # of the output, by its shape
+GRADIENTS = {  # incoming gradient of an output shape
     "dense": lambda shape: weights(shape),
     "transposed": lambda shape: weights(shape[::-1]).permute(*reversed(range(len(shape)))),
     "one row for all": lambda shape: weights(shape[-1:]).expand(shape),
@@ -30,7 +30,7 @@ def weights(shape):
     return torch.linspace(-1, 2, torch.Size(shape).numel(), dtype=torch.float64).view(shape)
 
 
-def drawn(*shape):
+def random_tensor(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
@@ -45,13 +45,11 @@ def results(function, inputs):
 
 
 def assert_equals_autograd(kernel, reference, *inputs, dtype, tolerance):
-    """The kernel in `dtype` gives what the reference gives in float64 for the same inputs."""
+    """The kernel in `dtype` equals the reference in float64 for the same inputs."""
     inputs = [tensor.to(dtype) for tensor in inputs]
-    assert custom_gradient_pays(inputs[0])
-    found, expected = (
-        results(kernel, inputs),
-        results(reference, [tensor.double() for tensor in inputs]),
-    )
+    assert use_custom_gradient(inputs[0])
+    found = results(kernel, inputs)
+    expected = results(reference, [tensor.double() for tensor in inputs])
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype and ours.shape == theirs.shape
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)

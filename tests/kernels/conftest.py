@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the kernels: a fixed seed, and each operation by torch and by the C++."""
+"""Fixtures for kernel tests: a fixed seed, and torch and native implementations."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from qkv.kernels import calling
 sys.path[:0] = [
     str(Path(__file__).parent),
     str(Path(__file__).parents[1] / "model"),
-]  # tests import autograd_reference, small_models
+]  # for autograd_reference and small_models
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _seed():
 
 @pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
 def backend(request, monkeypatch):
-    """Kernels use torch operations, or the C++ in float32 and float64, which must have been built."""
+    """Kernels use torch operations, or the native library in float32 and float64."""
     dtypes = {torch.float32, torch.float64}
     monkeypatch.setattr(calling, "NATIVE_DTYPES", dtypes if request.param == "native" else set())
     for dtype in dtypes:

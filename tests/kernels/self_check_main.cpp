@@ -1,6 +1,6 @@
-// Runs the library's self-check as a program: for CPUs that are emulated (tests/emulated_cpus.py).
+// The self-check of the native library as a program, for emulated CPUs (tests/emulated_cpus.py).
 //
-// Prints the width of a panel and whether the CPU has AVX-512; exits with what qkv_check() returns.
+// Prints the panel width and whether the CPU has AVX-512; the exit code is that of qkv_check().
 #include <cstdio>
 
 extern "C" int qkv_width();

@@ -1,4 +1,4 @@
-"""Chunked cross-entropy and R-Drop against torch: value and gradients, for any chunks, padding and head."""
+"""Chunked cross-entropy and R-Drop equal torch: loss and gradients, any chunk size and head."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from small_models import assert_close, build, decoder, encoder, random_ids
 from qkv.errors import QkvError
 from qkv.kernels import cross_entropy as losses
 from qkv.model import spec as s
-from qkv.textbook.loss import agreeing
+from qkv.textbook.loss import r_drop_loss
 
 HEADS = {
     "tied": decoder(head=s.LmHead(tied=True)),
@@ -20,40 +20,36 @@ HEADS = {
 
 
 @pytest.fixture(autouse=True)
-def always_in_chunks(monkeypatch):
-    """These vocabularies are so small that torch's own loss would be used."""
+def always_chunked(monkeypatch):
+    """Use chunks for small vocabularies too."""
     monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 0)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.5])
 @pytest.mark.parametrize(
-    "dtype, in_chunks",
+    "dtype, chunked",
     [(torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)],
 )
-def test_half_precision_is_not_summed_in_chunks(monkeypatch, dtype, in_chunks, r_drop):
-    for name, answer in {
+def test_half_precision_is_not_chunked(monkeypatch, dtype, chunked, r_drop):
+    for name, result in {
         "_ChunkedCrossEntropy.apply": True,
         "_RDropCrossEntropy.apply": True,
         "_plain": False,
     }.items():
         monkeypatch.setattr(
-            f"qkv.kernels.cross_entropy.{name}", lambda *given, answer=answer: torch.tensor(answer)
+            f"qkv.kernels.cross_entropy.{name}", lambda *args, result=result: torch.tensor(result)
         )
-    monkeypatch.setattr(
-        F, "linear", lambda x, weight, bias: x
-    )  # some CPUs cannot multiply in half precision
+    # Some CPUs cannot multiply in half precision.
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)
     model, targets = build(HEADS["tied"]).to(dtype), random_ids(HEADS["tied"], 2, 3)
-    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, r_drop=r_drop)) == in_chunks
+    assert bool(model.loss(torch.zeros(2, 3, 16, dtype=dtype), targets, r_drop=r_drop)) == chunked
 
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
-    model, targets, x = (
-        build(spec),
-        random_ids(spec, 3, 7),
-        torch.randn(3, 7, 16, dtype=torch.float64),
-    )
+    model, targets = build(spec), random_ids(spec, 3, 7)
+    x = torch.randn(3, 7, 16, dtype=torch.float64)
     chunked = model.loss(x, targets, None, smoothing)
     monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", 512)
     assert_close(model.loss(x, targets, None, smoothing), chunked)
@@ -61,34 +57,36 @@ def test_small_vocabularies_have_the_same_loss(monkeypatch, spec, smoothing):
 
 def assert_same_with_gradients(ours, theirs, parameters):
     assert_close(ours, theirs)
-    got, wanted = (
-        torch.autograd.grad(2.5 * one, parameters, allow_unused=True) for one in (ours, theirs)
+    found, expected = (
+        torch.autograd.grad(2.5 * loss, parameters, allow_unused=True) for loss in (ours, theirs)
     )
-    for one, other in zip(got, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert_close(one, other)
+    for our_grad, their_grad in zip(found, expected, strict=True):
+        assert (our_grad is None) == (their_grad is None)
+        if our_grad is not None:
+            assert_close(our_grad, their_grad)
 
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
-    "numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"]
+    "n_logits", [1, 23 * 4, 1 << 20], ids=["row by row", "chunks of 4", "at once"]
 )
 @pytest.mark.parametrize("padding", [False, True])
 def test_loss_and_gradients_equal_torchs_cross_entropy(
-    monkeypatch, spec, smoothing, numbers, padding
+    monkeypatch, spec, smoothing, n_logits, padding
 ):
-    monkeypatch.setattr(losses, "CHUNK_LOGITS", numbers)
+    monkeypatch.setattr(losses, "CHUNK_LOGITS", n_logits)
     model, targets = build(spec), random_ids(spec, 3, 7)
     x = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
-    real = torch.rand(3, 7) > 0.3 if padding else None
+    attention_mask = torch.rand(3, 7) > 0.3 if padding else None
 
-    ours = model.loss(x, targets, real, smoothing)
-    plain = targets if real is None else targets.masked_fill(~real, -100)
+    ours = model.loss(x, targets, attention_mask, smoothing)
+    ignored = targets
+    if attention_mask is not None:
+        ignored = targets.masked_fill(~attention_mask, -100)
     logits = model.logits(x).flatten(0, 1)
     theirs = F.cross_entropy(
-        logits, plain.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100
+        logits, ignored.flatten(), reduction="sum", label_smoothing=smoothing, ignore_index=-100
     )
     assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
@@ -97,7 +95,7 @@ def test_loss_and_gradients_equal_torchs_cross_entropy(
 @pytest.mark.parametrize(
     "dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str
 )
-def test_chunks_of_a_real_vocabulary_equal_torch_in_float64(dtype, tolerance, r_drop):
+def test_chunks_of_a_large_vocabulary_equal_torch_in_float64(dtype, tolerance, r_drop):
     inputs = [torch.randn(40, 16), 0.3 * torch.randn(40_000, 16), 0.3 * torch.randn(40_000)]
     targets, results = torch.randint(40_000, (20,)).repeat(2), []
     for function, in_dtype in ((losses.cross_entropy, dtype), (plain_cross_entropy, torch.float64)):
@@ -124,16 +122,19 @@ def plain_cross_entropy(x, weight, bias, targets, smoothing, r_drop):
 
 @pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("numbers", [1, 23 * 4, 1 << 20], ids=["row by row", "two rows", "at once"])
-def test_r_drop_and_its_gradients_equal_the_textbooks(monkeypatch, spec, smoothing, numbers):
-    monkeypatch.setattr(losses, "R_DROP_CHUNK_LOGITS", numbers)
+@pytest.mark.parametrize(
+    "n_logits", [1, 23 * 4, 1 << 20], ids=["row by row", "two rows", "at once"]
+)
+def test_r_drop_and_its_gradients_equal_the_textbook(monkeypatch, spec, smoothing, n_logits):
+    monkeypatch.setattr(losses, "R_DROP_CHUNK_LOGITS", n_logits)
     model, targets = build(spec), random_ids(spec, 3, 7).repeat(2, 1)
     x = torch.randn(6, 7, 16, dtype=torch.float64, requires_grad=True)
-    real = (torch.rand(3, 7) > 0.3).repeat(2, 1)
+    attention_mask = (torch.rand(3, 7) > 0.3).repeat(2, 1)
 
-    ours = model.loss(x, targets, real, smoothing, r_drop=5.0)
-    first, second = model.logits(x)[real].chunk(2)
-    theirs = agreeing(first, second, targets[real].chunk(2)[0], 5.0, smoothing) * 2 * len(first)
+    ours = model.loss(x, targets, attention_mask, smoothing, r_drop=5.0)
+    first, second = model.logits(x)[attention_mask].chunk(2)
+    first_targets = targets[attention_mask].chunk(2)[0]
+    theirs = r_drop_loss(first, second, first_targets, 5.0, smoothing) * 2 * len(first)
     assert_same_with_gradients(ours, theirs, [x, *model.parameters()])
 
 
@@ -157,10 +158,10 @@ def test_large_logits_do_not_overflow():
 
 
 def test_frozen_weights_and_evaluation_compute_no_gradients(monkeypatch):
-    asked = []
+    needs_grad = []
     part = losses._softmax_part
     monkeypatch.setattr(
-        losses, "_softmax_part", lambda *given: asked.append(given[3]) or part(*given)
+        losses, "_softmax_part", lambda *args: needs_grad.append(args[3]) or part(*args)
     )
     model, targets = build(HEADS["biased"]), random_ids(HEADS["biased"], 1, 3)
     x = torch.randn(1, 3, 16, dtype=torch.float64)
@@ -168,10 +169,10 @@ def test_frozen_weights_and_evaluation_compute_no_gradients(monkeypatch):
         evaluated = model.loss(x, targets)
     model.requires_grad_(False)
     assert_close(model.loss(x, targets), evaluated)
-    assert asked == [False, False]
+    assert needs_grad == [False, False]
 
 
-def test_a_second_derivative_is_refused_not_wrong():
+def test_a_second_derivative_raises():
     model, x = build(HEADS["tied"]), torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(
         model.loss(x, random_ids(model.spec, 1, 3)) ** 2, x, create_graph=True
@@ -182,10 +183,11 @@ def test_a_second_derivative_is_refused_not_wrong():
 
 @pytest.mark.parametrize("wrong", [-100, 23])
 @torch.no_grad()
-def test_a_target_outside_the_vocabulary_is_refused(wrong):
+def test_a_target_outside_the_vocabulary_raises(wrong):
     model, x = build(HEADS["tied"]), torch.randn(1, 3, 16, dtype=torch.float64)
     with pytest.raises(QkvError) as caught:
         model.loss(x, torch.tensor([[1, wrong, 2]]))
     assert str(caught.value) == (
-        f"targets: {wrong} is out of range; this vocabulary ends at 22; is the tokenizer the model's own?"
+        f"targets: {wrong} is out of range; this vocabulary ends at 22;"
+        " is the tokenizer the model's own?"
     )

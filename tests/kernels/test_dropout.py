@@ -23,12 +23,12 @@ def test_the_fraction_of_zeros_is_p_and_the_mean_is_kept(p):
 
 def test_neighbors_are_dropped_independently():
     dropped = Dropout(0.5)(torch.ones(400_000)).eq(0).view(-1, 8).double()
-    together = torch.corrcoef(dropped.T) - torch.eye(8)  # eight elements share one draw of 64 bits
-    assert together.abs().max() < 5 / 50_000**0.5
+    correlation = torch.corrcoef(dropped.T) - torch.eye(8)  # eight elements share 64 random bits
+    assert correlation.abs().max() < 5 / 50_000**0.5
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 9)], ids=str)
-def test_the_gradient_passes_exactly_where_the_element_did(shape):
+def test_the_gradient_is_dropped_where_the_element_is(shape):
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     out = Dropout(0.5)(x)
     out.sum().backward()
@@ -37,11 +37,8 @@ def test_the_gradient_passes_exactly_where_the_element_did(shape):
 
 
 def test_adding_to_the_residual_equals_dropout_then_sum():
-    dropout, x, stream = (
-        Dropout(0.4),
-        torch.randn(50, requires_grad=True),
-        torch.randn(50, requires_grad=True),
-    )
+    dropout, x = Dropout(0.4), torch.randn(50, requires_grad=True)
+    stream = torch.randn(50, requires_grad=True)
     torch.manual_seed(5)
     fused = dropout.add(stream, x)
     torch.manual_seed(5)

@@ -1,9 +1,9 @@
-"""Squared ReLU and its gradient equal those of its parts."""
+"""Squared ReLU and its gradient equal torch operations."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from autograd_reference import DTYPES, LAYOUTS, assert_equals_autograd, drawn
+from autograd_reference import DTYPES, LAYOUTS, assert_equals_autograd, random_tensor
 
 from qkv.kernels.relu2 import relu2
 
@@ -12,18 +12,18 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 @DTYPES
 @LAYOUTS
-def test_relu2_equals_its_parts(view, dtype, tolerance):
+def test_relu2_equals_torch_operations(view, dtype, tolerance):
     assert_equals_autograd(
         lambda x: relu2(view(x)),
         lambda x: F.relu(view(x)).square(),
-        drawn(2, 3, 5, 8),
+        random_tensor(2, 3, 5, 8),
         dtype=dtype,
         tolerance=tolerance,
     )
 
 
 def test_the_gradient_of_relu2_agrees_with_finite_differences():
-    assert torch.autograd.gradcheck(relu2, drawn(2, 3, 2, 6).requires_grad_())
+    assert torch.autograd.gradcheck(relu2, random_tensor(2, 3, 2, 6).requires_grad_())
 
 
 def test_relu2_and_its_gradient_are_zero_at_zero_and_below():
@@ -34,7 +34,7 @@ def test_relu2_and_its_gradient_are_zero_at_zero_and_below():
 
 
 def test_relu2_has_no_second_derivative():
-    x = drawn(3).requires_grad_()
-    (slope,) = torch.autograd.grad(relu2(x).square().sum(), x, create_graph=True)
+    x = random_tensor(3).requires_grad_()
+    (grad,) = torch.autograd.grad(relu2(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+        grad.sum().backward()

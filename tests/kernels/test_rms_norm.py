@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from autograd_reference import DTYPES, LAYOUTS, assert_equals_autograd, drawn
+from autograd_reference import DTYPES, LAYOUTS, assert_equals_autograd, random_tensor
 from torch import nn
 
-from qkv.kernels.calling import MIN_ELEMENTS_FOR_THREADS, custom_gradient_pays
+from qkv.kernels.calling import MIN_ELEMENTS_FOR_THREADS, use_custom_gradient
 from qkv.kernels.rms_norm import rms_norm
 from qkv.model.norms import RMSNorm
 
@@ -25,18 +25,23 @@ def theirs(x, gain):
 @pytest.mark.parametrize(
     "shape", [(8,), (3, 8), (7, 4), (130, 4), (3, 5, 8), (2, 3, 5, 6), (2, 2, 3, 5, 8)], ids=str
 )
-def test_rms_norm_equals_torchs(shape, dtype, tolerance):
+def test_rms_norm_equals_torch(shape, dtype, tolerance):
     assert_equals_autograd(
-        ours, theirs, drawn(*shape), drawn(shape[-1]), dtype=dtype, tolerance=tolerance
+        ours,
+        theirs,
+        random_tensor(*shape),
+        random_tensor(shape[-1]),
+        dtype=dtype,
+        tolerance=tolerance,
     )
 
 
 @DTYPES
 @LAYOUTS
-def test_rms_norm_of_any_strides_equals_torchs(view, dtype, tolerance):
-    x = drawn(2, 3, 5, 8)
+def test_rms_norm_of_any_strides_equals_torch(view, dtype, tolerance):
+    x = random_tensor(2, 3, 5, 8)
     x += x.sign()  # away from 0, where the gradient of equal elements cancels
-    gain = drawn(view(x).shape[-1])
+    gain = random_tensor(view(x).shape[-1])
     assert_equals_autograd(
         lambda x, gain: ours(view(x), gain),
         lambda x, gain: theirs(view(x), gain),
@@ -48,12 +53,12 @@ def test_rms_norm_of_any_strides_equals_torchs(view, dtype, tolerance):
 
 
 @DTYPES
-def test_rms_norm_of_a_transposed_batch_of_one_equals_torchs(dtype, tolerance):
+def test_rms_norm_of_a_transposed_batch_of_one_equals_torch(dtype, tolerance):
     assert_equals_autograd(
         lambda x, gain: ours(x.transpose(1, 2), gain),
         lambda x, gain: theirs(x.transpose(1, 2), gain),
-        drawn(1, 8, 5),
-        drawn(8),
+        random_tensor(1, 8, 5),
+        random_tensor(8),
         dtype=dtype,
         tolerance=tolerance,
     )
@@ -61,13 +66,17 @@ def test_rms_norm_of_a_transposed_batch_of_one_equals_torchs(dtype, tolerance):
 
 def test_the_gradient_of_rms_norm_agrees_with_finite_differences():
     assert torch.autograd.gradcheck(
-        ours, (drawn(2, 3, 2, 6).requires_grad_(), drawn(6).requires_grad_())
+        ours, (random_tensor(2, 3, 2, 6).requires_grad_(), random_tensor(6).requires_grad_())
     )
 
 
 @pytest.mark.parametrize("shape", [(8, 2, 64, 64), (600, 64)], ids=str)
-def test_the_digits_of_rms_norm_do_not_depend_on_the_number_of_threads(shape):
-    x, gain, found = drawn(*shape).float().requires_grad_(), drawn(64).float().requires_grad_(), []
+def test_rms_norm_does_not_depend_on_the_number_of_threads(shape):
+    x, gain, found = (
+        random_tensor(*shape).float().requires_grad_(),
+        random_tensor(64).float().requires_grad_(),
+        [],
+    )
     assert x.numel() >= MIN_ELEMENTS_FOR_THREADS
     before = torch.get_num_threads()
     for threads in (1, 2):
@@ -77,23 +86,23 @@ def test_the_digits_of_rms_norm_do_not_depend_on_the_number_of_threads(shape):
             found.append([out, *torch.autograd.grad(out.square().mean(dim=-1).sum(), (x, gain))])
         finally:
             torch.set_num_threads(before)
-    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
 
 
-def test_without_gradients_torchs_own_rms_norm_runs():
-    x = drawn(2, 3, 8).requires_grad_()
+def test_without_gradients_torchs_rms_norm_is_used():
+    x = random_tensor(2, 3, 8).requires_grad_()
     with torch.no_grad():
-        assert not custom_gradient_pays(x)
+        assert not use_custom_gradient(x)
         torch.testing.assert_close(
             RMSNorm(8, 1e-5).double()(x), nn.RMSNorm(8, 1e-5).double()(x), rtol=0, atol=0
         )
-    assert not custom_gradient_pays(x.half())
+    assert not use_custom_gradient(x.half())
 
 
 def test_the_module_applies_its_gain_and_eps():
-    module, x = RMSNorm(8, 1e-2).double(), drawn(2, 3, 8)
+    module, x = RMSNorm(8, 1e-2).double(), random_tensor(2, 3, 8)
     with torch.no_grad():
-        module.weight.copy_(drawn(8))
+        module.weight.copy_(random_tensor(8))
     torch.testing.assert_close(
         module(x), F.rms_norm(x, (8,), module.weight, 1e-2), rtol=1e-12, atol=1e-12
     )

@@ -1,4 +1,4 @@
-"""Fixtures for the model's tests: the small models are found, and every test starts from the same seed."""
+"""Fixtures for the tests of qkv.model: the path of small_models, and one seed for every test."""
 
 import sys
 from pathlib import Path

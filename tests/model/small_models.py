@@ -1,7 +1,4 @@
-"""Small models for the tests: every preset scaled down, and one spec for each choice that no preset makes.
-
-In: a preset's spec. Out: the same architecture with few layers and narrow widths, and models with stirred weights.
-"""
+"""Small models for the tests: every preset scaled down, and a spec for each choice of no preset."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -21,74 +18,75 @@ SMALL = {
     "d_head": 4,
     "d_ff": 20,
     "window": 3,
-    "kv_rank": 6,
-    "q_rank": 6,
-    "d_nope": 4,
-    "d_rope": 4,
-    "d_value": 5,
-    "first_len": 8,
+    "kv_lora_rank": 6,
+    "q_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "original_max_len": 8,
 }
 
 
 def shrink(part: Any) -> Any:
-    """The same tree with every size made small; what is a choice stays as it is."""
+    """The same spec with small sizes; the choices of types stay."""
     if isinstance(part, tuple):
-        return tuple(shrink(one) for one in part)
+        return tuple(shrink(member) for member in part)
     if not is_dataclass(part):
         return part
     new = {field.name: shrink(getattr(part, field.name)) for field in fields(part)}
     new |= {name: size for name, size in SMALL.items() if new.get(name) is not None}
     match part:
-        case s.Heads():
+        case s.Attention():
             new |= {"n_heads": 4, "n_kv_heads": max(1, 4 * part.n_kv_heads // part.n_heads)}
-        case s.Latent():
+        case s.LatentAttention():
             new |= {"n_heads": 3}
-        case s.Experts():
-            new |= {"n_experts": min(part.n_experts, 6), "n_active": min(part.n_active, 3)}
+        case s.MixtureOfExperts():
+            new |= {
+                "n_experts": min(part.n_experts, 6),
+                "n_experts_per_token": min(part.n_experts_per_token, 3),
+            }
         case s.Layer():
             new |= {"repeat": min(part.repeat, 2)}
     return type(part)(**new)
 
 
-HEADS = s.Heads(4, 2, 4)
+HEADS = s.Attention(4, 2, 4)
 RMS = s.Norm("rms", "pre")
 
 
 def decoder(
     mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
-    """Two layers that see the past."""
-    sees = more.pop("sees", "past")
+    """A decoder-only model of two layers."""
+    causal = more.pop("causal", True)
     layers = (s.Layer(mixer, ff, norm, repeat=2),)
     return s.Spec(
-        23, 16, decoder=s.Stack(layers, sees, final_norm=True), **({"max_len": 24} | more)
+        23, 16, decoder=s.Stack(layers, causal, final_norm=True), **({"max_len": 24} | more)
     )
 
 
 def encoder(
     mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
-    """Two layers that see everything."""
+    """An encoder-only model of two layers."""
     layers = (s.Layer(mixer, ff, norm, repeat=2),)
-    return s.Spec(
-        23, 16, encoder=s.Stack(layers, "all", embed_norm=True), **({"max_len": 24} | more)
-    )
+    return s.Spec(23, 16, encoder=s.Stack(layers, embed_norm=True), **({"max_len": 24} | more))
 
 
-def both(mixer: s.Mixer = HEADS, norm: s.Norm = RMS, sees: str = "past", **more: Any) -> s.Spec:
-    """Encoder and decoder with different tables."""
+def both(mixer: s.Mixer = HEADS, norm: s.Norm = RMS, causal: bool = True, **more: Any) -> s.Spec:
+    """An encoder-decoder with two vocabularies."""
     layer = s.Layer(mixer, s.Dense(20, "gelu", bias=True), norm, repeat=2)
     stacks = (
-        s.Stack((layer,), "all", final_norm=True),
-        s.Stack((replace(layer, cross=s.Heads(4, 1, 4)),), sees),
+        s.Stack((layer,), final_norm=True),
+        s.Stack((replace(layer, cross=s.Attention(4, 1, 4)),), causal),
     )  # type: ignore[arg-type]
     return s.Spec(23, 16, *stacks, **({"source_vocab_size": 19, "max_len": 24} | more))
 
 
 MIXERS = {
-    "multi-head": s.Heads(3, 3, 6, bias=True, out_bias=True),
-    "multi-query": s.Heads(4, 1, 4, qk_norm=True),
-    "window": s.Heads(4, 2, 4, window=2),
+    "multi-head": s.Attention(3, 3, 6, bias=True, out_bias=True),
+    "multi-query": s.Attention(4, 1, 4, qk_norm=True),
+    "window": s.Attention(4, 2, 4, window=2),
     "lstm": s.Recurrent("lstm"),
     "gru": s.Recurrent("gru"),
     "convolution-3": s.Convolution(3),
@@ -103,33 +101,46 @@ POSITIONS = {
     "sinusoidal": s.Sinusoidal(),
     "sinusoidal-halves": s.Sinusoidal("halves"),
     "learned-from-2": s.Learned(first=2),
-    "nowhere": s.NoPositions(),
-    "rotary-half": s.Rotary(share=0.5),
-    "rotary-adjacent": s.Rotary(pairs="adjacent"),
+    "no-positions": s.NoPositions(),
+    "rotary-half": s.Rotary(partial_rotary_factor=0.5),
+    "rotary-interleaved": s.Rotary(interleaved=True),
     "rotary-linear": s.Rotary(scaling=s.LinearScaling(4.0)),
     "rotary-llama3": s.Rotary(scaling=s.LlamaScaling(8.0, 1.0, 4.0, 64)),
-    "rotary-yarn": s.Rotary(scaling=s.YarnScaling(4.0, 64, sharpness=1.1)),
+    "rotary-yarn": s.Rotary(scaling=s.YarnScaling(4.0, 64, attention_factor=1.1)),
 }
 FEED_FORWARDS: dict[str, s.FeedForward] = {
     "relu2": s.Dense(20, "relu2"),
     "gelu-tanh": s.Dense(20, "gelu_tanh", bias=True),
     "gated-gelu": s.Gated(20, "gelu", bias=True),
-    "dense-experts": s.Experts(4, 1, s.Dense(12, "relu")),
-    "sigmoid-experts": s.Experts(
-        6, 3, s.Gated(12), s.Dense(8), "sigmoid", scale=2.5, balance_bias=True
+    "dense-experts": s.MixtureOfExperts(4, 1, s.Dense(12, "relu")),
+    "sigmoid-experts": s.MixtureOfExperts(
+        6,
+        3,
+        s.Gated(12),
+        s.Dense(8),
+        "sigmoid",
+        routed_scaling_factor=2.5,
+        score_correction_bias=True,
     ),
-    "grouped-experts": s.Experts(
-        6, 2, s.Gated(12), n_groups=3, n_active_groups=2, normalised=False
+    "grouped-experts": s.MixtureOfExperts(
+        6, 2, s.Gated(12), n_groups=3, n_active_groups=2, norm_topk_prob=False
     ),
-    "grouped-balanced": s.Experts(
-        8, 3, s.Gated(12), None, "sigmoid", n_groups=4, n_active_groups=2, balance_bias=True
+    "grouped-biased": s.MixtureOfExperts(
+        8,
+        3,
+        s.Gated(12),
+        None,
+        "sigmoid",
+        n_groups=4,
+        n_active_groups=2,
+        score_correction_bias=True,
     ),
-    "all-experts": s.Experts(3, 3, s.Gated(12)),
+    "all-experts": s.MixtureOfExperts(3, 3, s.Gated(12)),
 }
 NORMS = {
-    f"{kind}-{place}": s.Norm(kind, place)
+    f"{kind}-{placement}": s.Norm(kind, placement)
     for kind in ("layer", "rms", "batch")
-    for place in ("pre", "post")
+    for placement in ("pre", "post")
 }  # type: ignore[arg-type]
 
 SPECS: dict[str, s.Spec] = {name: shrink(preset(name)) for name in PRESETS}
@@ -143,11 +154,11 @@ SPECS |= {f"decoder-norm-{name}": decoder(norm=norm) for name, norm in NORMS.ite
 SPECS |= {f"both-norm-{name}": both(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {
     "latent-query-rank": decoder(
-        s.Latent(3, 6, 4, 4, 5, q_rank=6), positions=s.Rotary(pairs="adjacent")
+        s.LatentAttention(3, 6, 4, 4, 5, q_lora_rank=6), positions=s.Rotary(interleaved=True)
     ),
-    "latent-one-head": decoder(s.Latent(1, 6, 4, 2, 6), scaled_embedding=True),
-    "mask-predict": both(sees="all"),
-    "decoder-sees-all": decoder(sees="all"),
+    "latent-one-head": decoder(s.LatentAttention(1, 6, 4, 2, 6), scaled_embedding=True),
+    "mask-predict": both(causal=False),
+    "decoder-not-causal": decoder(causal=False),
     "masked-head": encoder(head=s.MaskedHead(), token_types=2),
     "no-head": encoder(head=None),
     "biased-head": decoder(head=s.LmHead(tied=False, bias=True)),
@@ -156,29 +167,31 @@ SPECS |= {
         16,
         decoder=s.Stack(
             (
-                s.Layer(s.Heads(4, 2, 4, window=2), s.Gated(20), RMS),
+                s.Layer(s.Attention(4, 2, 4, window=2), s.Gated(20), RMS),
                 s.Layer(s.Convolution(2), s.Dense(20), s.Norm()),
-                s.Layer(s.Heads(2, 2, 4), s.Experts(3, 2, s.Gated(8)), s.Norm("layer", "post")),
+                s.Layer(
+                    s.Attention(2, 2, 4),
+                    s.MixtureOfExperts(3, 2, s.Gated(8)),
+                    s.Norm("layer", "post"),
+                ),
             ),
-            "past",
+            causal=True,
         ),
         max_len=24,
     ),
 }
 
 DECODERS = {name: spec for name, spec in SPECS.items() if spec.decoder is not None}
-PAST = {
+CAUSAL = {
     name: spec
     for name, spec in DECODERS.items()
-    if spec.decoder is not None and spec.decoder.sees == "past"
+    if spec.decoder is not None and spec.decoder.causal
 }
-ATTENTIVE = {
-    name: spec for name, spec in SPECS.items() if "Heads(" in repr(spec) or "Latent(" in repr(spec)
-}
+WITH_ATTENTION = {name: spec for name, spec in SPECS.items() if "Attention(" in repr(spec)}
 
 
-def stirred(model: nn.Module) -> nn.Module:
-    """No weight stays at its tidy start, so that a forgotten bias, gain or buffer would show."""
+def randomize(model: nn.Module) -> nn.Module:
+    """Random weights and buffers, so that a missing bias, gain or buffer changes the result."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.3)
@@ -188,7 +201,7 @@ def stirred(model: nn.Module) -> nn.Module:
 
 
 def build(spec: s.Spec) -> Transformer:
-    model = stirred(Transformer(spec))
+    model = randomize(Transformer(spec))
     assert isinstance(model, Transformer)
     return model
 
@@ -199,28 +212,34 @@ def random_ids(spec: s.Spec, batch: int, length: int, source: bool = False) -> T
 
 
 def padded(rows: list[Tensor], side: str, to: int, fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Sentences (length,) of different lengths as one batch, and which tokens are real."""
-    ids, real = torch.full((len(rows), to), fill), torch.zeros(len(rows), to, dtype=torch.bool)
+    """Rows (length,) of different lengths as one batch, and the attention mask."""
+    ids, attention_mask = (
+        torch.full((len(rows), to), fill),
+        torch.zeros(len(rows), to, dtype=torch.bool),
+    )
     for index, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(to - len(row), to)
-        ids[index, place], real[index, place] = row, True
-    return ids, real
+        columns = slice(0, len(row)) if side == "right" else slice(to - len(row), to)
+        ids[index, columns], attention_mask[index, columns] = row, True
+    return ids, attention_mask
 
 
-def remembered(model: Transformer, batch: int, length: int = 5) -> Memory | None:
-    """Something for cross-attention to look at, where there is an encoder and a decoder."""
+def random_memory(model: Transformer, batch: int, length: int = 5) -> Memory | None:
+    """A memory of random source ids for an encoder-decoder, else None."""
     if model.encoder is None or model.decoder is None:
         return None
     return model.encode(random_ids(model.spec, batch, length, source=True))
 
 
-def stream(
-    model: Transformer, ids: Tensor, memory: Memory | None = None, real: Tensor | None = None
+def hidden_states(
+    model: Transformer,
+    ids: Tensor,
+    memory: Memory | None = None,
+    attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """The last vectors of whatever stack a model ends in, (batch, length, d_model)."""
+    """The output of the decoder, or of the encoder if there is none, (batch, length, d_model)."""
     if model.decoder is None:
-        return model.encode(ids, real).states
-    return model.decode(ids, memory, real=real)
+        return model.encode(ids, attention_mask).states
+    return model.decode(ids, memory, attention_mask=attention_mask)
 
 
 def assert_close(ours: Tensor, theirs: Tensor, atol: float = 1e-10) -> None:

@@ -1,4 +1,4 @@
-"""The encoder-decoder against torch.nn.Transformer, and the three families against the textbook, from the same weights."""
+"""Parity with torch.nn.Transformer and, for the three families, with the textbook."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ POST = encoder_decoder(29, 16, layers=2, n_heads=4, d_ff=24, dropout=0.0)
 
 
 def with_norms(spec: s.Spec, norm: s.Norm) -> s.Spec:
-    """The same model with other norms, and a last one after each stack."""
+    """The same model with other norms, and a final norm in each stack."""
     stacks = (
         replace(
             stack,
@@ -30,15 +30,15 @@ def with_norms(spec: s.Spec, norm: s.Norm) -> s.Spec:
     return replace(spec, **dict(zip(("encoder", "decoder"), stacks, strict=True)))
 
 
-TRANSLATORS = {
+ENCODER_DECODERS = {
     "post-norm": POST,
-    "post-norm with last norms": with_norms(POST, s.Norm("layer", "post")),
+    "post-norm with final norms": with_norms(POST, s.Norm("layer", "post")),
     "pre-norm": with_norms(POST, s.Norm("layer", "pre")),
 }
 
 
-def torchs(spec: s.Spec) -> nn.Transformer:
-    """torch's model of the same shape, without weights of ours yet."""
+def torch_model(spec: s.Spec) -> nn.Transformer:
+    """torch's model of the same shape, with random weights."""
     layer = spec.decoder.layers[0]
     sizes = {
         "d_model": 16,
@@ -46,7 +46,7 @@ def torchs(spec: s.Spec) -> nn.Transformer:
         "dim_feedforward": 24,
         "dropout": 0.0,
         "batch_first": True,
-        "norm_first": layer.norm.place == "pre",
+        "norm_first": layer.norm.placement == "pre",
     }
     last = (lambda: nn.LayerNorm(16)) if spec.decoder.final_norm else (lambda: None)
     encoder = nn.TransformerEncoder(
@@ -58,8 +58,8 @@ def torchs(spec: s.Spec) -> nn.Transformer:
     ).double()
 
 
-def their_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our weights, or their gradients, under torch's names: q, k and v are one matrix there."""
+def with_torch_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights or gradients under torch's names; torch has q, k and v in one matrix."""
     theirs = {}
     for name, tensor in ours.items():
         sublayers = ("attn", "cross", "ffn") if name.startswith("decoder") else ("attn", "ffn")
@@ -79,71 +79,77 @@ def their_names(ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in theirs.items() if not name.startswith("embed")}
 
 
-@pytest.mark.parametrize("spec", TRANSLATORS.values(), ids=TRANSLATORS.keys())
-def test_the_encoder_decoder_equals_torchs_outputs_and_gradients(spec):
-    ours, theirs = build(spec), torchs(spec)
-    theirs.load_state_dict(their_names(ours.state_dict()))
-    source, source_real = padded([random_ids(spec, 1, n)[0] for n in (7, 4, 5)], "right", 7)
-    target, real = padded([random_ids(spec, 1, n)[0] for n in (6, 6, 3)], "right", 6)
+@pytest.mark.parametrize("spec", ENCODER_DECODERS.values(), ids=ENCODER_DECODERS.keys())
+def test_the_encoder_decoder_equals_torch_in_outputs_and_gradients(spec):
+    ours, theirs = build(spec), torch_model(spec)
+    theirs.load_state_dict(with_torch_names(ours.state_dict()))
+    source, source_mask = padded([random_ids(spec, 1, n)[0] for n in (7, 4, 5)], "right", 7)
+    target, attention_mask = padded([random_ids(spec, 1, n)[0] for n in (6, 6, 3)], "right", 6)
 
-    out = ours.decode(target, ours.encode(source, source_real), real=real)
-    entries = [ours.embed.weight.detach()[ids] * 4 for ids in (source, target)]  # sqrt(16)
-    entered = [x + waves(x.shape[1]) for x in entries]
+    out = ours.decode(target, ours.encode(source, source_mask), attention_mask=attention_mask)
+    embeddings = [ours.embed.weight.detach()[ids] * 4 for ids in (source, target)]  # sqrt(16)
+    inputs = [x + sinusoids(x.shape[1]) for x in embeddings]
     wanted = theirs(
-        *entered,
+        *inputs,
         tgt_mask=~torch.ones(6, 6).tril().bool(),
-        src_key_padding_mask=~source_real,
-        tgt_key_padding_mask=~real,
-        memory_key_padding_mask=~source_real,
+        src_key_padding_mask=~source_mask,
+        tgt_key_padding_mask=~attention_mask,
+        memory_key_padding_mask=~source_mask,
     )
-    assert_close(out[real], wanted[real])
+    assert_close(out[attention_mask], wanted[attention_mask])
 
-    out[real].sin().sum().backward()
-    wanted[real].sin().sum().backward()
-    got = their_names({name: weight.grad for name, weight in ours.named_parameters()})
+    out[attention_mask].sin().sum().backward()
+    wanted[attention_mask].sin().sum().backward()
+    got = with_torch_names({name: weight.grad for name, weight in ours.named_parameters()})
     for name, weight in theirs.named_parameters():
         assert_close(got[name], weight.grad)
 
 
-def waves(length: int) -> torch.Tensor:
-    """The paper's formula, number by number."""
+def sinusoids(length: int) -> torch.Tensor:
+    """The paper's formula, element by element."""
     angles = [[p / 10_000 ** (2 * (i // 2) / 16) for i in range(16)] for p in range(length)]
     angles = torch.tensor(angles, dtype=torch.float64)
     return torch.where(torch.arange(16) % 2 == 0, angles.sin(), angles.cos())
 
 
-def both_types(ours: Transformer, theirs: nn.Module):
-    """The two models from the same state dict, first in float64, then in float32."""
+def in_both_dtypes(ours: Transformer, theirs: nn.Module):
+    """Both models with the same weights, in float64 and in float32, with the tolerance."""
     theirs.load_state_dict(ours.state_dict())
     yield ours.double(), theirs.double().eval(), 1e-10
     yield ours.float(), theirs.float().eval(), 1e-5
 
 
 @torch.no_grad()
-def test_the_encoder_decoder_equals_the_textbooks():
-    source, source_real = padded([random_ids(POST, 1, n)[0] for n in (7, 4)], "right", 7)
-    target, real = padded([random_ids(POST, 1, n)[0] for n in (6, 3)], "right", 6)
-    for ours, theirs, atol in both_types(build(POST), TextbookTransformer(29, 16, 2, 4, 24)):
-        logits = ours.logits(ours.decode(target, ours.encode(source, source_real), real=real))
+def test_the_encoder_decoder_equals_the_textbook():
+    source, source_mask = padded([random_ids(POST, 1, n)[0] for n in (7, 4)], "right", 7)
+    target, attention_mask = padded([random_ids(POST, 1, n)[0] for n in (6, 3)], "right", 6)
+    for ours, theirs, atol in in_both_dtypes(build(POST), TextbookTransformer(29, 16, 2, 4, 24)):
+        logits = ours.logits(
+            ours.decode(target, ours.encode(source, source_mask), attention_mask=attention_mask)
+        )
         assert_close(
-            logits[real],
-            theirs(source, target, source_real, real)[real],
+            logits[attention_mask],
+            theirs(source, target, source_mask, attention_mask)[attention_mask],
             atol * logits.abs().max().item(),
         )
 
 
 @torch.no_grad()
-def test_the_decoder_only_model_equals_the_textbooks():
-    spec = decoder_only(29, 16, 2, s.Heads(4, 2, 4), s.Gated(24))
+def test_the_decoder_only_model_equals_the_textbook():
+    spec = decoder_only(29, 16, 2, s.Attention(4, 2, 4), s.Gated(24))
     ids = random_ids(spec, 3, 8)
-    for ours, theirs, atol in both_types(build(spec), DecoderOnly(29, 16, 2, 4, 2, 24)):
+    for ours, theirs, atol in in_both_dtypes(build(spec), DecoderOnly(29, 16, 2, 4, 2, 24)):
         logits = ours.logits(ours.decode(ids))
         assert_close(logits, theirs(ids), atol * logits.abs().max().item())
 
 
 @torch.no_grad()
-def test_the_encoder_only_model_equals_the_textbooks():
+def test_the_encoder_only_model_equals_the_textbook():
     spec = replace(POST, decoder=None, head=None)
-    ids, real = padded([random_ids(spec, 1, n)[0] for n in (7, 4)], "right", 7)
-    for ours, theirs, atol in both_types(build(spec), EncoderOnly(29, 16, 2, 4, 24)):
-        assert_close(ours.encode(ids, real).states[real], theirs(ids, real)[real], atol)
+    ids, attention_mask = padded([random_ids(spec, 1, n)[0] for n in (7, 4)], "right", 7)
+    for ours, theirs, atol in in_both_dtypes(build(spec), EncoderOnly(29, 16, 2, 4, 24)):
+        assert_close(
+            ours.encode(ids, attention_mask).states[attention_mask],
+            theirs(ids, attention_mask)[attention_mask],
+            atol,
+        )

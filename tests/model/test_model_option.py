@@ -1,4 +1,4 @@
-"""`model` is a preset, its arguments and overrides of the spec: everything a spec can say is reachable, mistakes are named."""
+"""The `model` option: a preset, its arguments, and overrides of every field of the spec."""
 
 import inspect
 import itertools
@@ -10,16 +10,16 @@ import pytest
 from qkv.errors import QkvError
 from qkv.messages import set_language
 from qkv.model import spec as s
-from qkv.model.door import to_json
 from qkv.model.model_option import arguments_of, build_spec, complete_option
 from qkv.model.presets import PRESETS, from_sizes, preset
+from qkv.model.spec_io import to_json
 
 
 def built(**option):
     return build_spec(complete_option(option, "seq2seq"))
 
 
-def complaint(**option):
+def error_of(**option):
     with pytest.raises(QkvError) as error:
         built(**option)
     return str(error.value)
@@ -31,7 +31,14 @@ def first(stack, **changes):
 
 
 LLAMA = preset("llama")
-LATENT = {"kind": "latent", "n_heads": 2, "kv_rank": 8, "d_nope": 4, "d_rope": 4, "d_value": 4}
+LATENT = {
+    "kind": "latent_attention",
+    "n_heads": 2,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 4,
+}
 OVERRIDES = {
     "multi-query attention": (
         {"decoder.layers.0.mixer.n_kv_heads": 1},
@@ -41,9 +48,12 @@ OVERRIDES = {
         {"decoder.layers.0.mixer.window": 64},
         {"mixer": replace(LLAMA.decoder.layers[0].mixer, window=64)},
     ),
-    "latent attention": ({"decoder.layers.0.mixer": LATENT}, {"mixer": s.Latent(2, 8, 4, 4, 4)}),
-    "recurrence by name": ({"decoder.layers.0.mixer": "recurrent"}, {"mixer": s.Recurrent()}),
-    "recurrence by kind": (
+    "latent attention": (
+        {"decoder.layers.0.mixer": LATENT},
+        {"mixer": s.LatentAttention(2, 8, 4, 4, 4)},
+    ),
+    "recurrent by name": ({"decoder.layers.0.mixer": "recurrent"}, {"mixer": s.Recurrent()}),
+    "recurrent by kind": (
         {"decoder.layers.0.mixer.kind": "recurrent", "decoder.layers.0.mixer.cell": "gru"},
         {"mixer": s.Recurrent("gru")},
     ),
@@ -54,13 +64,13 @@ OVERRIDES = {
     "experts": (
         {
             "decoder.layers.0.feed_forward": {
-                "kind": "experts",
+                "kind": "mixture_of_experts",
                 "n_experts": 4,
-                "n_active": 2,
-                "each": {"kind": "gated", "d_ff": 9},
+                "n_experts_per_token": 2,
+                "expert": {"kind": "gated", "d_ff": 9},
             }
         },
-        {"feed_forward": s.Experts(4, 2, s.Gated(9))},
+        {"feed_forward": s.MixtureOfExperts(4, 2, s.Gated(9))},
     ),
     "an activation": (
         {"decoder.layers.0.feed_forward.activation": "relu2"},
@@ -70,7 +80,7 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_a_path_replaces_what_is_there(name):
+def test_a_path_replaces_the_value_there(name):
     overrides, changes = OVERRIDES[name]
     assert built(preset="llama", **overrides) == replace(
         LLAMA, decoder=first(LLAMA.decoder, **changes)
@@ -81,7 +91,7 @@ def test_rotary_scaling_a_head_and_plain_fields():
     spec = built(
         preset="llama",
         **{
-            "positions.base": "5e5",
+            "positions.theta": "5e5",
             "positions.scaling.kind": "linear",
             "positions.scaling.factor": 4,
         },
@@ -109,12 +119,11 @@ def test_the_order_of_the_keys_does_not_matter():
     assert specs[0].decoder.layers == (s.Layer(s.Convolution(5), s.Dense(8)),)
 
 
-def test_an_object_under_the_name_of_an_argument_overrides_it():
+def test_an_object_under_the_name_of_an_argument_replaces_it():
     assert built(positions="learned").positions == s.Learned()
-    assert built(positions={"kind": "rotary", "base": "1e6"}).positions == s.Rotary(1e6)
-    assert (
-        built(preset="tiny", positions="rotary").positions == s.Rotary()
-    )  # tiny has no such argument: the object of that kind
+    assert built(positions={"kind": "rotary", "theta": "1e6"}).positions == s.Rotary(1e6)
+    # tiny has no such argument: the string is the kind of the field's object
+    assert built(preset="tiny", positions="rotary").positions == s.Rotary()
 
 
 def test_a_model_json_takes_overrides_too(tmp_path):
@@ -122,9 +131,10 @@ def test_a_model_json_takes_overrides_too(tmp_path):
     name = str(tmp_path / "model.json")
     assert built(preset=name) == build_spec(complete_option(name, "seq2seq")) == LLAMA
     assert built(preset=name, dropout=0.5) == replace(LLAMA, dropout=0.5)
-    assert complaint(preset=name, layers=2) == (
-        f"model: '{name}' has no argument 'layers', nor has a spec such a field; choose from "
-        "vocab_size, d_model, encoder, decoder, positions, head, source_vocab_size, scaled_embedding, token_types, max_len, dropout"
+    assert error_of(preset=name, layers=2) == (
+        f"model: '{name}' has no argument 'layers', and a spec has no such field; choose from "
+        "vocab_size, d_model, encoder, decoder, positions, head, source_vocab_size, "
+        "scaled_embedding, token_types, max_len, dropout"
     )
 
 
@@ -155,7 +165,7 @@ def test_arguments_reach_every_size_and_choice():
         "d_ff": 96,
         "dropout": 0.2,
         "norm": "rms",
-        "place": "post",
+        "placement": "post",
         "positions": "learned",
         "activation": "silu",
         "gated": True,
@@ -169,7 +179,7 @@ def test_arguments_reach_every_size_and_choice():
     assert spec == from_sizes("encoder-decoder", **chosen)
     assert spec.encoder.layers[0].mixer == s.Convolution(5) and spec.encoder.layers[1].repeat == 2
     assert spec.encoder.layers[1] == s.Layer(
-        s.Heads(6, 6, 8, qk_norm=True), s.Gated(96, "silu"), s.Norm("rms", "post"), repeat=2
+        s.Attention(6, 6, 8, qk_norm=True), s.Gated(96, "silu"), s.Norm("rms", "post"), repeat=2
     )
 
 
@@ -179,19 +189,23 @@ def test_arguments_reach_every_size_and_choice():
         ({"preset": "tinny"}, "tinny: no such preset; did you mean 'tiny'?"),
         (
             {"preset": "tiny", "layer": 2},
-            "model: 'tiny' has no argument 'layer', nor has a spec such a field; did you mean 'layers'?",
+            "model: 'tiny' has no argument 'layer', and a spec has no such field; "
+            "did you mean 'layers'?",
         ),
         (
             {"preset": "tiny", "zzz": 2},
-            "model: 'tiny' has no argument 'zzz', nor has a spec such a field; choose from vocab_size, "
-            "d_model, layers, n_heads, d_ff, dropout, encoder, decoder, positions, head, source_vocab_size, "
+            "model: 'tiny' has no argument 'zzz', and a spec has no such field; "
+            "choose from vocab_size, "
+            "d_model, layers, n_heads, d_ff, dropout, encoder, decoder, positions, head, "
+            "source_vocab_size, "
             "scaled_embedding, token_types, max_len",
         ),
         ({"preset": "tiny", "layers": 2.5}, "model, layers: cannot be 2.5; use a whole number"),
         ({"preset": "tiny", "layers": 0}, "model, layers: cannot be 0; use at least 1"),
         (
             {"convolution": -1, "norm": "rsm"},
-            "model, convolution: cannot be -1; use at least 0 | norm: cannot be 'rsm'; did you mean 'rms'?",
+            "model, convolution: cannot be -1; use at least 0 | norm: cannot be 'rsm'; "
+            "did you mean 'rms'?",
         ),
         (
             {"preset": "tiny", "n_heads": 3},
@@ -199,7 +213,8 @@ def test_arguments_reach_every_size_and_choice():
         ),
         (
             {"decodr.layers.0.repeat": 2},
-            "model: 'seq2seq' has no argument 'decodr.layers.0.repeat', nor has a spec such a field; "
+            "model: 'seq2seq' has no argument 'decodr.layers.0.repeat', and a spec has no such "
+            "field; "
             "did you mean 'decoder'?",
         ),
         (
@@ -241,26 +256,26 @@ def test_arguments_reach_every_size_and_choice():
         ({"max_len.x": 1}, "model: max_len is 512; give max_len as a whole object"),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_one_line(option, line):
-    assert complaint(**option) == line
+def test_a_wrong_option_gets_one_line(option, line):
+    assert error_of(**option) == line
 
 
-def test_complaints_are_made_in_chinese_too():
+def test_errors_are_translated():
     set_language("zh")
     try:
         assert (
-            complaint(preset="tiny", layer=2)
+            error_of(preset="tiny", layer=2)
             == "model: 'tiny' 没有参数 'layer'，spec 也没有这个字段; 是不是想写 'layers'？"
         )
         assert (
-            complaint(**{"decoder.layer.0.repeat": 2})
+            error_of(**{"decoder.layer.0.repeat": 2})
             == "model: spec 中没有 'decoder.layer'; 是不是想写 'layers'？"
         )
     finally:
         set_language("en")
 
 
-def test_old_names_of_presets_are_read_in_options_and_named_elsewhere():
+def test_old_names_of_presets_are_read_in_options_only():
     assert complete_option("writer-10m", "seq2seq") == complete_option(
         {"preset": "lm-10m"}, "seq2seq"
     )

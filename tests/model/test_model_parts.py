@@ -1,4 +1,4 @@
-"""Feed-forward, norms, other mixers and first weights against a plainer way to the same numbers (float64, 1e-10)."""
+"""Feed-forward, norms, mixers and initialization against plain formulas (float64, 1e-10)."""
 
 import copy
 import math
@@ -7,59 +7,65 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import FEED_FORWARDS, assert_close, build, decoder, encoder, random_ids, stirred
+from small_models import FEED_FORWARDS, assert_close, build, decoder, encoder, random_ids, randomize
 from torch import nn
 
 from qkv.model import spec as s
+from qkv.model.attention_context import AttentionContext
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.feed_forward import ACTIVATIONS, make_feed_forward
-from qkv.model.init import calm_start
+from qkv.model.init import zero_init_residual
 from qkv.model.norms import TokenBatchNorm, make_norm
 from qkv.model.presets import encoder_decoder, preset
 from qkv.model.transformer import Transformer
-from qkv.model.view import View
 from qkv.textbook import feed_forward as textbook
-from qkv.textbook.masks import look_ahead_mask
+from qkv.textbook.masks import causal_mask
 
 
 def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-# ── Feed-forward ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_activations_equal_the_textbooks():
+# ── Feed-forward ──────────────────────────────────────────────────────────────────────────────────
+def test_activations_equal_the_textbook():
     x = normal(1_000) * 3
     for name, ours in ACTIVATIONS.items():
         theirs = getattr(textbook, {"relu2": "relu_squared"}.get(name, name))
         assert_close(ours(x), theirs(x))
 
 
-EXPERTS = {name: one for name, one in FEED_FORWARDS.items() if isinstance(one, s.Experts)}
+EXPERTS = {
+    name: spec for name, spec in FEED_FORWARDS.items() if isinstance(spec, s.MixtureOfExperts)
+}
 
 
-def answer_of_one(module: ExpertFeedForward, spec: s.Experts, x: torch.Tensor) -> torch.Tensor:
-    """What a mixture of experts says about one token, in words: score, choose groups, choose experts, mix."""
+def moe_output(
+    module: ExpertFeedForward, spec: s.MixtureOfExperts, x: torch.Tensor
+) -> torch.Tensor:
+    """The MoE output of one token: scores, top groups, top experts, weighted sum."""
     logits = module.router.weight @ x
     scores = (logits.softmax(0) if spec.scoring == "softmax" else logits.sigmoid()).tolist()
     bias = (
         [0.0] * spec.n_experts
-        if module.router.balance_bias is None
-        else module.router.balance_bias.tolist()
+        if module.router.score_correction_bias is None
+        else module.router.score_correction_bias.tolist()
     )
-    wanted = [score + extra for score, extra in zip(scores, bias, strict=True)]
+    biased = [score + b for score, b in zip(scores, bias, strict=True)]
     size = spec.n_experts // spec.n_groups
     groups = [range(g * size, (g + 1) * size) for g in range(spec.n_groups)]
-    best = 2 if spec.balance_bias else 1
-    groups.sort(key=lambda group: -sum(sorted((wanted[e] for e in group), reverse=True)[:best]))
+    best = 2 if spec.score_correction_bias else 1
+    groups.sort(key=lambda group: -sum(sorted((biased[e] for e in group), reverse=True)[:best]))
     candidates = [e for group in groups[: spec.n_active_groups] for e in group]
-    chosen = sorted(candidates, key=lambda e: -wanted[e])[: spec.n_active]
-    total = sum(scores[e] for e in chosen) if spec.normalised else 1.0
+    selected = sorted(candidates, key=lambda e: -biased[e])[: spec.n_experts_per_token]
+    total = sum(scores[e] for e in selected) if spec.norm_topk_prob else 1.0
     out = torch.zeros_like(x) if module.shared is None else module.shared(x)
-    for e in chosen:
-        act, experts = ACTIVATIONS[spec.each.activation], module.experts
-        wide = experts.up_proj[e] @ x
-        wide = act(wide) if experts.gate_proj is None else act(experts.gate_proj[e] @ x) * wide
-        out = out + scores[e] / total * spec.scale * (experts.down_proj[e] @ wide)
+    for e in selected:
+        act, experts = ACTIVATIONS[spec.expert.activation], module.experts
+        hidden = experts.up_proj[e] @ x
+        hidden = (
+            act(hidden) if experts.gate_proj is None else act(experts.gate_proj[e] @ x) * hidden
+        )
+        out = out + scores[e] / total * spec.routed_scaling_factor * (experts.down_proj[e] @ hidden)
     return out
 
 
@@ -67,13 +73,17 @@ def answer_of_one(module: ExpertFeedForward, spec: s.Experts, x: torch.Tensor) -
 @pytest.mark.parametrize("tokens", [1, 40])
 @torch.no_grad()
 def test_experts_equal_a_loop_over_tokens(spec, tokens):
-    module, x = stirred(make_feed_forward(spec, 16)), normal(tokens, 16)
-    assert_close(module(x[None])[0], torch.stack([answer_of_one(module, spec, one) for one in x]))
+    module, x = randomize(make_feed_forward(spec, 16)), normal(tokens, 16)
+    assert_close(module(x[None])[0], torch.stack([moe_output(module, spec, token) for token in x]))
 
 
-def test_experts_and_their_gradients_equal_the_textbooks():
-    ours = stirred(make_feed_forward(s.Experts(5, 2, s.Gated(12), shared=s.Gated(12)), 16))
-    theirs = textbook.MixtureOfExperts(16, 12, n_experts=5, active=2, n_shared=1).double()
+def test_experts_and_their_gradients_equal_the_textbook():
+    ours = randomize(
+        make_feed_forward(s.MixtureOfExperts(5, 2, s.Gated(12), shared_expert=s.Gated(12)), 16)
+    )
+    theirs = textbook.MixtureOfExperts(
+        16, 12, n_experts=5, n_experts_per_token=2, n_shared=1
+    ).double()
     state = {f"shared.0.{name}": weight for name, weight in ours.shared.state_dict().items()}
     state |= {
         f"experts.{e}.{name}.weight": weight[e]
@@ -93,30 +103,34 @@ def test_experts_and_their_gradients_equal_the_textbooks():
             assert_close(got, torch.zeros_like(got) if wanted is None else wanted)
 
 
-def test_the_balance_loss_is_the_textbooks_summed_over_layers():
-    model = build(decoder(ff=s.Experts(5, 2, s.Gated(12))))
+def test_the_router_aux_loss_is_the_textbooks_summed_over_layers():
+    model = build(decoder(ff=s.MixtureOfExperts(5, 2, s.Gated(12))))
     logits = []
     for layer in model.decoder.layers:
         router = layer.ffn.branch.router
         router.register_forward_hook(
-            lambda module, given, _: logits.append(given[0] @ module.weight.T)
+            lambda module, args, _: logits.append(args[0] @ module.weight.T)
         )
     model.decode(random_ids(model.spec, 3, 8))
-    wanted = sum(textbook.load_balancing_loss(one, active=2) for one in logits)
-    assert_close(model.balance_loss(), wanted, atol=1e-7)  # the textbook's shares are float32
-    assert build(decoder()).balance_loss() == 0
+    wanted = sum(textbook.load_balancing_loss(layer, 2) for layer in logits)
+    assert_close(model.router_aux_loss(), wanted, atol=1e-7)  # the textbook's fractions are float32
+    assert build(decoder()).router_aux_loss() == 0
 
 
 def test_a_model_with_experts_can_be_copied_after_a_pass():
-    model, ids = build(decoder(ff=s.Experts(5, 2, s.Gated(12)))), random_ids(decoder(), 2, 4)
+    model, ids = (
+        build(decoder(ff=s.MixtureOfExperts(5, 2, s.Gated(12)))),
+        random_ids(decoder(), 2, 4),
+    )
     out = model.decode(ids)
-    twin = copy.deepcopy(model)
-    assert_close(twin.decode(ids), out)
-    assert twin.balance_loss() == model.balance_loss() and model.balance_loss().requires_grad
+    clone = copy.deepcopy(model)
+    assert_close(clone.decode(ids), out)
+    assert clone.router_aux_loss() == model.router_aux_loss()
+    assert model.router_aux_loss().requires_grad
 
 
-# ── Norms ────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_norms_equal_torchs_and_their_formulas():
+# ── Norms ─────────────────────────────────────────────────────────────────────────────────────────
+def test_norms_equal_torch_and_their_formulas():
     x, gain, shift = normal(3, 5, 16) * 2 + 1, normal(16), normal(16)
     layer, rms = (
         make_norm(s.Norm("layer", eps=1e-5), 16).double(),
@@ -134,7 +148,7 @@ def test_norms_equal_torchs_and_their_formulas():
     assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain)
 
 
-def test_batch_norm_equals_torchs_while_training_and_after():
+def test_batch_norm_equals_torch_in_training_and_evaluation():
     ours, theirs = TokenBatchNorm(16, 1e-5).double(), nn.BatchNorm1d(16, 1e-5).double()
     for _ in range(3):
         x = normal(4, 5, 16) * 2 + 1
@@ -145,32 +159,32 @@ def test_batch_norm_equals_torchs_while_training_and_after():
 
 
 @torch.no_grad()
-def test_pre_norm_adds_to_the_stream_and_post_norm_normalises_it():
-    for place in ("pre", "post"):
-        model = build(encoder(norm=s.Norm("layer", place)))
+def test_pre_norm_adds_to_the_residual_stream_and_post_norm_normalizes_it():
+    for placement in ("pre", "post"):
+        model = build(encoder(norm=s.Norm("layer", placement)))
         residual, x = model.encoder.layers[0].ffn, normal(2, 5, 16)
         wanted = (
             x + residual.branch(residual.norm(x))
-            if place == "pre"
+            if placement == "pre"
             else residual.norm(x + residual.branch(x))
         )
         assert_close(residual(x), wanted)
 
 
-# ── The other mixers, in words ───────────────────────────────────────────────────────────────────────────────────
+# ── Other mixers ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("make", [decoder, encoder])
 @torch.no_grad()
-def test_pooling_is_the_mean_of_the_neighbours_minus_the_token(make):
+def test_pooling_is_the_mean_of_the_neighbors_minus_the_token(make):
     model, x = build(make(s.Pooling(4))), normal(1, 6, 16)
     stack = model.decoder or model.encoder
     before, after = (3, 0) if model.decoder else (1, 2)
     means = [x[0, max(0, t - before) : t + after + 1].mean(0) for t in range(6)]
-    assert_close(stack.layers[0].attn.branch(x, View(6))[0], torch.stack(means) - x[0])
+    assert_close(stack.layers[0].attn.branch(x, AttentionContext(6))[0], torch.stack(means) - x[0])
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])
 @torch.no_grad()
-def test_convolution_is_a_weighted_sum_of_the_neighbours(make):
+def test_convolution_is_a_weighted_sum_of_the_neighbors(make):
     model, x = build(make(s.Convolution(3))), normal(1, 6, 16)
     mixer = (model.decoder or model.encoder).layers[0].attn.branch
     shift = -2 if model.decoder else -1
@@ -185,36 +199,37 @@ def test_convolution_is_a_weighted_sum_of_the_neighbours(make):
             for t in range(6)
         ]
     )
-    assert_close(mixer(x, View(6))[0], out)
+    assert_close(mixer(x, AttentionContext(6))[0], out)
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])
 @torch.no_grad()
-def test_a_token_mlp_is_two_tables_across_places(make):
+def test_a_token_mlp_is_two_matrices_across_positions(make):
     model, x = build(make(s.TokenMlp())), normal(1, 6, 16)
     mixer = (model.decoder or model.encoder).layers[0].attn.branch
     up, down = mixer.up_proj[:6, :6], mixer.down_proj[:6, :6]
     if model.decoder:
-        up, down = up * look_ahead_mask(6), down * look_ahead_mask(6)
-    assert_close(mixer(x, View(6))[0], down @ textbook.gelu(up @ x[0]))
+        up, down = up * causal_mask(6), down * causal_mask(6)
+    assert_close(mixer(x, AttentionContext(6))[0], down @ textbook.gelu(up @ x[0]))
 
 
 @torch.no_grad()
-def test_an_lstm_in_both_directions_equals_torchs_bidirectional_one():
+def test_the_bidirectional_lstm_equals_torch():
     model, x = build(encoder(s.Recurrent("lstm"))), normal(2, 6, 16)
     mixer, theirs = (
         model.encoder.layers[0].attn.branch,
         nn.LSTM(16, 8, batch_first=True, bidirectional=True).double(),
     )
     state = dict(mixer.onward.state_dict())
-    state |= {f"{name}_reverse": one for name, one in mixer.backward_.state_dict().items()}
+    reverse = mixer.backward_.state_dict()
+    state |= {f"{name}_reverse": weight for name, weight in reverse.items()}
     theirs.load_state_dict(state)
-    assert_close(mixer(x, View(6)), theirs(x)[0])
+    assert_close(mixer(x, AttentionContext(6)), theirs(x)[0])
 
 
-# ── First weights ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Initialization ────────────────────────────────────────────────────────────────────────────────
 @torch.no_grad()
-def test_first_weights_are_xaviers_tables_normal_and_biases_zero():
+def test_matrices_start_xavier_uniform_tables_normal_and_biases_zero():
     model = Transformer(encoder_decoder(2_000, 64, layers=1, n_heads=4, d_ff=100))
     up = model.decoder.layers[0].ffn.branch.up_proj
     bound = math.sqrt(6 / (64 + 100))
@@ -224,17 +239,17 @@ def test_first_weights_are_xaviers_tables_normal_and_biases_zero():
     assert Transformer(decoder()).embed.weight.std() == pytest.approx(0.02, rel=0.2)
 
 
-def test_after_a_calm_start_every_branch_adds_nothing():
+def test_after_zero_init_residual_every_branch_adds_zero():
     model, ids = (
-        Transformer(decoder(ff=s.Experts(4, 2, s.Gated(8), shared=s.Gated(8)))),
+        Transformer(decoder(ff=s.MixtureOfExperts(4, 2, s.Gated(8), shared_expert=s.Gated(8)))),
         random_ids(decoder(), 2, 5),
     )
-    calm_start(model)
+    zero_init_residual(model)
     assert torch.equal(model.decode(ids), model.decoder.norm(model.embed(ids)))
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "llama"])
-def test_a_fresh_model_guesses_almost_evenly(name):
+def test_an_untrained_model_predicts_almost_uniformly(name):
     spec = preset(name)
     spec = (
         replace(spec, vocab_size=1_000)
@@ -243,7 +258,9 @@ def test_a_fresh_model_guesses_almost_evenly(name):
             spec,
             vocab_size=1_000,
             d_model=64,
-            decoder=s.Stack((s.Layer(s.Heads(4, 4, 16), s.Dense(128)),), "past", True),
+            decoder=s.Stack(
+                (s.Layer(s.Attention(4, 4, 16), s.Dense(128)),), causal=True, final_norm=True
+            ),
         )
     )
     model, ids = Transformer(spec).eval(), torch.randint(0, 1_000, (2, 12))

@@ -1,4 +1,4 @@
-"""Published parameter counts, exactly, of models built on the meta device (no memory is taken)."""
+"""Parameter counts of presets equal the published ones (on the meta device)."""
 
 import pytest
 import torch
@@ -28,19 +28,19 @@ def test_a_preset_has_exactly_its_published_size(name, published):
 
 
 @pytest.mark.parametrize(("name", "published"), [("paper-base", 65e6), ("paper-big", 213e6)])
-def test_the_papers_sizes_are_met_within_four_percent(name, published):
+def test_the_papers_sizes_differ_by_less_than_four_percent(name, published):
     assert size(name) == pytest.approx(published, rel=0.04)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("lm-")])
-def test_a_preset_for_one_s_own_training_has_the_size_of_its_name(name):
+def test_an_lm_preset_has_the_size_in_its_name(name):
     assert size(name) == pytest.approx(
         float(name.removeprefix("lm-").removesuffix("m")) * 1e6, rel=0.08
     )
 
 
 def test_sizes_equal_those_of_transformers():
-    """Their own classes, on the meta device too."""
+    """Classes of transformers, on the meta device too."""
     import transformers as hf
 
     qwen = hf.Qwen3Config(

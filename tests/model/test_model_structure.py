@@ -1,4 +1,4 @@
-"""The shape of the code: attention classes stay short, and choosing never happens in a forward.
+"""Code structure: attention classes are short, and no forward branches on a kind.
 
 An `if` is an if statement (an elif is one more) or a conditional expression, anywhere in the class.
 """
@@ -24,7 +24,7 @@ FORWARDS = [
     for name, node in CLASSES
     for part in node.body
     if isinstance(part, ast.FunctionDef)
-    and part.name in ("forward", "mix", "unfolded", "absorbed", "prepared")
+    and part.name in ("forward", "mix", "expanded", "absorbed", "prepared")
 ]
 
 
@@ -42,12 +42,12 @@ def test_a_forward_never_branches_on_a_kind(name, node):
         assert not (isinstance(part, ast.Attribute) and part.attr == "kind")
 
 
-def test_the_checks_above_look_at_real_classes():
+def test_the_tests_above_find_the_attention_classes():
     assert {name for name, _ in ATTENTION} >= {
-        "attention.GroupedAttention",
-        "attention.FusedCore",
+        "attention.GroupedQueryAttention",
+        "attention.SdpaCore",
         "attention.CrossAttention",
-        "latent.LatentAttention",
+        "latent.MultiHeadLatentAttention",
     }
     assert len(FORWARDS) >= 25
 

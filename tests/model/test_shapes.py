@@ -1,4 +1,4 @@
-"""The shapes that `qkv model show` prints are those of a real model that really runs."""
+"""The shapes that `qkv model show` prints equal those of a forward pass."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.model import spec as s
-from qkv.model.explained import explained
+from qkv.model.eager_core import eager_attention
 from qkv.model.presets import preset
 from qkv.model.shapes import shapes_of
 from qkv.model.transformer import Transformer
@@ -28,11 +28,13 @@ def with_mixer(name, mixer):
 SPECS = {
     "2017": preset("tiny", **SIZES, layers=2),
     "two vocabularies": replace(preset("seq2seq", **SIZES, layers=1), source_vocab_size=29),
-    "convolution first": preset("causal-lm", **SIZES, layers=3, convolution=4, qk_norm=True),
+    "convolution in the first layer": preset(
+        "causal-lm", **SIZES, layers=3, convolution=4, qk_norm=True
+    ),
     "gpt2": replace(preset("gpt2", **SIZES, layers=2), max_len=LENGTH),
-    "grouped": preset("qwen", **SIZES, layers=2, n_kv_heads=1, d_head=4),
-    "latent and experts": preset(
-        "deepseek", **SIZES, layers=3, n_experts=4, n_active=2, d_expert=8
+    "grouped-query": preset("qwen", **SIZES, layers=2, n_kv_heads=1, d_head=4),
+    "latent attention and experts": preset(
+        "deepseek", **SIZES, layers=3, n_experts=4, n_experts_per_token=2, d_expert=8
     ),
     "experts": preset("mixtral", **SIZES, layers=2, n_kv_heads=1),
     "bert": preset("bert", **SIZES, layers=2),
@@ -52,19 +54,19 @@ SPECS = {
 }
 
 
-def really(spec):
-    """The outputs of a real pass, and the real weights, by module path."""
+def run_forward(spec):
+    """Shapes of the outputs of a forward pass, and of the weights, by module path."""
     model, outputs = Transformer(spec).eval(), {}
     ids = torch.randint(1, 20, (BATCH, LENGTH))
-    with explained(model), torch.no_grad():
+    with eager_attention(model), torch.no_grad():
         for name, module in model.named_modules():
             module.register_forward_hook(
                 lambda _, __, output, name=name: outputs.__setitem__(name, output)
             )
         memory = model.encode(ids) if model.encoder else None
-        stream = model.decode(ids, memory) if model.decoder else memory.states
+        hidden = model.decode(ids, memory) if model.decoder else memory.states
         if model.lm_head is not None:
-            model.logits(stream)
+            model.logits(hidden)
     return (
         {
             name: tuple(output.shape)
@@ -76,21 +78,21 @@ def really(spec):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_shapes_are_those_of_a_real_pass(name):
-    outputs, weights = really(SPECS[name])
+def test_shapes_equal_those_of_a_forward_pass(name):
+    outputs, weights = run_forward(SPECS[name])
     rows = shapes_of(SPECS[name], BATCH, LENGTH)
-    shown = {row.name: row.activation for row in rows if row.activation}
-    assert shown == {path: outputs[path] for path in shown}
-    # Of layers alike the first is shown; how many tokens an expert gets is decided by the routing.
+    listed = {row.name: row.activation for row in rows if row.activation}
+    assert listed == {path: outputs[path] for path in listed}
+    # Of identical layers the first is listed; the token count of an expert depends on the routing.
     firsts = {".".join(row.name.split(".")[:3]) for row in rows if ".layers." in row.name}
-    left_out = {
+    repeated = {
         path
         for path in outputs
         if ".layers." in path and ".".join(path.split(".")[:3]) not in firsts
     }
     assert (
-        outputs.keys() - shown.keys() - left_out
-        == {path for path in outputs if path.endswith(".experts")} - left_out
+        outputs.keys() - listed.keys() - repeated
+        == {path for path in outputs if path.endswith(".experts")} - repeated
     )
     named = {f"{row.name}.{key}": shape for row in rows for key, shape in row.weights.items()}
     assert named == {path: shape for path, shape in weights.items() if path in named}

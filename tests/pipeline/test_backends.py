@@ -1,4 +1,4 @@
-"""Translator and Generator hold a backend: what they do themselves, with backends in plain Python and with torch's."""
+"""Translator and Generator with fake backends in plain Python, and with the torch backend."""
 
 import subprocess
 import sys
@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.generate.backend import Draft, Hypothesis, OnToken
+from qkv.generate.backend import GeneratedTokens, Hypothesis, OnToken
 from qkv.generate.config import GenerationConfig, TranslationConfig
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Generator, Translator
-from qkv.text.learn import learn
 from qkv.text.special_tokens import generation_tokens
+from qkv.text.train_tokenizer import train_tokenizer
 
-LETTERS = learn("char", ["abcdefgh. "], 20)
+LETTERS = train_tokenizer("char", ["abcdefgh. "], 20)
 EOS = LETTERS.eos_id
 
 
-class Reversing:
-    """A "search" that reverses its source; rank n repeats the result n times more, with a lower score."""
+class ReversingSearch:
+    """A fake search that reverses its source; rank n repeats it n + 1 times, with a lower score."""
 
     bos, eos, pad, max_len, model = LETTERS.bos_id, EOS, LETTERS.pad_id, 9, None
 
@@ -39,49 +39,51 @@ class Reversing:
         ]
 
 
-class Echo:
-    """A "loop" that repeats its prompt for ever, or up to its own end token."""
+class EchoGeneration:
+    """A fake generation loop that repeats its prompt."""
 
-    context, model = 40, None
+    context_length, model = 40, None
 
     def check(self, config: GenerationConfig) -> None:
         config.check_vocabulary(LETTERS.vocab_size)
 
     def generate(
         self, prompts: list[list[int]], config: GenerationConfig, on_token: OnToken | None
-    ) -> list[Draft]:
+    ) -> list[GeneratedTokens]:
         def ids(number: int, prompt: list[int]) -> list[int]:
-            found: list[int] = []
+            generated: list[int] = []
             for id in self.stream(prompt, config):
-                found.append(id)
+                generated.append(id)
                 if on_token and on_token(number, id):
                     break
-            return found
+            return generated
 
         copies = [prompt for prompt in prompts for _ in range(config.n)]
-        return [Draft(ids(number, prompt), "length") for number, prompt in enumerate(copies)]
+        return [
+            GeneratedTokens(ids(number, prompt), "length") for number, prompt in enumerate(copies)
+        ]
 
     def stream(self, prompt: list[int], config: GenerationConfig) -> Iterator[int]:
-        for place in range(config.max_new_tokens):
-            yield prompt[place % len(prompt)]
+        for position in range(config.max_new_tokens):
+            yield prompt[position % len(prompt)]
 
 
-def recorded(tokenizer: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every text that the tokenizer encodes from now on."""
+def record_texts(tokenizer: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record every text that the tokenizer encodes."""
     texts: list[str] = []
     encode_batch = type(tokenizer).encode_batch
 
-    def noted(self: object, some: list[str], *options: object) -> list[list[int]]:
-        texts.extend(some := list(some))
-        return encode_batch(self, some, *options)
+    def recording(self: object, batch: list[str], *options: object) -> list[list[int]]:
+        texts.extend(batch := list(batch))
+        return encode_batch(self, batch, *options)
 
-    monkeypatch.setattr(type(tokenizer), "encode_batch", noted)
+    monkeypatch.setattr(type(tokenizer), "encode_batch", recording)
     return texts
 
 
-# ── Translator ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Translator ────────────────────────────────────────────────────────────────────────────────────
 def test_texts_are_split_batched_by_length_and_joined_in_their_order():
-    backend = Reversing()
+    backend = ReversingSearch()
     texts = ["abc", "", "a\n\nbcd", "  gh "]
     assert Translator(backend, LETTERS, LETTERS)(texts, batch_size=2) == [
         "cba",
@@ -96,16 +98,19 @@ def test_texts_are_split_batched_by_length_and_joined_in_their_order():
     assert all(row[-1] == EOS for rows in backend.seen for row in rows)
 
 
-def test_the_nth_translation_is_joined_of_nth_parts_and_scores_add_up():
-    best = Translator(Reversing(), LETTERS, LETTERS).translate(["ab\n\nc"], n_best=2)[0]
-    assert [(one.text, one.score) for one in best] == [("ba\n\nc", -2.0), ("baba\n\ncc", -4.0)]
+def test_nth_translations_of_parts_are_joined_and_scores_added():
+    best = Translator(ReversingSearch(), LETTERS, LETTERS).translate(["ab\n\nc"], n_best=2)[0]
+    assert [(translation.text, translation.score) for translation in best] == [
+        ("ba\n\nc", -2.0),
+        ("baba\n\ncc", -4.0),
+    ]
     assert best[0].tokens == ["b", "a", "c"]
 
 
-def test_every_string_is_tokenized_once(monkeypatch):
-    texts = recorded(LETTERS, monkeypatch)
-    ours = Translator(Reversing(), LETTERS, LETTERS)
-    texts.clear()  # what was encoded to find the special tokens
+def test_every_text_is_tokenized_once(monkeypatch):
+    texts = record_texts(LETTERS, monkeypatch)
+    ours = Translator(ReversingSearch(), LETTERS, LETTERS)
+    texts.clear()  # texts encoded to find the special tokens
     ours(["abc", "d\n ef "])
     assert texts == ["abc", "d", "ef"]
     texts.clear()
@@ -114,20 +119,22 @@ def test_every_string_is_tokenized_once(monkeypatch):
     assert len(texts) == len(set(texts)) and texts[0] == long
 
 
-def test_one_value_holds_all_settings_and_single_ones_replace_its_fields():
+def test_keyword_settings_override_fields_of_the_config():
     config = TranslationConfig(beam_size=3, n_best=3, details=False)
-    ours = Translator(Reversing(), LETTERS, LETTERS)
+    ours = Translator(ReversingSearch(), LETTERS, LETTERS)
     assert ours.translate(["ab"], config) == ours.translate(
         ["ab"], beam_size=3, n_best=3, details=False
     )
     assert len(ours.translate(["ab"], config, n_best=2)[0]) == 2
     with pytest.raises(QkvError) as error:
         ours.translate(["ab"], config, n_best=4)
-    assert str(error.value) == "n_best: 4 of a beam of 3; raise beam_size or lower n_best"
+    assert (
+        str(error.value) == "n_best: 4 is larger than beam_size 3; raise beam_size or lower n_best"
+    )
 
 
-def test_what_needs_the_torch_model_is_refused_without_one(tmp_path):
-    for save in (Translator(Reversing(), LETTERS, LETTERS).save, echo().save):
+def test_operations_on_the_torch_model_are_rejected_without_one(tmp_path):
+    for save in (Translator(ReversingSearch(), LETTERS, LETTERS).save, echo().save):
         with pytest.raises(QkvError) as error:
             save(tmp_path)
         assert (
@@ -135,25 +142,26 @@ def test_what_needs_the_torch_model_is_refused_without_one(tmp_path):
             == "model: it runs in CTranslate2, not in torch; open the folder it was exported from"
         )
     with pytest.raises(QkvError) as error:
-        Translator(Reversing(), LETTERS, LETTERS).translate([], alignment=True)
+        Translator(ReversingSearch(), LETTERS, LETTERS).translate([], alignment=True)
     assert str(error.value) == (
-        "alignment: CTranslate2 does not show where each head looks; use --engine torch with the folder it was exported from"
+        "alignment: CTranslate2 does not return attention weights; "
+        "use --engine torch with the folder it was exported from"
     )
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_the_torch_backend_searches_rows_of_ids(beam_size):
+def test_the_torch_backend_is_batch_invariant_and_returns_log_probabilities(beam_size):
     torch.manual_seed(0)
     ours = Translator.from_model(
         Transformer(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS
     )
-    config = TranslationConfig(beam_size, max_length=6)
+    config = TranslationConfig(beam_size, max_target_len=6)
     rows = [ours.encode_source(text) for text in ("abc", "h", "bcdefg")]
-    together = ours.backend.search(rows, config)
-    assert [[one.ids for one in best] for best in together] == [
-        [one.ids for one in ours.backend.search([row], config)[0]] for row in rows
+    batched = ours.backend.search(rows, config)
+    assert [[hypothesis.ids for hypothesis in best] for best in batched] == [
+        [hypothesis.ids for hypothesis in ours.backend.search([row], config)[0]] for row in rows
     ]
-    for row, best in zip(rows, together, strict=True):
+    for row, best in zip(rows, batched, strict=True):
         ids = torch.tensor([[ours.bos, *best[0].ids[:-1]]])
         with torch.no_grad():
             logits = ours.model.logits(
@@ -167,12 +175,12 @@ def test_the_torch_backend_searches_rows_of_ids(beam_size):
         )
 
 
-# ── Generator ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Generator ─────────────────────────────────────────────────────────────────────────────────────
 def echo() -> Generator:
-    return Generator(Echo(), LETTERS, generation_tokens(LETTERS))
+    return Generator(EchoGeneration(), LETTERS, generation_tokens(LETTERS))
 
 
-def test_prompts_come_back_in_their_order_with_n_texts_each():
+def test_n_texts_per_prompt_are_returned_in_the_order_of_prompts():
     assert echo()(["ab", "cdef", "g"], max_new_tokens=5, batch_size=4, n=2) == [
         ["ababa"] * 2,
         ["cdefc"] * 2,
@@ -180,29 +188,30 @@ def test_prompts_come_back_in_their_order_with_n_texts_each():
     ]
 
 
-def test_stops_end_a_text_whoever_generates_it():
-    (whole,) = echo().generate(["abcd"], max_new_tokens=9, stop=["cda", "dabh"], seed=1)[0]
-    assert (whole.text, whole.why, len(whole.ids)) == ("ab", "stop", 5)
+def test_stop_strings_work_with_every_backend():
+    (sequence,) = echo().generate(["abcd"], max_new_tokens=9, stop=["cda", "dabh"], seed=1)[0]
+    assert (sequence.text, sequence.finish_reason, len(sequence.ids)) == ("ab", "stop", 5)
     assert list(echo().stream("abcd", max_new_tokens=9, stop=["cda", "dabh"])) == ["a", "b"]
 
 
 def test_a_prompt_is_tokenized_once(monkeypatch):
-    texts = recorded(LETTERS, monkeypatch)
+    texts = record_texts(LETTERS, monkeypatch)
     ours = echo()
     texts.clear()
     ours.generate(["ab", "cd"], max_new_tokens=3, n=2)
     assert texts == ["ab", "cd"]
 
 
-def test_one_value_holds_all_settings_of_a_generation():
+def test_keyword_settings_equal_a_generation_config():
     config = GenerationConfig(max_new_tokens=4, seed=3)
     assert echo().generate(["ab"], config) == echo().generate(["ab"], max_new_tokens=4, seed=3)
     assert "".join(echo().stream("ab", config, max_new_tokens=3)) == "aba"
 
 
-def test_neither_class_imports_torch():
+def test_the_classes_do_not_import_torch():
     code = (
         "import sys; from qkv.pipeline import Generator, Translator, load\n"
-        "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\nsys.exit('torch' in sys.modules)"
+        "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\n"
+        "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

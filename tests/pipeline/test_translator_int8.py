@@ -1,11 +1,11 @@
-"""A translator with 8-bit matrices translates nearly as the exact one, and one that cannot is refused."""
+"""Translation with int8 weights: close to float32, batch-invariant; unsupported models."""
 
 import pytest
 import torch
 
 from qkv.engine.stepper import make_stepper
 from qkv.errors import QkvError
-from qkv.generate.beam import BeamRules, beam_search
+from qkv.generate.beam import BeamSearchConfig, beam_search
 from qkv.generate.decode import greedy
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
@@ -13,8 +13,8 @@ from qkv.model.transformer import Transformer
 IDS = {"bos_id": 2, "eos_id": 3, "pad_id": 0}
 
 
-def sharp_model() -> Transformer:
-    """Weights large enough that one token clearly wins."""
+def peaked_model() -> Transformer:
+    """Return a model with large weights, so that its distributions are peaked."""
     torch.manual_seed(0)
     model = Transformer(encoder_decoder(60, 64, 2, 4, 128)).eval()
     with torch.no_grad():
@@ -23,31 +23,31 @@ def sharp_model() -> Transformer:
     return model
 
 
-def test_scores_in_8_bits_are_near_the_exact_ones_and_not_the_same():
-    model, source = sharp_model(), torch.randint(4, 50, (3, 6)).tolist()
+def test_int8_logits_are_close_to_float32_but_not_equal():
+    model, source = peaked_model(), torch.randint(4, 50, (3, 6)).tolist()
     with torch.inference_mode():
-        exact, small = make_stepper(model), make_stepper(model, int8=True)
-        a, b = (stepper.prefill([[2]] * 3, source) for stepper in (exact, small))
+        exact, quantized = make_stepper(model), make_stepper(model, int8=True)
+        a, b = (stepper.prefill([[2]] * 3, source) for stepper in (exact, quantized))
         for _ in range(12):
             assert 0 < float((a - b).norm() / a.norm()) < 0.1
             ids = a.argmax(dim=1)
-            a, b = exact.step(ids), small.step(ids)
+            a, b = exact.step(ids), quantized.step(ids)
 
 
 @pytest.mark.parametrize("int8", [True, False])
-def test_a_translation_in_8_bits_is_the_same_alone_and_in_company(int8):
-    model, source = sharp_model(), torch.randint(4, 50, (20, 6))
-    together = greedy(model, source, None, max_len=15, int8=int8, **IDS)
-    assert together == [
-        greedy(model, row[None], None, max_len=15, int8=int8, **IDS)[0] for row in source
+def test_int8_translations_are_batch_invariant(int8):
+    model, source = peaked_model(), torch.randint(4, 50, (20, 6))
+    batched = greedy(model, source, None, max_target_len=15, int8=int8, **IDS)
+    assert batched == [
+        greedy(model, row[None], None, max_target_len=15, int8=int8, **IDS)[0] for row in source
     ]
-    rules = BeamRules(2, 3, 0, 4, 0.6)
-    best = beam_search(model, source, None, rules, 15, int8)
-    assert [one[0].ids for one in best] == [
-        beam_search(model, row[None], None, rules, 15, int8)[0][0].ids for row in source
+    config = BeamSearchConfig(2, 3, 0, 4, 0.6)
+    best = beam_search(model, source, None, config, 15, int8)
+    assert [hypotheses[0].ids for hypotheses in best] == [
+        beam_search(model, row[None], None, config, 15, int8)[0][0].ids for row in source
     ]
 
 
-def test_a_model_without_such_a_step_is_refused():
-    with pytest.raises(QkvError, match="no such step"):
-        make_stepper(sharp_model().double(), int8=True)
+def test_a_model_that_cannot_be_quantized_is_rejected():
+    with pytest.raises(QkvError, match="cannot be quantized"):
+        make_stepper(peaked_model().double(), int8=True)

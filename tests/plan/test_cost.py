@@ -1,4 +1,4 @@
-"""Costs worked out on paper equal those of the built model: weights, torch's own FLOP counter, a real cache."""
+"""Costs computed from the spec equal those of the built model, by torch's FLOP counter too."""
 
 import re
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from qkv.model import spec as s
 from qkv.model.presets import PRESETS, decoder_only, encoder_decoder, encoder_only, preset
 from qkv.model.transformer import Transformer
 from qkv.plan import cost, rate
-from qkv.plan.formulas import beside_the_notes
-from qkv.plan.pieces import Load
+from qkv.plan.formulas import compare_formulas
+from qkv.plan.pieces import Workload
 from qkv.plan.rate import measured_gflops
 from qkv.train.optim import make_optimizers
 from qkv.train.recipe import Recipe
@@ -29,11 +29,15 @@ PUBLISHED = {
     "mixtral": 46_702_792_704,
     "minilm": 22_713_216,
 }
-ODD = s.Heads(4, 2, 10, window=5, bias=True, qk_norm=True)
-LATENT = s.Latent(n_heads=3, kv_rank=12, d_nope=8, d_rope=4, d_value=6, q_rank=10)
-EXPERTS = s.Experts(4, 2, s.Gated(20), shared=s.Dense(24, bias=True), balance_bias=True)
+WIDE_HEADS = s.Attention(4, 2, 10, window=5, bias=True, qk_norm=True)
+LATENT = s.LatentAttention(
+    n_heads=3, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, q_lora_rank=10
+)
+EXPERTS = s.MixtureOfExperts(
+    4, 2, s.Gated(20), shared_expert=s.Dense(24, bias=True), score_correction_bias=True
+)
 TINY: dict[str, s.Spec] = {
-    "translator": replace(
+    "encoder-decoder": replace(
         encoder_decoder(50, 32, 2, n_heads=4, d_ff=48, dropout=0.0), source_vocab_size=40
     ),
     "gpt": replace(
@@ -45,17 +49,17 @@ TINY: dict[str, s.Spec] = {
         decoder=s.Stack(
             (
                 s.Layer(
-                    s.Heads(4, 4, 8, bias=True, out_bias=True),
+                    s.Attention(4, 4, 8, bias=True, out_bias=True),
                     s.Dense(64, "gelu", bias=True),
                     repeat=2,
                 ),
             ),
-            "past",
-            True,
+            causal=True,
+            final_norm=True,
         ),
     ),
-    "grouped": decoder_only(50, 32, 2, s.Heads(4, 2, 8), s.Gated(40)),
-    "wide heads": decoder_only(50, 32, 2, ODD, s.Gated(40)),
+    "grouped": decoder_only(50, 32, 2, s.Attention(4, 2, 8), s.Gated(40)),
+    "wide heads": decoder_only(50, 32, 2, WIDE_HEADS, s.Gated(40)),
     "latent": decoder_only(50, 32, 2, LATENT, s.Gated(40)),
     "bert": replace(encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0),
     "masked": replace(
@@ -72,7 +76,7 @@ MIXERS: list[s.Mixer] = [
 
 
 def products(b: int, h: int, q: int, k: int, *widths: int) -> int:
-    """One product of q x k pairs for each of the widths."""
+    """FLOPs of one product of q x k pairs for each width."""
     return sum(2 * b * h * q * k * width for width in widths)
 
 
@@ -81,11 +85,11 @@ def fused_forward(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
 
 
 def fused_backward(_: Any, q: Any, k: Any, v: Any, *__: Any, **___: Any) -> int:
-    """Scores again, then the gradients of v and of the weights, of q and of k: five products for forward's two."""
+    """Five products: recomputed scores, gradients of v, weights, q and k."""
     return products(*q[:3], k[2], q[3], v[3], v[3], q[3], q[3])
 
 
-# torch's counter does not know the fused attention of CPUs.
+# torch's counter does not count the fused attention of CPUs.
 aten = torch.ops.aten
 FUSED = {
     aten._scaled_dot_product_flash_attention_for_cpu: fused_forward,
@@ -102,17 +106,21 @@ def build(spec: s.Spec) -> Transformer:
     return model
 
 
-def run(model: Transformer, load: Load) -> torch.Tensor:
-    """A whole pass, from ids to the head's answer."""
+def run(model: Transformer, workload: Workload) -> torch.Tensor:
+    """A full pass, from ids to the output of the head."""
     torch.manual_seed(1)
     spec, memory = model.spec, None
-    if load.source:
+    if workload.source:
         memory = model.encode(
-            torch.randint(0, spec.source_vocab_size or spec.vocab_size, (load.batch, load.source))
+            torch.randint(
+                0, spec.source_vocab_size or spec.vocab_size, (workload.batch, workload.source)
+            )
         )
-    if load.target:
+    if workload.target:
         return model.logits(
-            model.decode(torch.randint(0, spec.vocab_size, (load.batch, load.target)), memory)
+            model.decode(
+                torch.randint(0, spec.vocab_size, (workload.batch, workload.target)), memory
+            )
         )
     assert memory is not None
     return model.logits(memory.states)
@@ -125,9 +133,9 @@ def counted(action: Callable[[], object]) -> FlopCounterMode:
     return counter
 
 
-def counted_parts(model: Transformer, load: Load) -> dict[str, int]:
-    """What torch counts in each part of the model, by module names."""
-    counts = counted(lambda: run(model, load)).get_flop_counts()
+def counted_parts(model: Transformer, workload: Workload) -> dict[str, int]:
+    """The FLOPs that torch counts in each part of the model, by module names."""
+    counts = counted(lambda: run(model, workload)).get_flop_counts()
     wanted = {
         "all attention": r"\.attn$",
         "scores": r"\.attn\.branch\.core$",
@@ -145,34 +153,38 @@ def counted_parts(model: Transformer, load: Load) -> dict[str, int]:
     return {part: number for part, number in found.items() if number}
 
 
-def a_load(spec: s.Spec) -> Load:
-    return cost.load_of(spec, batch=3, length=7, source_length=11)
+def small_workload(spec: s.Spec) -> Workload:
+    return cost.make_workload(spec, batch=3, seq_len=7, source_len=11)
 
 
-# ── Parameters ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parameters ────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes_come_out_exactly(name: str) -> None:
+def test_parameters_equal_published_sizes(name: str) -> None:
     assert sum(cost.parameters(preset(name)).values()) == PUBLISHED[name]
 
 
 @pytest.mark.parametrize(("name", "published"), [("paper-base", 65e6), ("paper-big", 213e6)])
-def test_the_papers_sizes_come_out_within_4_percent(name: str, published: float) -> None:
+def test_parameters_are_within_4_percent_of_the_papers_sizes(name: str, published: float) -> None:
     assert sum(cost.parameters(preset(name)).values()) == pytest.approx(published, rel=0.04)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_counted_on_paper_has_as_many_weights_as_built(name: str) -> None:
+def test_parameters_of_a_preset_equal_those_of_the_built_model(name: str) -> None:
     with torch.device("meta"):
         model = Transformer(preset(name))
     assert sum(cost.parameters(preset(name)).values()) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("sees", ["all", "past"])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
-@pytest.mark.parametrize("mixer", [*MIXERS, ODD, LATENT], ids=lambda mixer: type(mixer).__name__)
-def test_every_choice_of_a_layer_is_counted_as_built(mixer: s.Mixer, norm: Any, sees: Any) -> None:
+@pytest.mark.parametrize(
+    "mixer", [*MIXERS, WIDE_HEADS, LATENT], ids=lambda mixer: type(mixer).__name__
+)
+def test_parameters_of_every_layer_type_equal_those_of_the_built_model(
+    mixer: s.Mixer, norm: Any, causal: bool
+) -> None:
     stack = s.Stack(
-        (s.Layer(mixer, EXPERTS, s.Norm(norm)),), sees, final_norm=True, embed_norm=True
+        (s.Layer(mixer, EXPERTS, s.Norm(norm)),), causal, final_norm=True, embed_norm=True
     )
     spec = s.Spec(30, 32, decoder=stack, head=s.LmHead(tied=False, bias=True), max_len=16)
     assert sum(cost.parameters(spec).values()) == sum(
@@ -181,7 +193,7 @@ def test_every_choice_of_a_layer_is_counted_as_built(mixer: s.Mixer, norm: Any, 
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_parts_hold_the_weights_that_their_names_say(name: str) -> None:
+def test_parameters_by_part_equal_those_of_the_modules(name: str) -> None:
     weights = {k: v.numel() for k, v in Transformer(TINY[name]).named_parameters()}
     norms = sum(n for k, n in weights.items() if "norm" in k)
     feed_forward = sum(n for k, n in weights.items() if ".ffn.branch." in k)
@@ -192,9 +204,8 @@ def test_parts_hold_the_weights_that_their_names_say(name: str) -> None:
     )
     head = sum(n for k, n in weights.items() if k.startswith("lm_head") and "norm" not in k)
     counts = cost.parameters(TINY[name])
-    between = sum(
-        n for k, n in weights.items() if ".q_proj.1." in k
-    )  # the norm inside a two-step query
+    # the norm of a low-rank query projection
+    between = sum(n for k, n in weights.items() if ".q_proj.1." in k)
     assert counts["norms"] == norms + between
     assert (counts["feed_forward"], counts["attention"], counts.get("head", 0)) == (
         feed_forward,
@@ -210,120 +221,129 @@ def test_mixtral_uses_12_9_billion_of_its_parameters_for_a_token() -> None:
 
 
 def test_active_parameters_are_those_with_a_gradient_from_one_token() -> None:
-    """One token lights n_active experts and the shared one; of the table we count every row."""
-    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
+    """One token uses n_experts_per_token experts and the shared one; all embedding rows count."""
+    spec = decoder_only(50, 32, 2, s.Attention(4, 2, 8), EXPERTS)
     model = build(spec)
-    run(model, Load(1, 0, 1)).sum().backward()
+    run(model, Workload(1, 0, 1)).sum().backward()
     active = 0
     for name, weight in model.named_parameters():
-        met = (
+        used = (
             weight.grad.flatten(1).any(1).sum() / len(weight)
             if ".experts." in name and weight.grad is not None
             else 1
         )
-        active += int(met * weight.numel())
+        active += int(used * weight.numel())
     assert sum(cost.active_parameters(spec).values()) == active
 
 
-# ── FLOPs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── FLOPs ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("name", TINY)
 def test_flops_by_part_equal_what_torch_counts(name: str) -> None:
-    load = a_load(TINY[name])
-    assert cost.flops(TINY[name], load) == counted_parts(build(TINY[name]), load)
+    workload = small_workload(TINY[name])
+    assert cost.flops(TINY[name], workload) == counted_parts(build(TINY[name]), workload)
 
 
-@pytest.mark.parametrize(
-    "mixer", MIXERS[:4], ids=lambda mixer: type(mixer).__name__
-)  # torch does not see in LSTMs
-@pytest.mark.parametrize("sees", ["all", "past"])
-def test_flops_of_other_mixers_equal_what_torch_counts(mixer: s.Mixer, sees: Any) -> None:
-    spec = s.Spec(30, 32, decoder=s.Stack((s.Layer(mixer, s.Dense(40)),), sees), max_len=16)
-    ours, theirs = cost.flops(spec, a_load(spec)), counted_parts(build(spec), a_load(spec))
-    together = [sum(one.pop(part, 0) for part in ("attention", "scores")) for one in (ours, theirs)]
-    assert together[0] == together[1] and ours == theirs
+# torch counts no FLOPs inside an LSTM
+@pytest.mark.parametrize("mixer", MIXERS[:4], ids=lambda mixer: type(mixer).__name__)
+@pytest.mark.parametrize("causal", [False, True])
+def test_flops_of_other_mixers_equal_what_torch_counts(mixer: s.Mixer, causal: bool) -> None:
+    spec = s.Spec(30, 32, decoder=s.Stack((s.Layer(mixer, s.Dense(40)),), causal), max_len=16)
+    ours, theirs = (
+        cost.flops(spec, small_workload(spec)),
+        counted_parts(build(spec), small_workload(spec)),
+    )
+    sums = [
+        sum(counts.pop(part, 0) for part in ("attention", "scores")) for counts in (ours, theirs)
+    ]
+    assert sums[0] == sums[1] and ours == theirs
 
 
-def test_flops_of_experts_are_exact_when_all_are_asked_alike() -> None:
-    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), replace(EXPERTS, n_active=4))
-    assert cost.flops(spec, a_load(spec)) == counted_parts(build(spec), a_load(spec))
+def test_flops_of_experts_are_exact_when_every_token_uses_all() -> None:
+    spec = decoder_only(50, 32, 2, s.Attention(4, 2, 8), replace(EXPERTS, n_experts_per_token=4))
+    assert cost.flops(spec, small_workload(spec)) == counted_parts(
+        build(spec), small_workload(spec)
+    )
 
 
-def test_flops_of_experts_are_those_asked_for_and_padding_seats_come_on_top() -> None:
-    """The batched product gives every expert as many seats as the busiest needs; empty seats are work, not cost."""
-    spec = decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS)
-    model, load, empty = build(spec), a_load(spec), []
+def test_flops_of_experts_do_not_count_the_padding_of_the_batched_product() -> None:
+    """The batched product pads every expert to the tokens of the busiest one."""
+    spec = decoder_only(50, 32, 2, s.Attention(4, 2, 8), EXPERTS)
+    model, workload, padding = build(spec), small_workload(spec), []
     for block in model.decoder.layers:  # type: ignore[union-attr]
         block.ffn.branch.experts.register_forward_hook(  # type: ignore[union-attr]
-            lambda _, args, __: empty.append(
-                args[0].shape[0] * args[0].shape[1] - load.tokens * EXPERTS.n_active
+            lambda _, args, __: padding.append(
+                args[0].shape[0] * args[0].shape[1] - workload.tokens * EXPERTS.n_experts_per_token
             )
         )
-    theirs, ours = counted_parts(model, load), cost.flops(spec, load)
-    assert len(empty) == 2 and sum(empty) > 0
-    assert theirs["feed_forward"] - ours["feed_forward"] == sum(empty) * 2 * 3 * 32 * 20
+    theirs, ours = counted_parts(model, workload), cost.flops(spec, workload)
+    assert len(padding) == 2 and sum(padding) > 0
+    assert theirs["feed_forward"] - ours["feed_forward"] == sum(padding) * 2 * 3 * 32 * 20
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_training_is_three_forwards_and_the_scores_that_the_fused_kernel_works_out_again(
-    name: str,
-) -> None:
-    """Latent attention runs unfused here and recomputes nothing; fused backward repeats q k^T: a half of the scores."""
-    spec, load = TINY[name], a_load(TINY[name])
-    forward = cost.flops(spec, load)
-    again = 0 if name == "latent" else (forward["scores"] + forward.get("cross_scores", 0)) // 2
-    total = counted(lambda: run(build(spec), load).square().sum().backward()).get_total_flops()
-    assert total == cost.training_flops(spec, load) + again
+def test_training_flops_are_three_forwards_and_recomputed_scores(name: str) -> None:
+    """Fused backward recomputes q k^T, half of the scores; latent attention is not fused here."""
+    spec, workload = TINY[name], small_workload(TINY[name])
+    forward = cost.flops(spec, workload)
+    recomputed = (
+        0 if name == "latent" else (forward["scores"] + forward.get("cross_scores", 0)) // 2
+    )
+    total = counted(lambda: run(build(spec), workload).square().sum().backward()).get_total_flops()
+    assert total == cost.training_flops(spec, workload) + recomputed
 
 
-def test_a_pass_too_long_for_the_table_of_places_is_refused() -> None:
-    with pytest.raises(
-        QkvError, match=r"^length: 1025 tokens are too long; this model reads at most 1024$"
-    ):
-        cost.load_of(preset("gpt2"), length=1_025)
+def test_a_sequence_longer_than_the_context_is_rejected() -> None:
+    with pytest.raises(QkvError) as error:
+        cost.make_workload(preset("gpt2"), seq_len=1_025)
+    assert str(error.value) == (
+        "--seq-len: 1025 tokens are too many; the context length of this model is 1024"
+    )
 
 
-# ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("name", ["translator", "gpt", "grouped", "wide heads", "latent"])
-def test_cache_bytes_equal_what_a_real_cache_holds(name: str) -> None:
-    spec, load = TINY[name], a_load(TINY[name])
+# ── Bytes ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("name", ["encoder-decoder", "gpt", "grouped", "wide heads", "latent"])
+def test_cache_bytes_equal_those_of_a_cache(name: str) -> None:
+    spec, workload = TINY[name], small_workload(TINY[name])
     model, cache = build(spec).eval(), build(spec).new_cache()
     memory = (
-        model.encode(torch.ones(load.batch, load.source, dtype=torch.long)) if load.source else None
+        model.encode(torch.ones(workload.batch, workload.source, dtype=torch.long))
+        if workload.source
+        else None
     )
-    for _ in range(load.target):
-        model.decode(torch.ones(load.batch, 1, dtype=torch.long), memory, cache)
-    cross = sum(one.nbytes for layer in cache.layers for one in layer.cross.kept or ())
-    expected = cost.memory(spec, load)
-    assert expected.cache_per_token * load.batch * load.target == cache.bytes
-    assert expected.cache == cache.bytes + cross and (cross > 0) == (name == "translator")
+    for _ in range(workload.target):
+        model.decode(torch.ones(workload.batch, 1, dtype=torch.long), memory, cache)
+    cross = sum(one.nbytes for layer in cache.layers for one in layer.cross.tensors or ())
+    expected = cost.memory(spec, workload)
+    assert expected.cache_per_token * workload.batch * workload.target == cache.bytes
+    assert expected.cache == cache.bytes + cross and (cross > 0) == (name == "encoder-decoder")
 
 
 def test_cache_figures_of_known_models() -> None:
-    """Llama-2-7B: half a megabyte a token in 16 bits; DeepSeek-V2-Lite: 27 layers of 512 + 64 numbers."""
+    """Llama-2-7B: 0.5 MB per token in bf16; DeepSeek-V2-Lite: 27 layers of 512 + 64 values."""
     llama, deepseek = preset("llama2-7b"), preset("deepseek")
-    assert cost.memory(llama, cost.load_of(llama), "bfloat16").cache_per_token == 524_288
-    assert cost.cached_numbers(deepseek) == 27 * 576
-    assert cost.window_numbers(preset("mistral"), 32_768) == 4_096 * cost.cached_numbers(
+    assert cost.memory(llama, cost.make_workload(llama), "bfloat16").cache_per_token == 524_288
+    assert cost.cached_values(deepseek) == 27 * 576
+    assert cost.windowed_cache_values(preset("mistral"), 32_768) == 4_096 * cost.cached_values(
         preset("mistral")
     )
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_optimiser_bytes_equal_torchs_moments(name: str) -> None:
+def test_optimizer_bytes_equal_torchs_moments(name: str) -> None:
     spec = TINY[name]
     model = build(spec)
     moments = 2 * sum(p.nbytes for p in model.parameters())
-    if name == "gpt":  # as torch has it
-        optimiser = torch.optim.Adam(model.parameters())
-        run(model, a_load(spec)).sum().backward()
-        optimiser.step()
+    if name == "gpt":
+        optimizer = torch.optim.Adam(model.parameters())
+        run(model, small_workload(spec)).sum().backward()
+        optimizer.step()
         assert moments == sum(
-            one.nbytes
-            for state in optimiser.state.values()
-            for key, one in state.items()
+            tensor.nbytes
+            for state in optimizer.state.values()
+            for key, tensor in state.items()
             if key != "step"
         )
-    memory = cost.memory(spec, a_load(spec))
+    memory = cost.memory(spec, small_workload(spec))
     assert memory.adam == moments
     assert memory.weights == memory.gradients == sum(p.nbytes for p in model.parameters())
     muon, _ = make_optimizers(model, Recipe(optimizer="muon"))
@@ -331,88 +351,89 @@ def test_optimiser_bytes_equal_torchs_moments(name: str) -> None:
     assert memory.muon == moments - one_moment
 
 
-def saved_bytes(model: Transformer, load: Load) -> int:
-    """What autograd keeps in a training pass: every storage once, weights left out."""
-    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}  # holding them, so that no address is used twice
+def saved_bytes(model: Transformer, workload: Workload) -> int:
+    """Bytes that autograd saves in a training pass: every storage once, without weights."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, torch.UntypedStorage] = {}  # references, so that no address is reused
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known and tensor.shape != model.embed.weight.shape:
-            kept[storage.data_ptr()] = storage
+        if storage.data_ptr() not in weights and tensor.shape != model.embed.weight.shape:
+            saved[storage.data_ptr()] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        ids = torch.ones(load.batch, load.target or load.source, dtype=torch.long)
+        ids = torch.ones(workload.batch, workload.target or workload.source, dtype=torch.long)
         memory = (
-            model.encode(torch.ones(load.batch, load.source, dtype=torch.long))
-            if load.source
+            model.encode(torch.ones(workload.batch, workload.source, dtype=torch.long))
+            if workload.source
             else None
         )
         loss = model.loss(model.decode(ids, memory), ids)
     assert loss.requires_grad
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in saved.values())
 
 
-@pytest.mark.parametrize("name", ["translator", "gpt", "grouped", "latent", "experts", "dropout"])
-def test_the_estimate_of_activations_is_near_what_autograd_keeps(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["encoder-decoder", "gpt", "grouped", "latent", "experts", "dropout"]
+)
+def test_estimated_activations_are_near_what_autograd_saves(name: str) -> None:
     extra = {
-        "experts": decoder_only(50, 32, 2, s.Heads(4, 2, 8), EXPERTS),
+        "experts": decoder_only(50, 32, 2, s.Attention(4, 2, 8), EXPERTS),
         "dropout": replace(TINY["gpt"], dropout=0.1),
     }
     spec = (TINY | extra)[name]
-    load = cost.load_of(spec, batch=8, length=24)
-    ratio = cost.memory(spec, load).activations / saved_bytes(build(spec).train(), load)
+    workload = cost.make_workload(spec, batch=8, seq_len=24)
+    ratio = cost.memory(spec, workload).activations / saved_bytes(build(spec).train(), workload)
     assert 0.67 < ratio < 1.5
 
 
-# ── Formulas and time ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Formulas and time ─────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("name", [*PRESETS, *TINY])
-def test_the_reasons_add_up_to_the_whole_difference(name: str) -> None:
+def test_the_reasons_add_up_to_the_difference(name: str) -> None:
     spec = TINY[name] if name in TINY else preset(name)
-    for one in beside_the_notes(spec, cost.load_of(spec, 2, 16, 24), tokens=1_000):
-        assert one.by_formula + sum(reason.difference for reason in one.why) == pytest.approx(
-            one.exact, rel=1e-12
-        )
+    for row in compare_formulas(spec, cost.make_workload(spec, 2, 16, 24), tokens=1_000):
+        differences = sum(reason.difference for reason in row.reasons)
+        assert row.estimate + differences == pytest.approx(row.exact, rel=1e-12)
 
 
 def test_the_formulas_are_exact_for_the_model_they_describe() -> None:
-    """d_ff = 4 d, plain heads, no biases, no head: then only the norms differ."""
-    layer = s.Layer(s.Heads(4, 4, 8), s.Dense(128), repeat=3)
-    spec = s.Spec(50, 32, decoder=s.Stack((layer,), "past"), head=None)
-    load = cost.load_of(spec, batch=2, length=16)
-    comparisons = {one.formula: one for one in beside_the_notes(spec, load)}
-    assert comparisons["12 l d²"].by_formula == 12 * 3 * 32**2
-    assert comparisons["12 l d²"].exact - comparisons["12 l d²"].by_formula == 3 * 2 * 2 * 32
-    assert comparisons["12 l d² + V d"].by_formula == 12 * 3 * 32**2 + 50 * 32
+    """d_ff = 4 d, multi-head attention, no biases, no head: only the norms differ."""
+    layer = s.Layer(s.Attention(4, 4, 8), s.Dense(128), repeat=3)
+    spec = s.Spec(50, 32, decoder=s.Stack((layer,), causal=True), head=None)
+    workload = cost.make_workload(spec, batch=2, seq_len=16)
+    comparisons = {row.formula: row for row in compare_formulas(spec, workload)}
+    assert comparisons["12 l d²"].estimate == 12 * 3 * 32**2
+    assert comparisons["12 l d²"].exact - comparisons["12 l d²"].estimate == 3 * 2 * 2 * 32
+    assert comparisons["12 l d² + V d"].estimate == 12 * 3 * 32**2 + 50 * 32
     forward = comparisons["l (24 b s d² + 4 b s² d)"]
     assert (
-        forward.exact == forward.by_formula == 3 * (24 * 2 * 16 * 32**2 + 4 * 2 * 16**2 * 32)
-        and not forward.why
+        forward.exact == forward.estimate == 3 * (24 * 2 * 16 * 32**2 + 4 * 2 * 16**2 * 32)
+        and not forward.reasons
     )
-    token = comparisons["C = 6 N D"]  # 6 N (1 + s / 6 d), as the notes derive it
-    assert token.exact == pytest.approx(token.by_formula * (1 + 16 / (6 * 32)))
+    token = comparisons["C = 6 N D"]  # 6 N (1 + s / 6 d)
+    assert token.exact == pytest.approx(token.estimate * (1 + 16 / (6 * 32)))
     assert comparisons["8 d² / 12 d²"].exact == pytest.approx(8 * 32**2 / (12 * 32**2 + 2 * 2 * 32))
-    assert comparisons["2 l d x 4"].exact == comparisons["2 l d x 4"].by_formula == 2 * 3 * 32 * 4
+    assert comparisons["2 l d x 4"].exact == comparisons["2 l d x 4"].estimate == 2 * 3 * 32 * 4
 
 
-def test_the_rate_is_that_of_the_best_product_within_the_time(monkeypatch: Any) -> None:
-    """By a clock of the test: products of 0.3, 0.1 and 0.2 s; the third begins within half a second, a fourth would not."""
+def test_the_rate_is_that_of_the_fastest_product_within_the_time(monkeypatch: Any) -> None:
+    """With a fake clock: products of 0.3, 0.1 and 0.2 s; a fourth would start after 0.5 s."""
     times = iter([0.0, 0.0, 0.3, 0.3, 0.4, 0.4, 0.6, 0.6])
     monkeypatch.setattr(rate, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     assert measured_gflops(seconds=0.5, size=64) == pytest.approx(2 * 64**3 / 0.1 / 1e9)
     assert next(times, None) is None
 
 
-def test_one_product_is_measured_even_when_it_outlasts_the_time(monkeypatch: Any) -> None:
+def test_one_product_is_measured_even_if_it_takes_longer(monkeypatch: Any) -> None:
     times = iter([0.0, 3.0, 7.0, 7.0])
     monkeypatch.setattr(rate, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     assert measured_gflops(seconds=0.5, size=64) == pytest.approx(2 * 64**3 / 4.0 / 1e9)
 
 
 def test_hours_are_flops_divided_by_the_rate() -> None:
-    spec = TINY["translator"]
-    load = a_load(spec)  # 3 x (7 + 11) tokens
-    assert cost.hours(spec, load, 540, 2.0) == pytest.approx(
-        10 * cost.training_flops(spec, load) / 2e9 / 3_600
+    spec = TINY["encoder-decoder"]
+    workload = small_workload(spec)  # 3 x (7 + 11) tokens
+    assert cost.hours(spec, workload, 540, 2.0) == pytest.approx(
+        10 * cost.training_flops(spec, workload) / 2e9 / 3_600
     )

@@ -1,4 +1,4 @@
-"""Other people's vocabularies: the same ids as the libraries they come from, before and after saving."""
+"""Vocabulary files of other libraries: the same ids, before and after saving."""
 
 import base64
 import json
@@ -11,15 +11,15 @@ from tiktoken_ext import openai_public
 from transformers import BertTokenizer
 
 from qkv.errors import QkvError
+from qkv.text.display import BYTE_DECODER
 from qkv.text.files import read_tokenizer, read_vocab_and_merges, write_vocabulary
-from qkv.text.learn import learn
 from qkv.text.lines import read_lines
-from qkv.text.people import BYTE_OF_SIGN
-from qkv.text.ranks import PATTERNS, read_ranks
-from qkv.text.spm import read_model
+from qkv.text.sentencepiece_format import read_model
+from qkv.text.tiktoken_format import PATTERNS, read_ranks
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
-ODD = [
+EDGE_CASES = [
     "",
     " ",
     "  a  b \t c ",
@@ -37,10 +37,10 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def lines(shared) -> list[str]:
-    """5,000 lines of news in four languages, and some nobody would write."""
+    """5,000 lines of news in four languages, and edge cases."""
     files = sorted((shared / "ntrex").glob("*.txt"))
     assert len(files) == 4
-    return [line for file in files for line in list(read_lines(file))[:1250]] + ODD
+    return [line for file in files for line in list(read_lines(file))[:1250]] + EDGE_CASES
 
 
 def after_saving(tokenizer: Tokenizer, folder) -> Tokenizer:
@@ -58,7 +58,7 @@ def after_saving(tokenizer: Tokenizer, folder) -> Tokenizer:
         "spm_models/botchan_unigram_1k.model",
     ],
 )
-def test_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_path, name):
+def test_sentencepiece_models_give_the_ids_of_sentencepiece(shared, lines, tmp_path, name):
     theirs = sentencepiece.SentencePieceProcessor(str(shared / name))
     ours = read_tokenizer(shared / name)
     expected = theirs.encode(lines)
@@ -75,7 +75,7 @@ def test_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_p
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"model_type": "bpe", "byte_fallback": True},
         {
@@ -94,18 +94,20 @@ def test_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_p
     ],
     ids=str,
 )
-def test_new_sentencepiece_models_give_the_ids_of_their_library(shared, lines, tmp_path, wishes):
+def test_trained_sentencepiece_models_give_the_ids_of_sentencepiece(
+    shared, lines, tmp_path, options
+):
     sentencepiece.SentencePieceTrainer.train(
         input=str(shared / "spm_models/botchan.txt"),
         model_prefix=str(tmp_path / "m"),
         vocab_size=700,
         minloglevel=2,
-        **wishes,
+        **options,
     )
     theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
     ours, sample = (
         read_tokenizer(tmp_path / "m.model"),
-        [*lines[::10], *ODD, "sing<sep>ing <x> ring"],
+        [*lines[::10], *EDGE_CASES, "sing<sep>ing <x> ring"],
     )
     assert ours.encode_batch(sample) == theirs.encode(sample)
 
@@ -129,7 +131,7 @@ def test_gpt2_gives_the_ids_of_both_libraries(shared, lines, tmp_path):
 def gpt2_ranks(folder) -> dict[bytes, int]:
     vocabulary = json.loads((folder / "gpt2_vocab.json").read_text())
     return {
-        bytes(BYTE_OF_SIGN[sign] for sign in piece): id
+        bytes(BYTE_DECODER[character] for character in piece): id
         for piece, id in vocabulary.items()
         if id < 50256
     }
@@ -148,7 +150,7 @@ def tiktoken_gpt2(folder, pattern: str = openai_public.r50k_pat_str) -> tiktoken
 def test_rank_files_give_the_ids_of_tiktoken(shared, lines, tmp_path, monkeypatch, name):
     monkeypatch.setattr(
         openai_public, "load_tiktoken_bpe", lambda *_, **__: {}
-    )  # we want its pattern, not its download
+    )  # only its pattern is needed, not the download
     theirs = tiktoken_gpt2(shared / "gpt2_bpe", getattr(openai_public, f"{name}_base")()["pat_str"])
     ranks = gpt2_ranks(shared / "gpt2_bpe")
     (tmp_path / "gpt2.tiktoken").write_text(
@@ -162,9 +164,9 @@ def test_rank_files_give_the_ids_of_tiktoken(shared, lines, tmp_path, monkeypatc
     assert after_saving(ours, tmp_path).encode_batch(lines[::50]) == ours.encode_batch(lines[::50])
 
 
-@pytest.mark.parametrize("kind", ["bpe", "bytes"])
-def test_vocab_and_merges_come_back_as_written(lines, tmp_path, kind):
-    tokenizer = learn(kind, lines[:300], 2000)
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_vocab_and_merges_round_trip(lines, tmp_path, kind):
+    tokenizer = train_tokenizer(kind, lines[:300], 2000)
     paths = write_vocabulary(tokenizer, tmp_path)
     assert [path.name for path in paths] == ["vocab.json", "merges.txt"]
     assert paths[1].read_text().splitlines()[0] == "#version: 0.2"
@@ -175,7 +177,7 @@ def test_vocab_and_merges_come_back_as_written(lines, tmp_path, kind):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_vocab_txt_gives_the_ids_of_berts_tokenizer(lines, tmp_path, lowercase):
     text = [line.lower() if lowercase else line for line in lines[:400]]
-    write_vocabulary(learn("wordpiece", text, 4000), tmp_path)
+    write_vocabulary(train_tokenizer("wordpiece", text, 4000), tmp_path)
     ours = read_tokenizer(tmp_path / "vocab.txt")
     theirs = BertTokenizer(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lowercase)
     assert (
@@ -184,7 +186,7 @@ def test_vocab_txt_gives_the_ids_of_berts_tokenizer(lines, tmp_path, lowercase):
     assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 1, 2, 3, 4)
 
 
-def refused(read, *paths) -> str:
+def error_of(read, *paths) -> str:
     with pytest.raises(QkvError) as caught:
         read(*paths)
     message = str(caught.value)
@@ -193,7 +195,7 @@ def refused(read, *paths) -> str:
     return message
 
 
-def test_damaged_vocabularies_are_refused_by_name(tmp_path):
+def test_damaged_vocabularies_are_rejected_with_the_file_name(tmp_path):
     def file(name: str, content: bytes):
         (tmp_path / name).write_bytes(content)
         return tmp_path / name
@@ -202,54 +204,59 @@ def test_damaged_vocabularies_are_refused_by_name(tmp_path):
         file("vocab.json", b'{"a": 0, "b</w>": 1}'),
         file("merges.txt", b"#version: 0.2\na b</w>\n"),
     )
-    assert refused(read_vocab_and_merges, vocab, merges) == (
-        "merges.txt: 1 pieces are not in vocab.json (ab</w>); do the two files belong together?"
+    assert error_of(read_vocab_and_merges, vocab, merges) == (
+        "merges.txt: 1 tokens are not in vocab.json (ab</w>); do the two files belong together?"
     )
-    assert refused(read_vocab_and_merges, vocab, file("merges.txt", b"#version: 0.2\na b c\n")) == (
-        "merges.txt, line 2: 'a b c' is not a merge; write two pieces with a space between"
-    )
-    assert refused(read_vocab_and_merges, file("vocab.json", b'{"a": 0'), merges) == (
+    assert error_of(
+        read_vocab_and_merges, vocab, file("merges.txt", b"#version: 0.2\na b c\n")
+    ) == ("merges.txt, line 2: 'a b c' is not a merge; write two tokens separated by a space")
+    assert error_of(read_vocab_and_merges, file("vocab.json", b'{"a": 0'), merges) == (
         "vocab.json: damaged JSON (line 1, column 8); is the download complete?"
     )
-    assert refused(read_vocab_and_merges, file("vocab.json", b'{"a": "x"}'), merges) == (
-        'vocab.json: not a list of pieces and their numbers; write {"piece": 0, ...}'
+    assert error_of(read_vocab_and_merges, file("vocab.json", b'{"a": "x"}'), merges) == (
+        'vocab.json: not a mapping from tokens to ids; write {"token": 0, ...}'
     )
-    assert refused(
+    assert error_of(
         read_vocab_and_merges,
         file("vocab.json", b'{"a": 0}'),
         file("merges.txt", b"#version: 0.2\n"),
     ) == (
-        "vocab.json: neither all 256 bytes nor a piece with </w>; give a byte-level or </w> vocabulary"
+        "vocab.json: neither all 256 bytes nor a token with </w>; "
+        "give a byte-level or </w> vocabulary"
     )
-    assert refused(read_tokenizer, file("vocab.txt", b"low\nest\n")) == (
-        "vocab.txt: no [UNK], so not a WordPiece vocabulary; give one piece a line, as BERT's vocab.txt"
+    assert error_of(read_tokenizer, file("vocab.txt", b"low\nest\n")) == (
+        "vocab.txt: no [UNK], so not a WordPiece vocabulary; "
+        "give one token per line, as in BERT's vocab.txt"
     )
     for content in (b"", b"hello", b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))):
-        assert refused(read_tokenizer, file("m.model", content)) == (
-            "m.model: not a whole SentencePiece model; is the download complete?"
+        assert error_of(read_tokenizer, file("m.model", content)) == (
+            "m.model: not a complete SentencePiece model; is the download complete?"
         )
     assert (
-        refused(read_tokenizer, tmp_path / "none.model")
+        error_of(read_tokenizer, tmp_path / "none.model")
         == "none.model: no such file; check the path"
     )
-    assert refused(read_tokenizer, file("r.tiktoken", b"IQ== 0\n%% 1\n")) == (
-        "r.tiktoken, line 2: not a piece in base64 and its rank; give a tiktoken rank file"
+    assert error_of(read_tokenizer, file("r.tiktoken", b"IQ== 0\n%% 1\n")) == (
+        "r.tiktoken, line 2: not a base64 token and its rank; give a tiktoken rank file"
     )
-    assert refused(read_tokenizer, file("r.tiktoken", b"IQ== 0\n")) == (
+    assert error_of(read_tokenizer, file("r.tiktoken", b"IQ== 0\n")) == (
         "r.tiktoken: 255 of the 256 bytes have no rank; is the download complete?"
     )
     (tmp_path / "empty").mkdir()
-    assert refused(read_tokenizer, tmp_path / "empty").startswith(
+    assert error_of(read_tokenizer, tmp_path / "empty").startswith(
         "empty: no tokenizer in this folder; it should hold "
     )
-    assert refused(lambda folder: write_vocabulary(learn("char", ["a"], 9), folder), tmp_path) == (
-        f"{tmp_path.name}: a WordLevel tokenizer has no such files; save it as tokenizer.json"
+    assert error_of(
+        lambda folder: write_vocabulary(train_tokenizer("char", ["a"], 9), folder), tmp_path
+    ) == (
+        f"{tmp_path.name}: no vocabulary file format for a WordLevel tokenizer; "
+        "save it as tokenizer.json"
     )
 
 
-def test_every_cut_of_a_real_model_is_refused_without_a_crash(shared, tmp_path):
+def test_a_truncated_sentencepiece_model_is_rejected(shared, tmp_path):
     raw = (shared / "spm_models/botchan_unigram_1k.model").read_bytes()
     for size in (3, 14, 15, 100):
-        (tmp_path / "cut.model").write_bytes(raw[:size])
+        (tmp_path / "truncated.model").write_bytes(raw[:size])
         with pytest.raises(QkvError):
-            read_model(tmp_path / "cut.model")
+            read_model(tmp_path / "truncated.model")

@@ -1,4 +1,4 @@
-"""Text files as lines, and what is said of files that are not text."""
+"""Reading text files line by line, and the errors for files that are not text."""
 
 import gc
 import gzip
@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from qkv.errors import QkvError
-from qkv.text.lines import mend_surrogates, read_lines
+from qkv.text.lines import read_lines, replace_surrogates
 
 
 def written(tmp_path, content: bytes, name: str = "corpus.txt"):
@@ -23,12 +23,12 @@ def message_of(path, errors: str | None = "strict") -> str:
     return str(caught.value).replace(f"{path}", path.name)
 
 
-def test_only_line_feeds_end_a_line_and_one_carriage_return_goes(tmp_path):
+def test_only_newlines_end_a_line_and_one_carriage_return_is_stripped(tmp_path):
     path = written(tmp_path, "a\r\n\r\nb\u2028c\fd\r\r\n\n末".encode())
     assert list(read_lines(path)) == ["a", "", "b\u2028c\fd\r", "", "末"]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_byte_order_mark_is_stripped(tmp_path):
     assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfhello\n\xef\xbb\xbfworld\n"))) == [
         "hello",
         "\ufeffworld",
@@ -36,14 +36,14 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["corpus.txt.gz", "corpus.txt"])
-def test_gzip_is_known_by_its_name_or_its_bytes(tmp_path, name):
+def test_gzip_is_detected_by_name_or_magic_bytes(tmp_path, name):
     assert list(read_lines(written(tmp_path, gzip.compress("一\n二\n".encode()), name))) == [
         "一",
         "二",
     ]
 
 
-def test_each_unreadable_file_is_refused_in_one_line(tmp_path):
+def test_each_unreadable_file_has_a_one_line_error(tmp_path):
     assert message_of(tmp_path / "none.txt") == "none.txt: no such file; check the path"
     assert (
         message_of(written(tmp_path, b""))
@@ -56,39 +56,41 @@ def test_each_unreadable_file_is_refused_in_one_line(tmp_path):
     assert message_of(written(tmp_path, b"\x89PNG\r\n\0\0")) == (
         "corpus.txt: a binary file, not text; give plain text in UTF-8"
     )
-    assert message_of(written(tmp_path, gzip.compress(b"text" * 99)[:-9], "cut.gz")) == (
-        "cut.gz: damaged gzip file; is the download complete?"
+    assert message_of(written(tmp_path, gzip.compress(b"text" * 99)[:-9], "truncated.gz")) == (
+        "truncated.gz: damaged gzip file; is the download complete?"
     )
     (tmp_path / "folder").mkdir()
     assert message_of(tmp_path / "folder") == "folder: a folder, not a file; name the files in it"
 
 
-def test_foreign_bytes_are_named_by_line_and_byte_or_replaced(tmp_path):
+def test_invalid_bytes_are_reported_by_line_and_byte_or_replaced(tmp_path):
     path = written(tmp_path, b"good\n\xe5\xa5\xbd caf\xe9 \xff\n")
     line = "corpus.txt, line 2, byte 8: 0xe9 is not UTF-8; convert the file to UTF-8"
     assert message_of(path) == f"{line} or use --errors replace"
-    assert message_of(path, errors=None) == line  # where there is no such option
+    assert message_of(path, errors=None) == line  # for commands without that option
     assert list(read_lines(path, errors="replace")) == ["good", "好 caf\ufffd \ufffd"]
 
 
-def test_the_byte_of_a_first_line_counts_its_byte_order_mark(tmp_path):
+def test_the_byte_number_counts_the_byte_order_mark(tmp_path):
     assert "line 1, byte 5: 0xff" in message_of(written(tmp_path, b"\xef\xbb\xbfa\xff\n"))
     assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfa\xff\n"), "replace")) == ["a\ufffd"]
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace"])
-def test_a_lone_surrogate_in_a_file_becomes_one_replacement_sign(tmp_path, errors):
+def test_a_lone_surrogate_in_a_file_becomes_one_replacement_character(tmp_path, errors):
     path = written(tmp_path, "a\ud800b\udfff\n".encode("utf-8", "surrogatepass"))
     assert (
-        list(read_lines(path, errors)) == ["a\ufffdb\ufffd"] == [mend_surrogates("a\ud800b\udfff")]
+        list(read_lines(path, errors))
+        == ["a\ufffdb\ufffd"]
+        == [replace_surrogates("a\ud800b\udfff")]
     )
 
 
 @pytest.mark.parametrize("content", [b"a\nb\n", b"", b"\0"])
-def test_a_file_is_closed_though_nobody_reads_its_lines(tmp_path, content):
+def test_a_file_is_closed_when_its_lines_are_not_read(tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content)
-    with warnings.catch_warnings(record=True) as told, suppress(QkvError):
+    with warnings.catch_warnings(record=True) as caught, suppress(QkvError):
         warnings.simplefilter("always")
         read_lines(tmp_path / "a.txt")
     gc.collect()
-    assert not told
+    assert not caught

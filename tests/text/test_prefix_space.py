@@ -1,4 +1,4 @@
-"""add_prefix_space: a word at the beginning of a text is tokenized as after a space, and every text still comes back."""
+"""add_prefix_space: a word at the beginning of a text is encoded as after a space, losslessly."""
 
 import json
 import unicodedata
@@ -8,13 +8,13 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qkv.data.builtin import NOTES_SENTENCES, builtin_pairs
+from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
 from qkv.errors import QkvError
 from qkv.generate.alignment import id_spans, source_units, target_units
 from qkv.generate.stream import TextStream, text_of
-from qkv.text.learn import Choices, learn
-from qkv.text.steps import merge_steps
+from qkv.text.merge_steps import merge_steps
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import TokenizerOptions, train_tokenizer
 
 CORPUS = [
     "machine learning is interesting",
@@ -23,8 +23,8 @@ CORPUS = [
     "el niño y la niña",
     "мы любим",
 ]
-WITH = learn("bytes", CORPUS * 3, 340, Choices(add_prefix_space=True))
-WITHOUT = learn("bytes", CORPUS * 3, 340)
+WITH = train_tokenizer("byte_bpe", CORPUS * 3, 340, TokenizerOptions(add_prefix_space=True))
+WITHOUT = train_tokenizer("byte_bpe", CORPUS * 3, 340)
 TEXTS = st.text(st.sampled_from(" \n\tab1é好ก“.я\u0301\ufeff"), max_size=12) | st.text(max_size=20)
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO ", "KHMER", "MYANMAR", "TIBETAN")
 
@@ -34,7 +34,7 @@ def tokens(tokenizer, text):
 
 
 def begins_with_a_word(text):
-    """Independent of the regular expressions: Python's own table of characters."""
+    """Reference with Python's character tables instead of the regular expressions."""
     first = text.lstrip(" ")[:1]
     return (
         first.isalpha()
@@ -50,7 +50,7 @@ def begins_with_a_word(text):
 @example(" ")
 @example(" 好")
 @example("\nmachine\n machine")
-def test_every_text_comes_back(text):
+def test_every_text_round_trips(text):
     assert WITH.decode(WITH.encode(text)) == text
     assert WITH.decode_batch(WITH.encode_batch([text, text])) == [text, text]
 
@@ -63,7 +63,7 @@ def test_exactly_the_texts_that_begin_with_a_word_get_one_space(text):
     ).replace("Ġ", " ")
 
 
-def test_a_word_is_one_token_at_the_beginning_too():
+def test_a_word_at_the_beginning_is_one_token():
     assert tokens(WITH, "machine learning") == ["Ġmachine", "Ġlearning"]
     assert tokens(WITH, "机器machine") != tokens(WITHOUT, "machine")[:1]
     assert tokens(WITHOUT, "machine learning")[0] != "Ġmachine"
@@ -73,19 +73,19 @@ def test_a_word_is_one_token_at_the_beginning_too():
 @example(" machine")
 @example("zebra")
 @example("  é")
-def test_offsets_cover_the_text_and_the_prefix_space_stands_for_nothing(text):
+def test_offsets_cover_the_text_and_the_prefix_space_covers_nothing(text):
     ids, offsets = WITH.encode(text), WITH.offsets(text)
     assert len(ids) == len(offsets)
-    covered = [place for start, end in offsets for place in range(start, end)]
+    covered = [position for start, end in offsets for position in range(start, end)]
     assert set(covered) == set(range(len(text)))
     pieces = [b"".join(bytes([byte]) for byte in WITH._bytes(token)) for token in WITH.tokens(ids)]
-    for place, (piece, (start, end)) in enumerate(zip(pieces, offsets, strict=True)):
-        own = piece[1:] if place == 0 and begins_with_a_word(text) else piece
+    for index, (piece, (start, end)) in enumerate(zip(pieces, offsets, strict=True)):
+        own = piece[1:] if index == 0 and begins_with_a_word(text) else piece
         assert own in text[start:end].encode(), (piece, text[start:end])
         assert own or start == end
 
 
-def test_words_for_alignments_hold_their_own_tokens():
+def test_alignment_words_have_their_own_tokens():
     assert [unit.text for unit in source_units(WITH, "machine zoo")] == ["machine", "zoo"]
     for text in ("machine zoo", "zoo machine", "  zoo", "zoo 1"):
         ids = WITH.encode(text)
@@ -102,20 +102,21 @@ def test_words_for_alignments_hold_their_own_tokens():
         ("machine", [(0, 7)]),
     ],
 )
-def test_the_spans_of_ids_give_a_lone_prefix_space_no_character(text, spans):
+def test_the_span_of_a_lone_prefix_space_is_empty(text, spans):
     assert id_spans(WITH, WITH.encode(text)) == spans
 
 
 @given(TEXTS)
 @example("  machine")
 @example("   ")
-def test_a_stream_gives_what_decoding_gives(text):
+def test_streaming_gives_the_decoded_text(text):
     ids = WITH.encode(text)
     stream = TextStream(WITH)
-    shown = [*[stream.add(id) for id in ids], stream.finish()]
-    assert "".join(shown) == text
+    streamed = [*[stream.add(id) for id in ids], stream.finish()]
+    assert "".join(streamed) == text
     assert all(
-        "".join(shown[:end]) == text[: len("".join(shown[:end]))] for end in range(len(shown))
+        "".join(streamed[:end]) == text[: len("".join(streamed[:end]))]
+        for end in range(len(streamed))
     )
 
 
@@ -125,11 +126,11 @@ def test_a_continuation_keeps_its_space():
     assert text_of(WITH, ids) == "machine learning"
 
 
-def test_the_merges_shown_are_those_of_the_encoding():
+def test_merge_steps_end_with_the_encoding():
     assert merge_steps(WITH, "machine")[-1].pieces == tokens(WITH, "machine")
 
 
-def test_it_is_all_in_tokenizer_json(tmp_path):
+def test_tokenizer_json_contains_the_prefix_space(tmp_path):
     WITH.save(tmp_path / "tokenizer.json")
     theirs, ours = (
         tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
@@ -141,7 +142,7 @@ def test_it_is_all_in_tokenizer_json(tmp_path):
     assert ours.adds_prefix_space and not WITHOUT.adds_prefix_space
 
 
-def test_transformers_reads_it(tmp_path):
+def test_transformers_gives_the_same_ids(tmp_path):
     import transformers
 
     WITH.save(tmp_path / "tokenizer.json")
@@ -153,29 +154,32 @@ def test_transformers_reads_it(tmp_path):
         assert ids == WITH.encode(text) and theirs.decode(ids) == text
 
 
-def test_a_tokenizer_without_it_is_written_as_before():
-    rules = json.loads(WITHOUT._json)
-    assert rules["normalizer"] is None and rules["decoder"]["type"] == "ByteLevel"
+def test_without_the_option_tokenizer_json_is_unchanged():
+    config = json.loads(WITHOUT._json)
+    assert config["normalizer"] is None and config["decoder"]["type"] == "ByteLevel"
 
 
-def test_other_kinds_refuse_it():
+def test_other_kinds_reject_it():
     with pytest.raises(QkvError) as error:
-        learn("bpe", ["a b"], 20, Choices(add_prefix_space=True))
-    assert (
-        str(error.value)
-        == "--add-prefix-space: 'bpe' marks the words at the beginning of a text already; only for bytes"
+        train_tokenizer("bpe", ["a b"], 20, TokenizerOptions(add_prefix_space=True))
+    assert str(error.value) == (
+        "--add-prefix-space: 'bpe' does not distinguish words at the beginning of a text; "
+        "use it with byte_bpe"
     )
 
 
-def test_the_demo_sentences_are_whole_words_where_the_vocabulary_has_them():
+def test_known_words_of_the_demo_sentences_are_single_tokens():
     train, _ = builtin_pairs()
     texts = [text for pair in train for text in pair]
-    tokenizer = learn(
-        "bytes", texts, 2_000, Choices(special_tokens=("<bos>", "<eos>"), add_prefix_space=True)
+    tokenizer = train_tokenizer(
+        "byte_bpe",
+        texts,
+        2_000,
+        TokenizerOptions(special_tokens=("<bos>", "<eos>"), add_prefix_space=True),
     )
     vocabulary = set(tokenizer.core.get_vocab())
-    for pair in NOTES_SENTENCES:
+    for pair in DEMO_SENTENCES:
         known = [f"Ġ{word}" for word in pair.target.split(" ") if f"Ġ{word}" in vocabulary]
         found = tokens(tokenizer, pair.target)
         assert [token for token in found if token in known] == known
-        assert known[0] == found[0]  # the first word too: the vocabulary has all of them
+        assert known[0] == found[0]  # the vocabulary has all first words

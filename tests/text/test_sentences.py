@@ -1,4 +1,4 @@
-"""Texts are split where sentences end, and nothing of them is lost."""
+"""Sentence segmentation: boundaries, and concatenation to the original text."""
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,13 @@ TEXTS = st.text(alphabet="aB1 .,!?。！？，；…“”\"')\n我爱", max_siz
 
 
 @given(TEXTS)
-def test_the_parts_joined_are_the_text(text):
+def test_the_parts_concatenate_to_the_text(text):
     for split in (split_sentences, split_clauses, split_words):
         assert "".join(split(text)) == text
 
 
 @given(TEXTS, st.integers(1, 20))
-def test_parts_fit_and_nothing_is_lost(text, limit):
+def test_parts_fit_the_limit_and_concatenate_to_the_text(text, limit):
     parts = split_to_fit(text, len, limit)
     assert "".join(parts) == text and all(len(part) <= limit for part in parts)
 
@@ -48,11 +48,11 @@ def test_parts_fit_and_nothing_is_lost(text, limit):
         ("", [""]),
     ],
 )
-def test_sentences_end_where_people_see_it(text, sentences):
+def test_sentence_boundaries(text, sentences):
     assert split_sentences(text) == sentences
 
 
-def test_a_long_sentence_is_cut_at_clauses_before_words_and_at_words_before_letters():
+def test_a_long_sentence_is_split_at_clauses_then_words_then_characters():
     def words(text):
         return len(text.split())
 
@@ -79,5 +79,5 @@ def test_a_long_sentence_is_cut_at_clauses_before_words_and_at_words_before_lett
         (["", "a", ""], "a"),
     ],
 )
-def test_translated_parts_are_joined_as_their_script_is_written(parts, text):
+def test_translated_parts_are_joined_with_spaces_except_in_chinese(parts, text):
     assert join_sentences(parts) == text

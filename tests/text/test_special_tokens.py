@@ -1,4 +1,4 @@
-"""Special tokens: what the tokenizers library adds itself, what a model's folder stores, and what follows from both."""
+"""Special tokens: the post-processing template of the tokenizers library and stored ids."""
 
 import json
 
@@ -7,7 +7,6 @@ import tokenizers
 from tokenizers.models import WordLevel
 from tokenizers.processors import BertProcessing, RobertaProcessing, TemplateProcessing
 
-from qkv.text.learn import learn
 from qkv.text.special_tokens import (
     SpecialTokenIds,
     Template,
@@ -17,10 +16,11 @@ from qkv.text.special_tokens import (
     translation_template,
 )
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import train_tokenizer
 
 TEXTS = ["a b c", "b a"]
 WORDS = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "<s>": 3, "</s>": 4, "a": 5, "b": 6}
-RULES = {
+PROCESSORS = {
     "bert": (BertProcessing(("[SEP]", 2), ("[CLS]", 1)), Template((1,), (2,))),
     "roberta": (RobertaProcessing(("</s>", 4), ("<s>", 3)), Template((3,), (4,))),
     "only before": (
@@ -30,19 +30,19 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_the_rules_of_tokenizer_json_decide(name):
-    rule, template = RULES[name]
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_the_template_of_tokenizer_json_is_used(name):
+    processor, template = PROCESSORS[name]
     core = tokenizers.Tokenizer(WordLevel(WORDS))
     core.add_special_tokens(list(WORDS)[:5])
-    core.post_processor = rule
+    core.post_processor = processor
     tokenizer = Tokenizer(core)
     assert encoder_template(tokenizer) == template
     assert template.around(tokenizer.encode("a")) == core.encode("a", add_special_tokens=True).ids
 
 
-def test_ours_stand_between_cls_and_sep_or_bos_and_eos():
-    pieces, letters = learn("wordpiece", TEXTS, 30), learn("char", TEXTS, 30)
+def test_default_template_is_cls_sep_or_bos_eos():
+    pieces, letters = train_tokenizer("wordpiece", TEXTS, 30), train_tokenizer("char", TEXTS, 30)
     assert encoder_template(pieces) == Template((pieces.cls_id,), (pieces.sep_id,))
     assert encoder_template(letters) == Template((letters.bos_id,), (letters.eos_id,))
     assert encoder_template(letters).around([7, 8]) == [letters.bos_id, 7, 8, letters.eos_id]
@@ -66,17 +66,17 @@ def test_a_template_is_found_where_no_token_is_a_word():
     )
 
 
-def templated(**rules) -> Tokenizer:
-    core = tokenizers.Tokenizer.from_str(json.dumps(learn("bytes", TEXTS, 262).rules))
-    if rules:
+def templated(**template) -> Tokenizer:
+    core = tokenizers.Tokenizer.from_str(json.dumps(train_tokenizer("byte_bpe", TEXTS, 262).config))
+    if template:
         core.post_processor = TemplateProcessing(
-            special_tokens=[("<bos>", 2), ("<eos>", 3)], **rules
+            special_tokens=[("<bos>", 2), ("<eos>", 3)], **template
         )
     return Tokenizer(core)
 
 
 @pytest.mark.parametrize(
-    "rules, stored, begin",
+    "template, stored, begin",
     [
         ({"single": "<bos> $A"}, SpecialTokenIds(), (2,)),
         ({"single": "$A <eos>"}, SpecialTokenIds(start_id=2), ()),
@@ -85,11 +85,11 @@ def templated(**rules) -> Tokenizer:
         ({}, SpecialTokenIds(), ()),
     ],
 )
-def test_a_prompt_begins_with_the_template_or_else_with_the_stored_start(rules, stored, begin):
-    assert generation_tokens(templated(**rules), stored).begin == begin
+def test_a_prompt_begins_with_the_template_or_else_with_the_stored_start(template, stored, begin):
+    assert generation_tokens(templated(**template), stored).begin == begin
 
 
-def test_stored_ids_come_before_those_of_the_tokenizer():
+def test_stored_ids_take_precedence_over_the_tokenizer():
     letters = templated()
     assert (letters.bos_id, letters.eos_id, letters.pad_id) == (2, 3, 0)
     assert generation_tokens(letters).ends == (3,) and generation_tokens(letters).first == 3
@@ -101,6 +101,6 @@ def test_stored_ids_come_before_those_of_the_tokenizer():
     assert decoder_start_id(letters) == 2 and decoder_start_id(letters, stored) == 7
 
 
-def test_a_translation_ends_with_eos_unless_the_template_says_more():
+def test_a_translation_ends_with_eos_unless_the_template_differs():
     assert translation_template(templated()) == Template((), (3,))
     assert translation_template(templated(single="<bos> $A <eos>")) == Template((2,), (3,))

@@ -11,28 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import QkvError
-from qkv.text.learn import KINDS, Choices, learn
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.train_tokenizer import KINDS, TokenizerOptions, train_tokenizer
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog.",
     "敏捷的棕色狐狸跳过了懒狗。",
     "low lower lowest newest widest",
 ]
-BYTES = learn("bytes", CORPUS * 3, vocab_size=320)
-SURROGATES, MENDED = "".join(map(chr, range(0xD800, 0xE000))), "\ufffd" * 2048
+BYTES = train_tokenizer("byte_bpe", CORPUS * 3, vocab_size=320)
+SURROGATES, REPLACED = "".join(map(chr, range(0xD800, 0xE000))), "\ufffd" * 2048
 
 
 def scalar_values() -> list[str]:
-    """All 1,112,064 of them, in texts of a thousand."""
+    """Return all 1,112,064 Unicode scalar values, in texts of a thousand."""
     every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     assert len(every) == 1_112_064
     return ["".join(every[i : i + 1000]) for i in range(0, len(every), 1000)]
 
 
 def random_texts(count: int) -> list[str]:
-    """Scripts mixed, with NUL, line ends, joiners, marks and spaces among them."""
-    chance = random.Random(7)
+    """Return texts that mix scripts, NUL, newlines, joiners, combining marks and spaces."""
+    rng = random.Random(7)
     scripts = [
         range(0x20, 0x7F),
         range(0xC0, 0x250),
@@ -60,33 +60,31 @@ def random_texts(count: int) -> list[str]:
     ]
     return [
         "".join(
-            chance.choice(odd)
-            if chance.random() < 0.2
-            else chr(chance.choice(chance.choice(scripts)))
-            for _ in range(chance.randrange(12))
+            rng.choice(odd) if rng.random() < 0.2 else chr(rng.choice(rng.choice(scripts)))
+            for _ in range(rng.randrange(12))
         )
         for _ in range(count)
     ]
 
 
-def test_every_unicode_scalar_value_comes_back_from_bytes():
+def test_byte_bpe_round_trips_every_unicode_scalar_value():
     texts = scalar_values()
     assert BYTES.decode_batch(BYTES.encode_batch(texts)) == texts
 
 
-def test_a_hundred_thousand_random_strings_come_back_from_bytes():
+def test_byte_bpe_round_trips_100_000_random_strings():
     texts = random_texts(100_000)
     assert BYTES.decode_batch(BYTES.encode_batch(texts)) == texts
 
 
 @given(st.text())
-def test_any_text_comes_back_from_bytes(text):
+def test_byte_bpe_round_trips_any_text(text):
     assert BYTES.decode(BYTES.encode(text)) == text
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=40))
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_text_raises_in_any_kind(every_kind, kind, text):
+def test_no_kind_raises_an_error_for_any_text(every_kind, kind, text):
     ids = every_kind[kind].encode(text)
     assert all(0 <= id < every_kind[kind].vocab_size for id in ids)
     assert isinstance(every_kind[kind].decode(ids), str) and len(
@@ -96,20 +94,20 @@ def test_no_text_raises_in_any_kind(every_kind, kind, text):
 
 @pytest.fixture(scope="module")
 def every_kind():
-    return {kind: learn(kind, CORPUS, vocab_size=400) for kind in KINDS}
+    return {kind: train_tokenizer(kind, CORPUS, vocab_size=400) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lone_surrogates_are_replacement_signs_at_every_entry(every_kind, kind):
-    tokenizer, text, mended = every_kind[kind], f"low {SURROGATES} lower", f"low {MENDED} lower"
-    assert tokenizer.encode(text) == tokenizer.encode(mended)
-    assert tokenizer.encode_batch(["fox", text]) == tokenizer.encode_batch(["fox", mended])
-    assert tokenizer.offsets(text) == tokenizer.offsets(mended)
+def test_lone_surrogates_become_replacement_characters_everywhere(every_kind, kind):
+    tokenizer, text, replaced = every_kind[kind], f"low {SURROGATES} lower", f"low {REPLACED} lower"
+    assert tokenizer.encode(text) == tokenizer.encode(replaced)
+    assert tokenizer.encode_batch(["fox", text]) == tokenizer.encode_batch(["fox", replaced])
+    assert tokenizer.offsets(text) == tokenizer.offsets(replaced)
     assert (
-        learn(kind, [*CORPUS, text], 500).fingerprint
-        == learn(kind, [*CORPUS, mended], 500).fingerprint
+        train_tokenizer(kind, [*CORPUS, text], 500).fingerprint
+        == train_tokenizer(kind, [*CORPUS, replaced], 500).fingerprint
     )
-    assert BYTES.decode(BYTES.encode(text)) == mended
+    assert BYTES.decode(BYTES.encode(text)) == replaced
 
 
 def test_decoding_half_a_character_gives_no_surrogate_and_no_error():
@@ -119,7 +117,7 @@ def test_decoding_half_a_character_gives_no_surrogate_and_no_error():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_text_of_a_special_token_is_text_unless_asked(every_kind, kind):
+def test_special_tokens_in_a_text_are_plain_text_unless_parse_special(every_kind, kind):
     tokenizer = every_kind[kind]
     special, id = list(tokenizer.special_ids.items())[-1]
     unknown = {tokenizer.unk_id}
@@ -130,19 +128,23 @@ def test_the_text_of_a_special_token_is_text_unless_asked(every_kind, kind):
     assert BYTES.decode(BYTES.encode("a<eos>b")) == "a<eos>b"
 
 
-def test_a_corpus_full_of_special_tokens_does_not_teach_them():
+def test_special_tokens_in_the_corpus_do_not_become_merges():
     for kind in KINDS:
         names = ("<eos>", "<mask>", "[SEP]")
-        tokenizer = learn(
-            kind, ["x<eos>y <eos> <mask>[SEP]"] * 9, 600, Choices(special_tokens=("<mask>",))
+        tokenizer = train_tokenizer(
+            kind,
+            ["x<eos>y <eos> <mask>[SEP]"] * 9,
+            600,
+            TokenizerOptions(special_tokens=("<mask>",)),
         )
         plain = tokenizer.encode("x<eos>y <eos><eos> <mask> [SEP]")
         assert not {tokenizer.special_ids.get(name) for name in names} & set(plain), kind
 
 
-def test_ours_and_berts_special_tokens_stand_first(every_kind):
-    ours, bert = every_kind["bytes"], every_kind["wordpiece"]
-    assert (ours.pad_id, ours.unk_id, ours.bos_id, ours.eos_id, ours.mask_id) == (0, 1, 2, 3, None)
+def test_default_and_bert_special_tokens_have_the_first_ids(every_kind):
+    default, bert = every_kind["byte_bpe"], every_kind["wordpiece"]
+    assert (default.pad_id, default.unk_id, default.bos_id, default.eos_id) == (0, 1, 2, 3)
+    assert default.mask_id is None
     assert (bert.pad_id, bert.unk_id, bert.cls_id, bert.sep_id, bert.mask_id, bert.bos_id) == (
         0,
         1,
@@ -151,26 +153,32 @@ def test_ours_and_berts_special_tokens_stand_first(every_kind):
         4,
         None,
     )
-    assert learn("char", CORPUS, 99, Choices(special_tokens=("<mask>",))).mask_id == 4
-    assert ours.decode([ours.bos_id, *ours.encode("fox"), ours.eos_id, ours.pad_id]) == "fox"
+    assert (
+        train_tokenizer("char", CORPUS, 99, TokenizerOptions(special_tokens=("<mask>",))).mask_id
+        == 4
+    )
+    ids = [default.bos_id, *default.encode("fox"), default.eos_id, default.pad_id]
+    assert default.decode(ids) == "fox"
 
 
 @given(st.text(st.sampled_from("ab 好\n<é\u0301"), max_size=30))
 def test_offsets_point_into_the_original_text(text):
-    tokenizer = learn("bytes", CORPUS, 300, Choices(lowercase=True))
+    tokenizer = train_tokenizer("byte_bpe", CORPUS, 300, TokenizerOptions(lowercase=True))
     spans = tokenizer.offsets(text)
     covered = [index for start, end in spans for index in range(start, end)]
     assert sorted(set(covered)) == list(range(len(text)))
     assert covered == sorted(covered)
 
 
-def test_offsets_see_through_normalization():
-    tokenizer = learn("word", ["hello world"], 20, Choices(lowercase=True, nfkc=True))
+def test_offsets_refer_to_the_text_before_normalization():
+    tokenizer = train_tokenizer(
+        "word", ["hello world"], 20, TokenizerOptions(lowercase=True, nfkc=True)
+    )
     text = "ＨＥＬＬＯ  wörld WORLD"
     assert [text[a:b] for a, b in tokenizer.offsets(text)] == ["ＨＥＬＬＯ", "wörld", "WORLD"]
 
 
-def test_dropout_varies_the_pieces_but_not_the_text():
+def test_dropout_varies_the_tokens_but_not_the_text():
     text = "the lowest newest"
     different = {tuple(BYTES.encode(text, dropout=0.5)) for _ in range(50)}
     assert len(different) > 5 and {BYTES.decode(ids) for ids in different} == {text}
@@ -178,22 +186,22 @@ def test_dropout_varies_the_pieces_but_not_the_text():
     assert BYTES.encode(text) == BYTES.encode(text, dropout=0.0)
 
 
-def test_dropout_needs_a_share_and_merges(every_kind):
+def test_dropout_needs_a_probability_and_bpe(every_kind):
     with pytest.raises(QkvError) as caught:
         BYTES.encode("a", dropout=1.5)
-    assert str(caught.value) == "dropout: 1.5 is not a share; choose between 0 and 1"
+    assert str(caught.value) == "dropout: 1.5 is not a probability; use 0 to 1"
     with pytest.raises(QkvError) as caught:
         every_kind["word"].encode("a", dropout=0.1)
-    assert str(caught.value) == "dropout: only BPE has merges to leave out; use 0"
+    assert str(caught.value) == "dropout: only BPE tokenizers support dropout; use 0"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_tokenizer_is_the_same_here_and_in_the_library(tmp_path, kind):
-    tokenizer = learn(
+def test_a_saved_tokenizer_gives_the_same_ids_here_and_in_the_library(tmp_path, kind):
+    tokenizer = train_tokenizer(
         kind,
         CORPUS,
         400,
-        Choices(lowercase=True, nfkc=True, split_chinese=True, special_tokens=("<mask>",)),
+        TokenizerOptions(lowercase=True, nfkc=True, split_chinese=True, special_tokens=("<mask>",)),
     )
     tokenizer.save(tmp_path / "deep/tokenizer.json")
     again, library = (
@@ -211,7 +219,7 @@ def test_a_saved_tokenizer_is_the_same_here_and_in_the_library(tmp_path, kind):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["tokenizer.json"]
 
 
-def test_a_row_of_a_tensor_decodes():
+def test_a_tensor_of_ids_decodes():
     assert BYTES.decode(torch.tensor(BYTES.encode("fox 狐狸"))) == "fox 狐狸"
 
 
@@ -221,21 +229,21 @@ def unreadable(path) -> str:
     return str(caught.value).replace(str(path), path.name)
 
 
-def test_a_damaged_or_foreign_file_is_refused_by_name(tmp_path):
-    (tmp_path / "cut.json").write_text('{"version": "1.0", "model": {"ty')
+def test_a_damaged_or_other_file_is_rejected_with_its_name(tmp_path):
+    (tmp_path / "truncated.json").write_text('{"version": "1.0", "model": {"ty')
     (tmp_path / "other.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "no_merges.json").write_text(
         '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}'
     )
     assert (
-        unreadable(tmp_path / "cut.json")
-        == "cut.json: damaged JSON (line 1, column 30); is the download complete?"
+        unreadable(tmp_path / "truncated.json")
+        == "truncated.json: damaged JSON (line 1, column 30); is the download complete?"
     )
-    foreign = "JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library"
-    assert unreadable(tmp_path / "other.json") == f"other.json: {foreign}"
-    assert unreadable(tmp_path / "list.json") == f"list.json: {foreign}"
+    other = "JSON, but not a tokenizer; give a tokenizer.json of qkv or the tokenizers library"
+    assert unreadable(tmp_path / "other.json") == f"other.json: {other}"
+    assert unreadable(tmp_path / "list.json") == f"list.json: {other}"
     assert unreadable(tmp_path / "no_merges.json").startswith(
-        "no_merges.json: not a whole tokenizer ("
+        "no_merges.json: not a valid tokenizer ("
     )
     assert unreadable(tmp_path / "absent.json") == "absent.json: no such file; check the path"

@@ -1,4 +1,4 @@
-"""The textbook's two whole models against torch.nn.Transformer and transformers' Llama, from the same weights."""
+"""The textbook's models against torch.nn.Transformer and transformers' Llama, equal weights."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ def assert_close(ours, theirs, atol=1e-10):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
-def stirred(model: nn.Module) -> nn.Module:
-    """No weight stays at its tidy start, so that a forgotten bias or norm would show."""
+def randomize(model: nn.Module) -> nn.Module:
+    """Random weights, so that a missing bias or norm changes the result."""
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model.double().eval()
@@ -32,8 +32,8 @@ def sentences(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(1, VOCAB, (batch, length)), torch.arange(length)[None] < lengths
 
 
-def torchs_twin(ours: Transformer) -> nn.Transformer:
-    """torch's encoder-decoder in the paper's order, with our weights; torch alone would add two norms."""
+def torch_model(ours: Transformer) -> nn.Transformer:
+    """torch's post-norm encoder-decoder with our weights, without torch's two final norms."""
     sizes = {
         "d_model": WIDTH,
         "nhead": HEADS,
@@ -53,7 +53,7 @@ def torchs_twin(ours: Transformer) -> nn.Transformer:
             name: tensor
             for side in ("encoder", "decoder")
             for i in range(LAYERS)
-            for name, tensor in torchs_names(
+            for name, tensor in with_torch_names(
                 ours.state_dict(), f"{side}.layers.{i}.", side == "decoder"
             ).items()
         }
@@ -61,52 +61,54 @@ def torchs_twin(ours: Transformer) -> nn.Transformer:
     return theirs
 
 
-def torchs_names(
-    state: dict[str, torch.Tensor], at: str, crossing: bool
+def with_torch_names(
+    state: dict[str, torch.Tensor], prefix: str, has_cross: bool
 ) -> dict[str, torch.Tensor]:
     new = {}
     for part in ("weight", "bias"):
-        for sublayer, theirs in [("attn", "self_attn")] + [("cross", "multihead_attn")] * crossing:
-            maps = [state[f"{at}{sublayer}.branch.{letter}_proj.{part}"] for letter in "qkv"]
-            new[f"{at}{theirs}.in_proj_{part}"] = torch.cat(maps)
-            new[f"{at}{theirs}.out_proj.{part}"] = state[f"{at}{sublayer}.branch.o_proj.{part}"]
-        new[f"{at}linear1.{part}"] = state[f"{at}ffn.branch.up_proj.{part}"]
-        new[f"{at}linear2.{part}"] = state[f"{at}ffn.branch.down_proj.{part}"]
-        norms = ["attn", "cross", "ffn"] if crossing else ["attn", "ffn"]
+        for sublayer, theirs in [("attn", "self_attn")] + [("cross", "multihead_attn")] * has_cross:
+            maps = [state[f"{prefix}{sublayer}.branch.{letter}_proj.{part}"] for letter in "qkv"]
+            new[f"{prefix}{theirs}.in_proj_{part}"] = torch.cat(maps)
+            new[f"{prefix}{theirs}.out_proj.{part}"] = state[
+                f"{prefix}{sublayer}.branch.o_proj.{part}"
+            ]
+        new[f"{prefix}linear1.{part}"] = state[f"{prefix}ffn.branch.up_proj.{part}"]
+        new[f"{prefix}linear2.{part}"] = state[f"{prefix}ffn.branch.down_proj.{part}"]
+        norms = ["attn", "cross", "ffn"] if has_cross else ["attn", "ffn"]
         new |= {
-            f"{at}norm{n}.{part}": state[f"{at}{name}.norm.{part}"]
+            f"{prefix}norm{n}.{part}": state[f"{prefix}{name}.norm.{part}"]
             for n, name in enumerate(norms, 1)
         }
     return new
 
 
-def test_the_encoder_decoder_equals_torchs_in_logits_and_gradients():
-    ours = stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
-    theirs = torchs_twin(ours)
-    (source, source_padding), (target, target_padding) = sentences(3, 7), sentences(3, 6)
+def test_the_encoder_decoder_equals_torch_in_logits_and_gradients():
+    ours = randomize(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
+    theirs = torch_model(ours)
+    (source, source_mask), (target, target_mask) = sentences(3, 7), sentences(3, 6)
 
-    def enter(ids: torch.Tensor) -> torch.Tensor:
+    def embedded(ids: torch.Tensor) -> torch.Tensor:
         return nn.functional.embedding(ids, ours.embed.weight) * 4 + sinusoidal(ids.shape[1], WIDTH)
 
-    stream = theirs(
-        enter(source),
-        enter(target),
+    hidden = theirs(
+        embedded(source),
+        embedded(target),
         tgt_mask=torch.ones(6, 6).triu(1).bool(),
-        src_key_padding_mask=~source_padding,
-        tgt_key_padding_mask=~target_padding,
-        memory_key_padding_mask=~source_padding,
+        src_key_padding_mask=~source_mask,
+        tgt_key_padding_mask=~target_mask,
+        memory_key_padding_mask=~source_mask,
     )
-    expected = stream @ ours.embed.weight.T
-    logits = ours(source, target, source_padding, target_padding)
+    expected = hidden @ ours.embed.weight.T
+    logits = ours(source, target, source_mask, target_mask)
     assert_close(logits, expected)
-    (mine,) = torch.autograd.grad(logits.sin().sum(), ours.embed.weight)
-    (twin,) = torch.autograd.grad(expected.sin().sum(), ours.embed.weight)
-    assert_close(mine, twin)
+    (our_gradient,) = torch.autograd.grad(logits.sin().sum(), ours.embed.weight)
+    (their_gradient,) = torch.autograd.grad(expected.sin().sum(), ours.embed.weight)
+    assert_close(our_gradient, their_gradient)
 
 
-def test_the_encoder_alone_is_the_encoder_of_the_whole():
+def test_the_encoder_only_model_equals_the_encoder_of_the_encoder_decoder():
     whole, alone = (
-        stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF)),
+        randomize(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF)),
         EncoderOnly(VOCAB, WIDTH, LAYERS, HEADS, FF),
     )
     state = {
@@ -115,39 +117,39 @@ def test_the_encoder_alone_is_the_encoder_of_the_whole():
         if not name.startswith("decoder")
     }
     alone.double().load_state_dict(state)
-    ids, padding = sentences(3, 7)
-    assert_close(alone(ids, padding), whole.encode(ids, padding))
+    ids, attention_mask = sentences(3, 7)
+    assert_close(alone(ids, attention_mask), whole.encode(ids, attention_mask))
 
 
-def test_a_target_token_is_blind_to_its_future_and_to_padding():
-    model = stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
-    source, source_padding = sentences(2, 7)
-    target, real = torch.randint(1, VOCAB, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
-    logits = model(source, target, source_padding, real)
+def test_a_target_token_does_not_depend_on_later_tokens_and_padding():
+    model = randomize(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
+    source, source_mask = sentences(2, 7)
+    target, attention_mask = torch.randint(1, VOCAB, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
+    logits = model(source, target, source_mask, attention_mask)
     target[:, 4:] = (target[:, 4:] + 1) % VOCAB
-    source[~source_padding] = 3
-    changed = model(source, target, source_padding, real)
+    source[~source_mask] = 3
+    changed = model(source, target, source_mask, attention_mask)
     assert_close(changed[:, :4], logits[:, :4])
     assert (changed[:, 4:] - logits[:, 4:]).abs().max() > 1e-3
 
 
-def test_a_source_of_nothing_but_padding_gives_finite_logits_and_gradients():
-    model = stirred(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
-    (source, _), (target, target_padding) = sentences(2, 4), sentences(2, 3)
-    nothing = torch.tensor([[True] * 4, [False] * 4])
-    model(source, target, nothing, target_padding).square().sum().backward()
+def test_a_source_of_padding_only_gives_finite_logits_and_gradients():
+    model = randomize(Transformer(VOCAB, WIDTH, LAYERS, HEADS, FF))
+    (source, _), (target, target_mask) = sentences(2, 4), sentences(2, 3)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    model(source, target, mask, target_mask).square().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_parameters_bear_the_names_of_the_house():
+def test_parameters_have_the_names_of_qkv_model():
     names = set(Transformer(VOCAB, WIDTH, 1, HEADS, FF).state_dict())
     attention = {f"{letter}_proj.{part}" for letter in "qkvo" for part in ("weight", "bias")}
     feed_forward = {f"{way}_proj.{part}" for way in ("up", "down") for part in ("weight", "bias")}
     sublayers = {"encoder": ("attn", "ffn"), "decoder": ("attn", "cross", "ffn")}
     expected = {"embed.weight"} | {
         f"{side}.layers.0.{sublayer}.{rest}"
-        for side, all_of_it in sublayers.items()
-        for sublayer in all_of_it
+        for side, names_of_side in sublayers.items()
+        for sublayer in names_of_side
         for rest in {"norm.weight", "norm.bias"}
         | {f"branch.{name}" for name in (feed_forward if sublayer == "ffn" else attention)}
     }
@@ -163,7 +165,7 @@ def test_parameters_bear_the_names_of_the_house():
     }
 
 
-def llamas_name(name: str) -> str:
+def llama_name(name: str) -> str:
     for ours, theirs in [
         ("attn.norm", "input_layernorm"),
         ("ffn.norm", "post_attention_layernorm"),
@@ -176,7 +178,7 @@ def llamas_name(name: str) -> str:
     return name
 
 
-def llamas_twin(ours: DecoderOnly, n_kv_heads: int) -> nn.Module:
+def llama_model(ours: DecoderOnly, n_kv_heads: int) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -190,18 +192,16 @@ def llamas_twin(ours: DecoderOnly, n_kv_heads: int) -> nn.Module:
         attn_implementation="sdpa",
     )
     theirs = LlamaForCausalLM(config).double().eval()
-    theirs.load_state_dict(
-        {llamas_name(name): tensor for name, tensor in ours.state_dict().items()}
-    )
+    theirs.load_state_dict({llama_name(name): tensor for name, tensor in ours.state_dict().items()})
     return theirs
 
 
 def make_exact(llama: nn.Module) -> None:
-    """Llama computes norms and angles in float32 whatever its weights are; here they get torch's float64."""
+    """Compute norms and angles in float64; transformers' Llama uses float32 for any weights."""
     frequencies = 10000 ** (-torch.arange(2, dtype=torch.float64) / 2)
     llama.model.rotary_emb.forward = lambda x, position_ids: tuple(
-        wave(torch.outer(position_ids[0].double(), frequencies).repeat(1, 2))[None]
-        for wave in (torch.cos, torch.sin)
+        function(torch.outer(position_ids[0].double(), frequencies).repeat(1, 2))[None]
+        for function in (torch.cos, torch.sin)
     )
     for norm in (module for module in llama.modules() if type(module).__name__ == "LlamaRMSNorm"):
         norm.forward = lambda x, weight=norm.weight: nn.functional.rms_norm(
@@ -212,17 +212,17 @@ def make_exact(llama: nn.Module) -> None:
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 def test_the_decoder_only_model_equals_llama(n_kv_heads):
     ours, (ids, _) = (
-        stirred(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, n_kv_heads, FF)),
+        randomize(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, n_kv_heads, FF)),
         sentences(2, 9),
     )
-    theirs = llamas_twin(ours, n_kv_heads)
+    theirs = llama_model(ours, n_kv_heads)
     assert_close(ours(ids), theirs(ids).logits, atol=1e-5)
     make_exact(theirs)
     assert_close(ours(ids), theirs(ids).logits, atol=1e-10)
 
 
-def test_a_decoder_only_token_is_blind_to_its_future():
-    model, (ids, _) = stirred(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, 2, FF)), sentences(2, 9)
+def test_a_decoder_only_token_does_not_depend_on_later_tokens():
+    model, (ids, _) = randomize(DecoderOnly(VOCAB, WIDTH, LAYERS, HEADS, 2, FF)), sentences(2, 9)
     logits = model(ids)
     ids[:, 5:] = (ids[:, 5:] + 1) % VOCAB
     assert_close(model(ids)[:, :5], logits[:, :5])

@@ -1,4 +1,4 @@
-"""The textbook's norms, activations, feed-forwards and positions against torch's own."""
+"""The textbook's norms, activations, feed-forwards and positions against torch."""
 
 import math
 
@@ -39,7 +39,7 @@ def assert_close(ours, theirs, atol=1e-12):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)])
-def test_norms_equal_torchs_and_so_do_their_gradients(ours, theirs):
+def test_norms_and_their_gradients_equal_torch(ours, theirs):
     ours, theirs = ours(8, eps=1e-4).double(), theirs(8, eps=1e-4).double()
     for parameter in ours.parameters():
         nn.init.normal_(parameter)
@@ -52,18 +52,18 @@ def test_norms_equal_torchs_and_so_do_their_gradients(ours, theirs):
     )
 
 
-def test_batch_norm_equals_torchs_on_the_real_tokens_in_training_and_after():
+def test_batch_norm_equals_torch_without_padding_in_training_and_evaluation():
     ours, theirs = BatchNorm(6).double(), nn.BatchNorm1d(6).double()
-    padding = torch.arange(5)[None] < torch.tensor([[5], [3], [1]])
+    mask = torch.arange(5)[None] < torch.tensor([[5], [3], [1]])
     for _ in range(3):
         x = randn(3, 5, 6) * 3 + 2
-        assert_close(ours(x, padding)[padding], theirs(x[padding]))
+        assert_close(ours(x, mask)[mask], theirs(x[mask]))
     assert_close(ours.mean, theirs.running_mean)
     assert_close(ours.variance, theirs.running_var)
-    assert_close(ours.eval()(x)[padding], theirs.eval()(x[padding]))
+    assert_close(ours.eval()(x)[mask], theirs.eval()(x[mask]))
 
 
-def test_layer_norm_looks_at_rows_and_batch_norm_at_columns():
+def test_layer_norm_normalizes_rows_and_batch_norm_columns():
     x = randn(32, 512) * 5 + 3
     by_row, by_column = LayerNorm(512, eps=0).double()(x), BatchNorm(512, eps=0).double()(x)
     for y, axis in ((by_row, 1), (by_column, 0)):
@@ -83,14 +83,14 @@ def test_layer_norm_looks_at_rows_and_batch_norm_at_columns():
         ("relu_squared", lambda x: F.relu(x).square()),
     ],
 )
-def test_activations_equal_torchs(name, theirs):
+def test_activations_equal_torch(name, theirs):
     x = torch.cat(
         [randn(1000) * 3, torch.tensor([0.0, -50.0, 50.0, -200.0, 200.0], dtype=torch.float64)]
     )
     assert_close(getattr(feed_forward, name)(x), theirs(x))
 
 
-def test_feed_forwards_are_their_formulas_in_plain_matrices():
+def test_feed_forwards_equal_their_formulas():
     x, dense, gated = randn(2, 3, 4), FeedForward(4, 9).double(), GatedFeedForward(4, 9).double()
     (w1, b1), (w2, b2) = dense.up_proj.parameters(), dense.down_proj.parameters()
     assert_close(dense(x), torch.relu(x @ w1.T + b1) @ w2.T + b2)
@@ -98,22 +98,22 @@ def test_feed_forwards_are_their_formulas_in_plain_matrices():
     assert_close(gated(x), (F.silu(x @ gate.T) * (x @ up.T)) @ down.T)
 
 
-def test_one_active_expert_is_that_expert_and_all_active_are_weighted_by_the_router():
-    x, one, every = (
+def test_top_1_is_the_best_expert_and_top_n_is_weighted_by_the_router():
+    x, top_1, top_n = (
         randn(3, 4),
         MixtureOfExperts(4, 6, 3, 1).double(),
         MixtureOfExperts(4, 6, 3, 3, 1).double(),
     )
-    best = one.router(x).argmax(dim=-1).tolist()
+    best = top_1.router(x).argmax(dim=-1).tolist()
     assert_close(
-        one(x), torch.stack([one.experts[e](token) for e, token in zip(best, x, strict=True)])
+        top_1(x), torch.stack([top_1.experts[e](token) for e, token in zip(best, x, strict=True)])
     )
-    weights = torch.softmax(every.router(x), dim=-1)
-    answers = torch.stack([expert(x) for expert in every.experts], dim=-1)
-    assert_close(every(x), (answers * weights[:, None]).sum(dim=-1) + every.shared[0](x))
+    weights = torch.softmax(top_n.router(x), dim=-1)
+    outputs = torch.stack([expert(x) for expert in top_n.experts], dim=-1)
+    assert_close(top_n(x), (outputs * weights[:, None]).sum(dim=-1) + top_n.shared[0](x))
 
 
-def test_experts_equal_mixtrals():
+def test_experts_equal_mixtral():
     from transformers import MixtralConfig
     from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
@@ -136,21 +136,21 @@ def test_experts_equal_mixtrals():
         ].chunk(2)
         expert.down_proj.weight.data = names["experts.down_proj"][e]
     x = randn(2, 5, 8)
-    answer = theirs(x)
-    # The routing weights of the other side pass through float32, hence the tolerance.
+    output = theirs(x)
+    # transformers computes routing weights in float32, hence the tolerance.
     torch.testing.assert_close(
-        ours(x), answer[0] if isinstance(answer, tuple) else answer, rtol=1e-5, atol=1e-5
+        ours(x), output[0] if isinstance(output, tuple) else output, rtol=1e-5, atol=1e-5
     )
 
 
-def test_load_balancing_loss_is_one_when_even_and_n_when_one_expert_gets_all():
+def test_load_balancing_loss_is_one_for_equal_use_and_n_for_one_expert():
     even = torch.eye(4, dtype=torch.float64).repeat(3, 1) * 50
     assert load_balancing_loss(even, 1).item() == pytest.approx(1)
-    lonely = torch.tensor([[50.0, 0, 0, 0]], dtype=torch.float64).repeat(12, 1)
-    assert load_balancing_loss(lonely, 1).item() == pytest.approx(4)
+    one_expert = torch.tensor([[50.0, 0, 0, 0]], dtype=torch.float64).repeat(12, 1)
+    assert load_balancing_loss(one_expert, 1).item() == pytest.approx(4)
 
 
-def test_load_balancing_loss_equals_mixtrals_and_so_does_its_gradient():
+def test_load_balancing_loss_and_its_gradient_equal_mixtral():
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     router = randn(12, 4).requires_grad_()
@@ -161,11 +161,11 @@ def test_load_balancing_loss_equals_mixtrals_and_so_does_its_gradient():
     torch.testing.assert_close(
         ours.float(), theirs.float(), rtol=0, atol=1e-6
     )  # theirs is float32 inside
-    pulls = [torch.autograd.grad(loss, router)[0] for loss in (ours, theirs)]
-    torch.testing.assert_close(*pulls, rtol=0, atol=1e-6)
+    gradients = [torch.autograd.grad(loss, router)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
 
 
-def test_sinusoidal_positions_are_the_papers_formula_entry_by_entry():
+def test_sinusoidal_positions_equal_the_papers_formula():
     table = sinusoidal(9, 6)
     for pos in range(9):
         for i in range(3):
@@ -174,7 +174,7 @@ def test_sinusoidal_positions_are_the_papers_formula_entry_by_entry():
             assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-15)
 
 
-def test_one_matrix_shifts_every_sinusoidal_position():
+def test_the_shift_matrix_shifts_every_sinusoidal_position():
     table = sinusoidal(40, 16)
     for distance in (1, 3, 17):
         assert_close(table[:-distance] @ shift_matrix(distance, 16).T, table[distance:])
@@ -183,8 +183,8 @@ def test_one_matrix_shifts_every_sinusoidal_position():
 def test_sinusoidal_dot_products_depend_on_the_distance_only():
     products = sinusoidal(30, 16) @ sinusoidal(30, 16).T
     for distance in range(30):
-        along = products.diagonal(distance)
-        assert_close(along, along[:1].expand_as(along))
+        diagonal = products.diagonal(distance)
+        assert_close(diagonal, diagonal[:1].expand_as(diagonal))
 
 
 def test_learned_positions_are_the_first_rows_of_a_table():
@@ -193,7 +193,7 @@ def test_learned_positions_are_the_first_rows_of_a_table():
 
 
 @pytest.mark.parametrize("rotate", [rotate_pairs, rotate_halves])
-def test_rotated_scores_depend_on_the_distance_only(rotate):
+def test_rope_scores_depend_on_the_distance_only(rotate):
     q, k = randn(1, 8), randn(1, 8)
 
     def score(m: int, n: int) -> torch.Tensor:
@@ -205,23 +205,23 @@ def test_rotated_scores_depend_on_the_distance_only(rotate):
 
 
 @pytest.mark.parametrize("rotate", [rotate_pairs, rotate_halves])
-def test_rotation_keeps_lengths_and_leaves_place_zero_alone(rotate):
+def test_rotation_keeps_norms_and_is_the_identity_at_position_zero(rotate):
     x = randn(2, 3, 7, 8)
     assert_close(rotate(x).norm(dim=-1), x.norm(dim=-1))
     assert_close(rotate(x)[..., 0, :], x[..., 0, :])
 
 
-def test_rotating_pairs_is_multiplying_complex_numbers():
+def test_rotating_pairs_is_complex_multiplication():
     x = randn(7, 8)
     angles = torch.outer(
         torch.arange(7, dtype=torch.float64), 10000 ** (-torch.arange(4, dtype=torch.float64) / 4)
     )
-    turned = torch.view_as_complex(x.reshape(7, 4, 2)) * torch.polar(
+    rotated = torch.view_as_complex(x.reshape(7, 4, 2)) * torch.polar(
         torch.ones_like(angles), angles
     )
-    assert_close(rotate_pairs(x), torch.view_as_real(turned).flatten(1))
+    assert_close(rotate_pairs(x), torch.view_as_real(rotated).flatten(1))
 
 
-def test_halves_are_pairs_in_another_order():
+def test_rotate_halves_is_rotate_pairs_in_another_order():
     x, order = randn(2, 3, 7, 8), pairs_to_halves(8)
     assert_close(rotate_halves(x[..., order]), rotate_pairs(x)[..., order])

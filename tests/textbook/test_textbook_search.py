@@ -1,4 +1,4 @@
-"""The textbook's sampling rules, beam search and BLEU against enumeration, transformers and sacrebleu."""
+"""The textbook's sampling, beam search, BLEU and speculative decoding against references."""
 
 import itertools
 import math
@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.textbook import sampling
-from qkv.textbook.ahead import write_ahead
 from qkv.textbook.beam import Hypothesis, beam_search, length_penalty, score
 from qkv.textbook.bleu import bleu
+from qkv.textbook.speculative import speculative_decode
 
 EOS = 0
 
 
-def random_model(seed: int, vocab: int = 4, impossible: float = 0.0):
-    """Log-probabilities that depend on the whole prefix, and stay the same when asked again."""
+def random_model(seed: int, vocab: int = 4, zero_fraction: float = 0.0):
+    """Log-probabilities that are a function of the prefix and the seed."""
 
     def next_log_probs(prefix: tuple[int, ...]) -> list[float]:
         rng = random.Random(f"{seed} {prefix}")
-        weights = [rng.random() ** 3 * (rng.random() >= impossible) for _ in range(vocab)]
+        weights = [rng.random() ** 3 * (rng.random() >= zero_fraction) for _ in range(vocab)]
         weights[1] += 1e-3
         return [math.log(weight / sum(weights)) if weight else -math.inf for weight in weights]
 
@@ -38,7 +38,7 @@ def greedy(next_log_probs, max_len: int) -> tuple[int, ...]:
     return ids
 
 
-def every_sentence(next_log_probs, vocab: int, max_len: int) -> list[Hypothesis]:
+def all_hypotheses(next_log_probs, vocab: int, max_len: int) -> list[Hypothesis]:
     sentences = []
     for length in range(1, max_len + 1):
         for ids in itertools.product(range(vocab), repeat=length):
@@ -52,7 +52,7 @@ def every_sentence(next_log_probs, vocab: int, max_len: int) -> list[Hypothesis]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-def test_a_beam_of_one_is_greedy(alpha):
+def test_a_beam_of_one_is_greedy_search(alpha):
     for seed in range(60):
         model = random_model(seed)
         (best,) = beam_search(model, EOS, max_len=8, beam_size=1, alpha=alpha)
@@ -60,19 +60,19 @@ def test_a_beam_of_one_is_greedy(alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-@pytest.mark.parametrize("impossible", [0.0, 0.3])
-def test_a_beam_as_wide_as_everything_is_exhaustive_search(alpha, impossible):
+@pytest.mark.parametrize("zero_fraction", [0.0, 0.3])
+def test_a_beam_of_all_hypotheses_is_exhaustive_search(alpha, zero_fraction):
     for seed in range(12):
-        model = random_model(seed, vocab=3, impossible=impossible)
-        sentences = every_sentence(model, vocab=3, max_len=4)
+        model = random_model(seed, vocab=3, zero_fraction=zero_fraction)
+        sentences = all_hypotheses(model, vocab=3, max_len=4)
         ranked = sorted(sentences, key=lambda sentence: -score(sentence, alpha))
         found = beam_search(model, EOS, max_len=4, beam_size=len(sentences), alpha=alpha)
         assert [hypothesis.ids for hypothesis in found] == [sentence.ids for sentence in ranked]
         assert [h.log_prob for h in found] == pytest.approx([s.log_prob for s in ranked])
 
 
-def test_stopping_early_loses_nothing():
-    """The same search, written once more without rule 4, finds nothing better by going on to max_len."""
+def test_early_stopping_gives_the_same_hypotheses():
+    """The same search without rule 4, up to max_len, gives no better hypotheses."""
 
     def without_stopping(next_log_probs, max_len, beam, alpha):
         live, finished = [Hypothesis((), 0.0)], []
@@ -92,24 +92,24 @@ def test_stopping_early_loses_nothing():
         assert beam_search(model, EOS, 9, 3, alpha) == without_stopping(model, 9, 3, alpha)
 
 
-def test_the_search_stops_when_no_live_beam_can_win():
-    asked = []
+def test_the_search_stops_when_no_live_hypothesis_can_improve():
+    prefixes = []
 
-    def certain(prefix: tuple[int, ...]) -> list[float]:
-        asked.append(prefix)
+    def confident(prefix: tuple[int, ...]) -> list[float]:
+        prefixes.append(prefix)
         return [math.log(0.98), math.log(0.01), math.log(0.01)]
 
-    beam_search(certain, EOS, max_len=50, beam_size=2, alpha=0.6)
-    assert max(len(prefix) for prefix in asked) < 10
+    beam_search(confident, EOS, max_len=50, beam_size=2, alpha=0.6)
+    assert max(len(prefix) for prefix in prefixes) < 10
 
 
-def test_equals_are_ordered_by_live_rank_then_by_token():
-    even = [math.log(1 / 4)] * 4
-    found = beam_search(lambda prefix: even, EOS, max_len=2, beam_size=4, alpha=0.0)
+def test_ties_are_ordered_by_live_rank_then_by_token():
+    uniform = [math.log(1 / 4)] * 4
+    found = beam_search(lambda prefix: uniform, EOS, max_len=2, beam_size=4, alpha=0.0)
     assert [h.ids for h in found] == [(0,), (1, 0), (1, 1), (1, 2)]
 
 
-def test_a_longer_sentence_wins_with_a_penalty_and_loses_without():
+def test_a_length_penalty_prefers_a_longer_hypothesis():
     def model(prefix: tuple[int, ...]) -> list[float]:
         return [math.log(p) for p in ([0.5, 0.5] if len(prefix) == 0 else [0.8, 0.2])]
 
@@ -118,7 +118,7 @@ def test_a_longer_sentence_wins_with_a_penalty_and_loses_without():
     assert length_penalty(1, 0.6) == 1 and length_penalty(7, 1.0) == 2
 
 
-def probabilities(logits: torch.Tensor) -> torch.Tensor:
+def probs_of(logits: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, dim=-1)
 
 
@@ -129,10 +129,10 @@ def probabilities(logits: torch.Tensor) -> torch.Tensor:
         ("top_k", "TopKLogitsWarper", 5),
         ("top_p", "TopPLogitsWarper", 0.8),
         ("min_p", "MinPLogitsWarper", 0.1),
-        ("typical", "TypicalLogitsWarper", 0.7),
+        ("typical_p", "TypicalLogitsWarper", 0.7),
     ],
 )
-def test_sampling_rules_equal_those_of_transformers(rule, warper, value):
+def test_sampling_rules_equal_transformers(rule, warper, value):
     import transformers
 
     generator = torch.Generator().manual_seed(5)
@@ -143,10 +143,10 @@ def test_sampling_rules_equal_those_of_transformers(rule, warper, value):
             torch.zeros(1, 1, dtype=torch.long), logits[None]
         )[0]
         assert ours.isneginf().equal(theirs.isneginf())
-        torch.testing.assert_close(probabilities(ours), probabilities(theirs), rtol=0, atol=1e-12)
+        torch.testing.assert_close(probs_of(ours), probs_of(theirs), rtol=0, atol=1e-12)
 
 
-def test_repetition_penalty_equals_that_of_transformers():
+def test_repetition_penalty_equals_transformers():
     from transformers import RepetitionPenaltyLogitsProcessor
 
     logits, seen = torch.randn(20, generator=torch.Generator().manual_seed(6)), [3, 7, 3, 19]
@@ -154,23 +154,23 @@ def test_repetition_penalty_equals_that_of_transformers():
     torch.testing.assert_close(sampling.repetition_penalty(logits, seen, 1.3), theirs)
 
 
-def test_equals_of_the_kth_best_stay_and_a_large_k_keeps_all():
+def test_ties_of_the_kth_largest_are_kept_and_a_large_k_keeps_all():
     logits = torch.tensor([1.0, 2.0, 2.0, 0.0])
     assert sampling.top_k(logits, 2).isneginf().tolist() == [True, False, False, True]
     assert sampling.top_k(logits, 1).isneginf().tolist() == [True, False, False, True]
     assert sampling.top_k(logits, 99).equal(logits)
 
 
-def test_rules_chained_after_one_another_keep_at_least_one_token():
+def test_chained_rules_keep_at_least_one_token():
     generator = torch.Generator().manual_seed(7)
     for _ in range(50):
         logits = torch.randn(12, generator=generator, dtype=torch.float64) * 5
-        for rule, value in (("top_k", 3), ("typical", 0.01), ("top_p", 0.01), ("min_p", 1.0)):
+        for rule, value in (("top_k", 3), ("typical_p", 0.01), ("top_p", 0.01), ("min_p", 1.0)):
             logits = getattr(sampling, rule)(logits, value)
             assert logits.isfinite().any() and not logits.isnan().any()
 
 
-def test_evenly_spread_chances_draw_every_token_as_often_as_its_probability():
+def test_evenly_spaced_uniforms_draw_each_token_by_its_probability():
     logits = torch.tensor([0.5, 0.125, 0.25, 0.125], dtype=torch.float64).log()
     drawn = [sampling.draw(logits, (i + 0.5) / 1000) for i in range(1000)]
     assert [drawn.count(token) for token in range(4)] == [500, 125, 250, 125]
@@ -186,10 +186,10 @@ def corpus(rng: random.Random) -> tuple[list[list[str]], list[list[list[str]]]]:
     n, n_references = rng.randint(1, 8), rng.choice([1, 1, 2, 3])
     candidates, references = [], []
     for _ in range(n):
-        mine = [sentence() for _ in range(n_references)]
-        near = [word for word in mine[0] if rng.random() < 0.9]
+        own = [sentence() for _ in range(n_references)]
+        near = [word for word in own[0] if rng.random() < 0.9]
         candidates.append(near if rng.random() < 0.6 else sentence())
-        references.append(mine)
+        references.append(own)
     return candidates, references
 
 
@@ -205,23 +205,24 @@ def test_bleu_equals_sacrebleu_on_300_random_corpora():
         theirs = sacrebleu.BLEU(tokenize="none", force=True).corpus_score(lines, columns).score
         scores.append(theirs)
         assert bleu(candidates, references) == pytest.approx(theirs, abs=1e-9)
-    assert sum(0 < s < 100 for s in scores) > 150 and 0 in scores  # the corpora are of many kinds
+    assert sum(0 < s < 100 for s in scores) > 150 and 0 in scores  # the corpora vary
 
 
-# ── Looking ahead ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Speculative decoding ──────────────────────────────────────────────────────────────────────────
 @given(st.integers(0, 10**9), st.floats(0, 1), st.integers(0, 40), st.integers(0, 6))
-def test_looking_ahead_writes_what_the_slow_model_writes_alone(seed, right, n_new, n_guesses):
-    def slow(ids):
+def test_speculative_decoding_equals_the_target_model(seed, accuracy, n_new, n_draft):
+    def target(ids):
         return random.Random(f"{seed} {ids[-3:]}").randrange(20)
 
-    def quick(ids):
-        return slow(ids) if random.Random(f"{ids} {seed}").random() < right else 99
+    def draft(ids):
+        return target(ids) if random.Random(f"{ids} {seed}").random() < accuracy else 99
 
     alone = [1, 2]
     for _ in range(n_new):
-        alone.append(slow(alone))
-    text, readings = write_ahead(slow, quick, [1, 2], n_new, n_guesses)
+        alone.append(target(alone))
+    text, n_passes = speculative_decode(target, draft, [1, 2], n_new, n_draft)
     assert text == alone[2:]
-    assert -(-n_new // (n_guesses + 1)) <= readings <= n_new
-    assert write_ahead(slow, slow, [1, 2], n_new, n_guesses)[1] == -(-n_new // (n_guesses + 1))
-    assert write_ahead(slow, lambda ids: 99, [1, 2], n_new, n_guesses)[1] == n_new
+    fewest = -(-n_new // (n_draft + 1))
+    assert fewest <= n_passes <= n_new
+    assert speculative_decode(target, target, [1, 2], n_new, n_draft)[1] == fewest
+    assert speculative_decode(target, lambda ids: 99, [1, 2], n_new, n_draft)[1] == n_new

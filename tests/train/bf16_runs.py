@@ -1,6 +1,6 @@
-"""The first steps of several small trainings, each in float32 and in bf16: as JSON, name -> the two rows of losses.
+"""Losses of the first steps of several small trainings, in float32 and in bf16, as JSON.
 
-python bf16_runs.py FOLDER      a process of its own, so that the test can keep oneDNN from units that do not work here.
+python bf16_runs.py FOLDER: a separate process, in which the test limits oneDNN's instructions.
 """
 
 import json
@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 
 from qkv.data.builtin import builtin_pairs
-from qkv.model.door import to_json
 from qkv.model.presets import preset
-from qkv.model.spec import Experts, Gated, Spec, Stack
+from qkv.model.spec import Gated, MixtureOfExperts, Spec, Stack
+from qkv.model.spec_io import to_json
 from qkv.train.loop import Trainer
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.report import Reporter
 
 STEPS = 4
-TODAY = {
+MODERN = {
     "layers": 1,
     "d_model": 32,
     "n_heads": 2,
@@ -36,32 +36,32 @@ PAPER = {
     "d_model": 32,
     "n_heads": 2,
     "d_ff": 64,
-    "place": "post",
+    "placement": "post",
     "positions": "sinusoidal",
     "dropout": 0.2,
 }
 RUNS = {
-    "today": {"model": TODAY, "optimizer": "muon"},
+    "modern": {"model": MODERN, "optimizer": "muon"},
     "paper": {"model": PAPER},
-    "gated": {"model": TODAY | {"gated": True, "activation": "silu"}, "ema": 0.9},
-    "agreeing": {"model": TODAY, "r_drop": 5.0},
-    "characters": {"model": TODAY, "tokenizer": "char"},
+    "gated": {"model": MODERN | {"gated": True, "activation": "silu"}, "ema_decay": 0.9},
+    "r-drop": {"model": MODERN, "r_drop": 5.0},
+    "characters": {"model": MODERN, "tokenizer": "char"},
 }
 
 
 def with_experts() -> Spec:
-    """Today's shape, in which two of four experts and a shared one answer each token."""
+    """A mixture of experts: two of four experts and a shared expert for each token."""
     spec, part = (
-        preset("seq2seq", vocab_size=560, **TODAY),
-        Experts(4, 2, Gated(32), shared=Gated(32)),
+        preset("seq2seq", vocab_size=560, **MODERN),
+        MixtureOfExperts(4, 2, Gated(32), shared_expert=Gated(32)),
     )
 
-    def asked(stack: Stack | None) -> Stack | None:
+    def with_part(stack: Stack | None) -> Stack | None:
         return stack and replace(
             stack, layers=tuple(replace(layer, feed_forward=part) for layer in stack.layers)
         )
 
-    return replace(spec, encoder=asked(spec.encoder), decoder=asked(spec.decoder))
+    return replace(spec, encoder=with_part(spec.encoder), decoder=with_part(spec.decoder))
 
 
 def losses(folder: Path, recipe: TranslateRecipe) -> list[float]:
@@ -91,14 +91,14 @@ if __name__ == "__main__":
             common = {
                 "source": str(root / "source"),
                 "target": str(root / "target"),
-                "tokenizer": "bytes",
+                "tokenizer": "byte_bpe",
                 "vocab_size": 560,
             }
             recipe = TranslateRecipe(
                 **{
                     **common,
                     "steps": STEPS,
-                    "warmup": 2,
+                    "warmup_steps": 2,
                     "batch_tokens": 600,
                     "dtype": dtype,
                     **settings,

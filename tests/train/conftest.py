@@ -1,4 +1,4 @@
-"""A corpus of 300 real pairs and the smallest model that can be trained on it."""
+"""A corpus of 300 pairs, and trainers of the smallest model on it."""
 
 import sys
 from dataclasses import replace
@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from qkv.data.builtin import builtin_pairs
-from qkv.train.loop import Trainer, state_to_resume
+from qkv.train.loop import Trainer
 from qkv.train.prepare import prepare_translation
 from qkv.train.recipe import TranslateRecipe
+from qkv.train.resume import state_to_resume
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
@@ -21,7 +22,7 @@ TINY = TranslateRecipe(
     batch_tokens=400,
     save_every=3,
     validate_every=6,
-    warmup=3,
+    warmup_steps=3,
     lr=5e-3,
     valid_bleu=False,
 )
@@ -32,12 +33,12 @@ def corpus(tmp_path_factory):
     """a.zh and a.en, 300 pairs; v.zh and v.en, 12 others."""
     folder = tmp_path_factory.mktemp("corpus")
     pairs = builtin_pairs()[0]
-    for name, some in (("a", pairs[:300]), ("v", pairs[300:312])):
+    for name, part in (("a", pairs[:300]), ("v", pairs[300:312])):
         (folder / f"{name}.zh").write_text(
-            "".join(f"{pair.source}\n" for pair in some), encoding="utf-8"
+            "".join(f"{pair.source}\n" for pair in part), encoding="utf-8"
         )
         (folder / f"{name}.en").write_text(
-            "".join(f"{pair.target}\n" for pair in some), encoding="utf-8"
+            "".join(f"{pair.target}\n" for pair in part), encoding="utf-8"
         )
     return folder
 
@@ -67,7 +68,7 @@ def make_task(tiny_recipe, tmp_path):
 
 @pytest.fixture
 def trainer(tiny_recipe, tmp_path):
-    """trainer("run", steps=5): a trainer in that folder; with resume=True it goes on there."""
+    """trainer("run", steps=5): a trainer in that folder; with resume=True it continues the run."""
 
     def make(name="run", resume=False, **changes):
         recipe, folder = tiny_recipe(**changes), tmp_path / name

@@ -1,4 +1,4 @@
-"""Sentence vectors as a task: batches that nobody has to remember, both losses, validation, and a run from end to end."""
+"""Embedding task: deterministic batches, both losses, validation, and a whole run."""
 
 import json
 import os
@@ -18,27 +18,28 @@ from qkv.model.pooling import pool
 from qkv.model.spec import LmHead
 from qkv.model.transformer import Transformer
 from qkv.textbook.pooling import mean_pooling
-from qkv.train.embedding import Embedding, MeaningBatch
-from qkv.train.loop import Trainer, state_to_resume
-from qkv.train.masking import Masked
+from qkv.train.embedding import ContrastiveBatch, EmbeddingTask
+from qkv.train.loop import Trainer
+from qkv.train.masking import MaskedBatch
 from qkv.train.prepare_embed import prepare_embedding
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.recipe_reader import read_recipe
+from qkv.train.resume import state_to_resume
 from qkv.train.signals import STOPPED
 from qkv.train.task_specs import embedding_spec
 
 SHAPE = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 128, "dropout": 0.0}
 TINY = EmbedRecipe(
     model=SHAPE,
-    tokenizer="bytes",
+    tokenizer="byte_bpe",
     vocab_size=400,
     steps=8,
-    batch_pairs=16,
-    chunk=5,
+    batch_groups=16,
+    mini_batch_size=5,
     batch_tokens=400,
     save_every=2,
     validate_every=4,
-    warmup=2,
+    warmup_steps=2,
     lr=5e-3,
 )
 
@@ -70,7 +71,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def make(files, tmp_path):
-    """make(views=3): the task of such a recipe."""
+    """make(texts_per_group=3): the task of this recipe."""
     held = {
         "pairs": str(files / "a.tsv"),
         "valid_source": str(files / "v.zh"),
@@ -81,27 +82,29 @@ def make(files, tmp_path):
     )
 
 
-def built(task: Embedding, seed=0) -> Transformer:
+def built(task: EmbeddingTask, seed=0) -> Transformer:
     torch.manual_seed(seed)
-    return task.begin()
+    return task.initial_model()
 
 
 def texts_of(task, batch):
-    """All sentences of a batch, read back from its ids."""
-    rows = [row for ids in batch.chunks.ids for row in ids]
-    return [task.tokenizer.decode(rows[int(place)].tolist()) for place in batch.chunks.back]
+    """All sentences of a batch, decoded from its ids."""
+    rows = [row for ids in batch.mini_batches.ids for row in ids]
+    return [
+        task.tokenizer.decode(rows[int(row)].tolist()) for row in batch.mini_batches.inverse_order
+    ]
 
 
 def groups_in(task, batch):
     """The sentences of each group, from the pairs of the batch."""
     texts, groups = texts_of(task, batch), {}
-    for one, other in batch.pairs.tolist():
-        groups.setdefault(int(batch.meaning[one]), set()).update((texts[one], texts[other]))
+    for first, second in batch.pairs.tolist():
+        groups.setdefault(int(batch.labels[first]), set()).update((texts[first], texts[second]))
     return list(groups.values())
 
 
 def vectors_one_by_one(task, model, texts):
-    """Each sentence alone, by the textbook's pooling."""
+    """Each sentence alone, with the pooling of the textbook."""
     found = []
     for text in texts:
         ids = torch.tensor(
@@ -113,11 +116,11 @@ def vectors_one_by_one(task, model, texts):
     return F.normalize(torch.stack(found), dim=-1)
 
 
-# ---- batches -------------------------------------------------------------------------------------------------------
+# ── batches ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_sentences_of_a_row_mean_the_same(make, files):
-    task = make(views=3)
+def test_the_sentences_of_a_positive_pair_belong_to_one_group(make, files):
+    task = make(texts_per_group=3)
     groups = [
         set(line.split("\t")) for line in (files / "a.tsv").read_text(encoding="utf-8").splitlines()
     ]
@@ -131,35 +134,38 @@ def test_the_sentences_of_a_row_mean_the_same(make, files):
 
 def test_a_batch_is_a_pure_function_of_its_step(make):
     task, again, other = (
-        make(masked_steps=2),
-        make("elsewhere", masked_steps=2),
-        make("third", masked_steps=2, seed=5),
+        make(mlm_steps=2),
+        make("elsewhere", mlm_steps=2),
+        make("third", mlm_steps=2, seed=5),
     )
 
-    def told(one, step):
-        batch = one.batch(step)
+    def contents(task, step):
+        batch = task.batch(step)
         return (
-            [batch.ids.tolist(), batch.chosen.tolist()]
-            if isinstance(batch, Masked)
-            else [ids.tolist() for ids in batch.chunks.ids]
+            [batch.ids.tolist(), batch.selected.tolist()]
+            if isinstance(batch, MaskedBatch)
+            else [ids.tolist() for ids in batch.mini_batches.ids]
         )
 
     for step in (6, 0, 1, 3, 0):
-        assert told(task, step) == told(again, step) != told(other, step)
+        assert contents(task, step) == contents(again, step) != contents(other, step)
 
 
-def test_the_first_steps_learn_masked_tokens_and_the_rest_pairs(make):
-    task = make(masked_steps=3, accumulate=2)
+def test_the_first_steps_are_mlm_and_the_others_contrastive(make):
+    task = make(mlm_steps=3, gradient_accumulation_steps=2)
     kinds = [type(task.batch(micro_step)) for micro_step in range(10)]
-    assert kinds == [Masked] * 6 + [MeaningBatch] * 4
+    assert kinds == [MaskedBatch] * 6 + [ContrastiveBatch] * 4
     assert task.spec.head == LmHead(tied=True) and make("plain").spec.head is None
     assert task.spec.decoder is None and task.spec.encoder is not None
 
 
-def test_sizes_count_what_is_predicted_and_what_is_real(make):
-    task = make(views=3, masked_steps=1)
+def test_sizes_count_predictions_and_tokens_without_padding(make):
+    task = make(texts_per_group=3, mlm_steps=1)
     masked, batch = task.batch(0), task.batch(1)
-    assert task.sizes(masked) == (int(masked.chosen.sum()), int((masked.targets != task.pad).sum()))
+    assert task.sizes(masked) == (
+        int(masked.selected.sum()),
+        int((masked.targets != task.pad).sum()),
+    )
     groups = groups_in(task, batch)
     pairs = sum(len(group) * (len(group) - 1) // 2 for group in groups)
     assert task.sizes(batch) == (
@@ -168,8 +174,8 @@ def test_sizes_count_what_is_predicted_and_what_is_real(make):
     )
 
 
-def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
-    task = make(text=(str(files / "long.txt"),), masked_steps=2, model=SHAPE | {"max_len": 32})
+def test_long_lines_of_plain_text_are_split_without_loss(make, files):
+    task = make(text=(str(files / "long.txt"),), mlm_steps=2, model=SHAPE | {"max_len": 32})
     assert (
         task.plain is not None
         and int(task.plain.lengths.max()) == 30
@@ -179,42 +185,46 @@ def test_long_lines_of_plain_text_are_cut_and_nothing_is_lost(make, files):
     assert "".join(task.tokenizer.decode(task.plain.ids.tolist()).split()) == text
 
 
-# ---- losses --------------------------------------------------------------------------------------------------------
+# ── losses ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("views", [2, 3])
-def test_the_loss_is_the_textbook_s_on_sentences_encoded_one_by_one(make, recompute, views):
-    task = make(views=views, recompute=recompute)
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+@pytest.mark.parametrize("texts_per_group", [2, 3])
+def test_the_loss_equals_cross_entropy_on_sentences_encoded_one_by_one(
+    make, gradient_checkpointing, texts_per_group
+):
+    task = make(texts_per_group=texts_per_group, gradient_checkpointing=gradient_checkpointing)
     model, batch = built(task).double(), task.batch(1)
-    assert any((ids == task.pad).any() for ids in batch.chunks.ids), (
+    assert any((ids == task.pad).any() for ids in batch.mini_batches.ids), (
         "this batch should have padding"
     )
     texts, expected = texts_of(task, batch), torch.zeros((), dtype=torch.float64)
-    scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / task.recipe.temperature
+    vectors = vectors_one_by_one(task, model, texts)
+    scores = vectors @ vectors.T / task.recipe.temperature
     for pair in batch.pairs.tolist():
-        for anchor, partner in (pair, pair[::-1]):
-            wrong = [
-                place
-                for place in range(len(texts))
-                if batch.meaning[place] != batch.meaning[anchor]
+        for anchor, positive in (pair, pair[::-1]):
+            negatives = [
+                row for row in range(len(texts)) if batch.labels[row] != batch.labels[anchor]
             ]
             expected = (
                 expected
-                + F.cross_entropy(scores[anchor, [partner, *wrong]][None], torch.tensor([0])) / 2
+                + F.cross_entropy(scores[anchor, [positive, *negatives]][None], torch.tensor([0]))
+                / 2
             )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
-def test_the_masked_loss_is_torch_s_cross_entropy_at_the_chosen_places(make):
-    task = make(masked_steps=2)
+def test_the_mlm_loss_is_torch_cross_entropy_at_the_selected_positions(make):
+    task = make(mlm_steps=2)
     model, batch = built(task).double(), task.batch(0)
     logits = model.logits(model.encode(batch.ids, batch.targets != task.pad).states)
-    expected = F.cross_entropy(logits[batch.chosen], batch.targets[batch.chosen], reduction="sum")
+    expected = F.cross_entropy(
+        logits[batch.selected], batch.targets[batch.selected], reduction="sum"
+    )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-12, atol=0)
 
 
-def test_hard_negatives_are_answers_that_a_first_sentence_must_not_choose(files, tmp_path):
+def test_hard_negatives_are_negatives_of_all_sentences(files, tmp_path):
     path = tmp_path / "hard.tsv"
     lines = (files / "a.tsv").read_text(encoding="utf-8").splitlines()
     path.write_text(
@@ -230,65 +240,60 @@ def test_hard_negatives_are_answers_that_a_first_sentence_must_not_choose(files,
     assert [texts[2 * n + i] for i in range(n)] == [
         f"not {texts[second]}" for _, second in batch.pairs.tolist()
     ]
-    assert batch.meaning[2 * n :].tolist() == list(range(n, 2 * n)), (
-        "each means something of its own"
-    )
-    scores = (one := vectors_one_by_one(task, model, texts)) @ one.T / 0.05
+    assert batch.labels[2 * n :].tolist() == list(range(n, 2 * n)), "each has a label of its own"
+    vectors = vectors_one_by_one(task, model, texts)
+    scores = vectors @ vectors.T / 0.05
     expected = torch.zeros((), dtype=torch.float64)
     for pair in batch.pairs.tolist():
-        for anchor, partner in (pair, pair[::-1]):
-            others = [place for place in range(3 * n) if place not in pair]
+        for anchor, positive in (pair, pair[::-1]):
+            others = [row for row in range(3 * n) if row not in pair]
             expected = (
                 expected
-                + F.cross_entropy(scores[anchor, [partner, *others]][None], torch.tensor([0])) / 2
+                + F.cross_entropy(scores[anchor, [positive, *others]][None], torch.tensor([0])) / 2
             )
     torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-9, atol=0)
 
 
-# ---- validation and a whole run ------------------------------------------------------------------------------------
+# ── validation and a whole run ────────────────────────────────────────────────────────────────────
 
 
-def test_validation_counts_how_often_a_sentence_finds_its_own(make, files):
-    task = make(masked_steps=2)
+def test_validation_measures_recall_at_1(make, files):
+    task = make(mlm_steps=2)
     model = built(task).eval()
     zh, en = ((files / name).read_text(encoding="utf-8").splitlines() for name in ("v.zh", "v.en"))
     a, b = (vectors_one_by_one(task, model, texts).detach().numpy() for texts in (zh, en))
-    there, back = (
-        np.mean([int(np.argmax(other @ vector)) == i for i, vector in enumerate(one)])
-        for one, other in ((a, b), (b, a))
+    forward, backward = (
+        np.mean([int(np.argmax(keys @ vector)) == i for i, vector in enumerate(queries)])
+        for queries, keys in ((a, b), (b, a))
     )
-    figures = task.validate(model)
-    assert figures["rank1"] == pytest.approx((there + back) / 2)
+    metrics = task.validate(model)
+    assert metrics["recall_at_1"] == pytest.approx((forward + backward) / 2)
     both = torch.from_numpy(np.concatenate([a, b]))
-    scores = (both @ both.T / 0.05).fill_diagonal_(
-        -torch.inf
-    )  # all but oneself are answers, and one of them is right
-    assert figures["loss"] == pytest.approx(
+    scores = (both @ both.T / 0.05).fill_diagonal_(-torch.inf)  # all sentences but the query itself
+    assert metrics["loss"] == pytest.approx(
         float(F.cross_entropy(scores, torch.arange(40).roll(20))), rel=1e-4
     )
     assert (
-        figures["masked_loss"]
-        == task.validate(model)["masked_loss"]
+        metrics["mlm_loss"]
+        == task.validate(model)["mlm_loss"]
         == pytest.approx(np.log(400), rel=0.2)
     )
 
 
-def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokenizer(
-    make, files, tmp_path
-):
+def test_a_run_learns_and_publishes_encoder_pooling_and_tokenizer(make, files, tmp_path):
     held = {
         "valid_pairs": str(files / "a.tsv"),
         "valid_source": None,
         "valid_target": None,
-    }  # what it learns, it should know
+    }  # evaluated on the training groups
     task = make(
-        masked_steps=4,
+        mlm_steps=4,
         steps=30,
         validate_every=30,
         save_every=30,
         lr=2e-2,
         pooling="max",
-        chunk=16,
+        mini_batch_size=16,
         **held,
     )
     before = task.validate(built(task).eval())
@@ -297,8 +302,10 @@ def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokeniz
     assert trainer.run() == 0
     loaded = load_model(tmp_path / "run")
     after = task.validate(loaded.model)
-    assert after["loss"] < 0.9 * before["loss"] and after["rank1"] > before["rank1"] + 0.1
-    assert after["masked_loss"] < before["masked_loss"]
+    assert (
+        after["loss"] < 0.9 * before["loss"] and after["recall_at_1"] > before["recall_at_1"] + 0.1
+    )
+    assert after["mlm_loss"] < before["mlm_loss"]
     kept = json.loads((tmp_path / "run" / "pooling.json").read_text())
     assert kept == {"pooling": "max", "normalised": True, "max_len": 128}
     ids = torch.tensor([[2, 7, 9]])
@@ -309,9 +316,13 @@ def test_a_run_learns_and_the_published_folder_holds_encoder_pooling_and_tokeniz
 
 
 @pytest.mark.parametrize("stopped", [2, 5])
-def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopped):
+def test_a_resumed_run_equals_an_uninterrupted_one(make, tmp_path, monkeypatch, stopped):
     task = make(
-        masked_steps=3, model=SHAPE | {"dropout": 0.2}, views=3, recompute=True, optimizer="muon"
+        mlm_steps=3,
+        model=SHAPE | {"dropout": 0.2},
+        texts_per_group=3,
+        gradient_checkpointing=True,
+        optimizer="muon",
     )
     whole, broken = (Trainer(task, task.recipe, tmp_path / name) for name in ("whole", "broken"))
     assert whole.run() == 0
@@ -332,23 +343,25 @@ def test_a_resumed_run_equals_an_unbroken_one(make, tmp_path, monkeypatch, stopp
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
 
 
-def test_learned_vocabularies_have_what_an_encoder_needs(make):
-    for kind, size in (("wordpiece", 900), ("bytes", 400), ("word", 300)):
-        task = make(kind, tokenizer=kind, vocab_size=size, masked_steps=1, lowercase=True)
+def test_trained_tokenizers_have_the_special_tokens_of_an_encoder(make):
+    for kind, size in (("wordpiece", 900), ("byte_bpe", 400), ("word", 300)):
+        task = make(kind, tokenizer=kind, vocab_size=size, mlm_steps=1, lowercase=True)
         tokenizer = task.tokenizer
         assert None not in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id)
         assert tokenizer.encode("HELLO") == tokenizer.encode("hello")
-        assert task.frame.before == (tokenizer.cls_id,) and task.frame.after == (tokenizer.sep_id,)
+        assert task.template.before == (tokenizer.cls_id,) and task.template.after == (
+            tokenizer.sep_id,
+        )
 
 
-# ---- what is wrong -------------------------------------------------------------------------------------------------
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pairs": None}, "pairs: no pairs to learn from; give --pairs, or --source and --target"),
-        ({"source": "a.zh"}, "pairs: given beside source or target; give one or the other"),
+        ({"pairs": None}, "pairs: no training pairs; give --pairs, or --source and --target"),
+        ({"source": "a.zh"}, "pairs: given together with source or target; give one or the other"),
         ({"pairs": None, "source": "a.zh"}, "source: given without target; give both files"),
         ({"valid_source": None}, "valid_target: given without valid_source; give both files"),
         (
@@ -356,33 +369,35 @@ def test_learned_vocabularies_have_what_an_encoder_needs(make):
             "hard_negatives: valid_source and valid_target have no third column; give valid_pairs",
         ),
         (
-            {"masked_steps": 8},
-            "masked_steps: 8 of 8 steps leave none for pairs; use fewer, or more steps",
+            {"mlm_steps": 8},
+            "mlm_steps: 8 of 8 steps leave none for contrastive learning; "
+            "use a smaller number, or more steps",
         ),
         (
             {"text": ("a.txt",)},
-            "text: plain text is for masked tokens, and masked_steps is 0; give masked_steps, or leave out the text",
+            "text: plain text is used for MLM only, and mlm_steps is 0; "
+            "set mlm_steps, or leave out text",
         ),
         (
             {"model": "tiny"},
-            "model: 'tiny' is no encoder alone; sentence vectors need one, as in 'minilm'",
+            "model: 'tiny' is not encoder-only; use an encoder-only model, such as 'minilm'",
         ),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_one_line(make, changes, message):
+def test_an_invalid_recipe_gives_one_line(make, changes, message):
     with pytest.raises(QkvError) as error:
         make(**changes)
     assert str(error.value) == message
 
 
-def test_too_few_groups_to_hold_some_out_are_named(tmp_path, monkeypatch):
+def test_too_few_groups_to_hold_some_out_are_an_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "few.tsv").write_text("a b\tb a\n" * 4, encoding="utf-8")
     with pytest.raises(QkvError) as error:
         prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
     assert (
-        str(error.value)
-        == "few.tsv: only 4 groups, too few to hold some out; give 10 or more, or --valid-pairs"
+        str(error.value) == "few.tsv: only 4 groups, too few to hold some out for validation; "
+        "give at least 10, or --valid-pairs"
     )
 
 
@@ -392,7 +407,7 @@ def test_a_shipped_recipe_builds_an_encoder(name):
         EmbedRecipe, Path(__file__).resolve().parents[2] / "recipes" / f"{name}.yaml"
     )
     with torch.device("meta"):
-        model = Transformer(
-            embedding_spec(recipe.model, recipe.vocab_size, recipe.masked_steps > 0)
-        )
-    assert model.decoder is None and sum(one.numel() for one in model.parameters()) > 1_000_000
+        model = Transformer(embedding_spec(recipe.model, recipe.vocab_size, recipe.mlm_steps > 0))
+    assert (
+        model.decoder is None and sum(weight.numel() for weight in model.parameters()) > 1_000_000
+    )

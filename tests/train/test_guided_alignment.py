@@ -1,4 +1,4 @@
-"""Guided alignment: the loss of the textbook, the same batches and the same resumed run, a head that learns to align."""
+"""Guided alignment: the loss of the textbook, exact resume, a head that learns to align."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from qkv.model.guided import (
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 from qkv.textbook.alignment import guided_alignment_loss
 from qkv.train.signals import STOPPED
 
@@ -45,18 +45,18 @@ def small_model(**changes):
     return Transformer(encoder_decoder(20, 16, 3, n_heads=2, d_ff=16, **changes)).double()
 
 
-SOURCE, BEGUN = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9, 8], [1, 4, 0]])
+SOURCE, TARGET = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9, 8], [1, 4, 0]])
 
 
 def test_the_guided_weights_are_those_of_the_head_and_the_loss_is_the_textbooks():
     model = small_model(dropout=0.0).train()
     core = guide(model, HEAD)
-    real = SOURCE.ne(0)
-    model.decode(BEGUN, model.encode(SOURCE, real))
+    attention_mask = SOURCE.ne(0)
+    model.decode(TARGET, model.encode(SOURCE, attention_mask))
     log_weights = core.take_log_weights()  # (batch, target, source)
-    for row, length in enumerate(real.sum(dim=1).tolist()):
+    for row, length in enumerate(attention_mask.sum(dim=1).tolist()):
         expected = cross_weights(
-            model.eval(), SOURCE[row, :length].tolist(), BEGUN[row].tolist(), HEAD
+            model.eval(), SOURCE[row, :length].tolist(), TARGET[row].tolist(), HEAD
         )
         torch.testing.assert_close(log_weights[row, :, :length].exp(), expected, rtol=0, atol=1e-12)
     gold = torch.zeros(2, 3, 4, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_the_guided_weights_are_those_of_the_head_and_the_loss_is_the_textbooks(
 def test_the_gradient_reaches_the_queries_and_keys_of_the_guided_head_only():
     model = small_model(dropout=0.0).train()
     core = guide(model, HEAD)
-    model.decode(BEGUN, model.encode(SOURCE, SOURCE.ne(0)))
+    model.decode(TARGET, model.encode(SOURCE, SOURCE.ne(0)))
     gold = torch.zeros(2, 3, 4, dtype=torch.float64)
     gold[:, 0, 0] = 1
     guided_loss(core.take_log_weights(), gold).backward()
@@ -79,11 +79,11 @@ def test_the_gradient_reaches_the_queries_and_keys_of_the_guided_head_only():
     assert model.decoder.layers[2].cross.branch.q_proj.weight.grad is None
 
 
-def test_a_guided_model_computes_what_it_did_before():
+def test_guiding_a_head_does_not_change_the_outputs():
     plain, guided = small_model().eval(), small_model().eval()
     guide(guided, HEAD)
     memory = plain.encode(SOURCE)
-    assert torch.equal(plain.decode(BEGUN, memory), guided.decode(BEGUN, memory))
+    assert torch.equal(plain.decode(TARGET, memory), guided.decode(TARGET, memory))
     core = guided.get_submodule(core_path(1))
     assert (
         isinstance(core, GuidedCore)
@@ -93,14 +93,12 @@ def test_a_guided_model_computes_what_it_did_before():
 
 
 @pytest.mark.parametrize("changes", [{}, {"r_drop": 1.0}, {"bpe_dropout": 0.1, "bpe_variants": 2}])
-def test_a_batch_has_the_alignments_of_its_pairs_and_its_loss_has_their_part(
-    make_task, alignment, changes
-):
+def test_the_loss_of_a_batch_includes_the_alignments_of_its_pairs(make_task, alignment, changes):
     changes = {"label_smoothing": 0.0, **changes}
     guided = make_task(alignment=alignment, guided_alignment_weight=2.0, **changes)
     plain = make_task(**changes)
     last = len(guided.plan) - 1  # with BPE-dropout, a batch of the last encoding
-    batch, rows, model = guided.batch(last), guided.rows(last), guided.begin().train()
+    batch, rows, model = guided.batch(last), guided.rows(last), guided.initial_model().train()
     assert batch.gold.shape == (*batch.target_in.shape, batch.source.shape[1])
     torch.testing.assert_close(batch.gold.sum(dim=2), batch.target_out.ne(guided.pad).float())
     for row, index in enumerate(rows.tolist()):
@@ -132,7 +130,7 @@ def linked_words(pair):
 
 
 def linked_texts(task, batch, row, pair):
-    """The same by the tokens of a batch: a source token may have more characters than the word has."""
+    """The same by the tokens of a batch; a source token may be longer than the word."""
     found, end = {}, 0
     source, target = batch.source[row].tolist(), batch.target_out[row].tolist()
     for place, id in enumerate(target[: target.index(task.eos)]):
@@ -156,7 +154,7 @@ def linked_texts(task, batch, row, pair):
     return found
 
 
-def test_a_resumed_run_equals_an_unbroken_one(trainer, alignment):
+def test_a_resumed_run_equals_an_uninterrupted_one(trainer, alignment):
     changes = {"alignment": alignment, "bpe_dropout": 0.1, "bpe_variants": 2, "steps": 6}
     whole, broken = trainer("run", **changes), trainer("other", **changes)
     assert whole.run() == 0
@@ -175,7 +173,7 @@ def test_a_resumed_run_equals_an_unbroken_one(trainer, alignment):
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
 
 
-def test_a_run_learns_to_align_and_its_folder_says_with_which_head(trainer, alignment, tmp_path):
+def test_a_run_learns_to_align_and_stores_the_head(trainer, alignment, tmp_path):
     changes = {
         "steps": 150,
         "save_every": 150,
@@ -198,12 +196,11 @@ def test_a_run_learns_to_align_and_its_folder_says_with_which_head(trainer, alig
         and Translator.load(tmp_path / "run").alignment is None
     )
     assert errors["other"] < 0.7 * errors["run"]
-    assert (
-        errors["run"] > 0.05
-    )  # the limit for the demo (tests/explore/test_page_demo.py): an unguided model does not keep it
+    # 0.05 is the limit of the demo (tests/explore/test_page_demo.py): it needs guided alignment.
+    assert errors["run"] > 0.05
 
 
-def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
+def test_an_invalid_alignment_file_is_an_error_before_training(make_task, tmp_path):
     with pytest.raises(QkvError, match="no such file"):
         make_task(alignment=str(tmp_path / "missing.align"))
     (tmp_path / "short.align").write_text("0-0\n", encoding="utf-8")
@@ -222,10 +219,13 @@ def test_a_bad_alignment_file_is_refused_before_training(make_task, tmp_path):
         "0",
     ],
 )
-def test_a_head_that_the_model_does_not_have_is_refused(stored):
+def test_an_alignment_head_that_does_not_exist_is_an_error(stored):
     with pytest.raises(QkvError) as error:
         alignment_head(stored, small_model().spec, "alignment.json")
-    wrong = f"alignment.json: names no cross-attention head of this model: {stored}; write a layer and a head, both from 0"
+    wrong = (
+        f"alignment.json: names no cross-attention head of this model: {stored}; "
+        "write a layer and a head, both from 0"
+    )
     assert str(error.value) == wrong
 
 

@@ -1,4 +1,4 @@
-"""Optimisers take the steps their formulas say, and decay pulls at matrices only."""
+"""Optimizers follow their formulas; weight decay applies to matrices only."""
 
 import copy
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 
 from qkv.model.presets import preset
 from qkv.model.transformer import Transformer
-from qkv.train.optim import Muon, make_optimizers, orthogonalised, set_share
+from qkv.train.optim import Muon, make_optimizers, orthogonalize, set_lr
 from qkv.train.recipe import Recipe
 from qkv.train.state import flatten_optimizer, restore_optimizer
 
@@ -31,17 +31,17 @@ def small_model():
 
 def with_gradients(model, seed):
     torch.manual_seed(seed)
-    for one in model.parameters():
-        one.grad = torch.randn_like(one)
+    for weight in model.parameters():
+        weight.grad = torch.randn_like(weight)
     return model
 
 
-def is_matrix(name, one):
-    return ".layers." in name and one.ndim == 2
+def is_matrix(name, weight):
+    return ".layers." in name and weight.ndim == 2
 
 
 def adam_by_hand(weight, grads, recipe, decay):
-    """Kingma and Ba's algorithm 1, with AdamW's decay apart from the gradient or Adam's inside it; in double."""
+    """Algorithm 1 of Kingma and Ba in float64; AdamW decouples the decay from the gradient."""
     w, m, v = weight.double(), 0.0, 0.0
     for t, grad in enumerate(grads, start=1):
         g = grad.double()
@@ -58,33 +58,33 @@ def adam_by_hand(weight, grads, recipe, decay):
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_three_steps_equal_the_formula_and_decay_pulls_only_at_matrices(kind, decay):
+def test_three_steps_equal_the_formula_and_decay_applies_to_matrices_only(kind, decay):
     recipe = Recipe(optimizer=kind, lr=0.01, weight_decay=decay)
     model = small_model()
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     [optimizer] = make_optimizers(model, recipe)
     grads = {name: [] for name in before}
     for seed in range(3):
-        for name, one in with_gradients(model, seed).named_parameters():
-            grads[name].append(one.grad.clone())
+        for name, weight in with_gradients(model, seed).named_parameters():
+            grads[name].append(weight.grad.clone())
         optimizer.step()
-    for name, one in model.named_parameters():
+    for name, weight in model.named_parameters():
         expected = adam_by_hand(
-            before[name], grads[name], recipe, decay if is_matrix(name, one) else 0.0
+            before[name], grads[name], recipe, decay if is_matrix(name, weight) else 0.0
         )
-        torch.testing.assert_close(one.detach().double(), expected, rtol=0, atol=2e-6, msg=name)
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=0, atol=2e-6, msg=name)
 
 
-def test_the_matrices_are_those_of_the_layers_and_every_weight_has_one_optimiser():
+def test_the_matrices_are_those_of_the_layers_and_every_weight_has_one_optimizer():
     model = small_model()
-    names = {id(one): name for name, one in model.named_parameters()}
+    names = {id(weight): name for name, weight in model.named_parameters()}
     for kind in ("adamw", "muon"):
         optimizers = make_optimizers(model, Recipe(optimizer=kind, weight_decay=0.1))
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(
-            names.values()
-        )
-        matrices, others = ([names[id(one)] for one in group["params"]] for group in groups)
+        assert sorted(
+            names[id(weight)] for group in groups for weight in group["params"]
+        ) == sorted(names.values())
+        matrices, others = ([names[id(weight)] for weight in group["params"]] for group in groups)
         assert groups[0]["weight_decay"] == 0.1 and groups[1]["weight_decay"] == 0.0
         assert "encoder.layers.0.attn.branch.q_proj.weight" in matrices and len(matrices) == 16
         for name in (
@@ -99,40 +99,42 @@ def test_the_matrices_are_those_of_the_layers_and_every_weight_has_one_optimiser
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 64), (64, 16), (5, 40)])
-def test_orthogonalising_leads_every_singular_value_near_one(shape):
+def test_newton_schulz_iterations_bring_singular_values_near_one(shape):
     torch.manual_seed(0)
     for size in (1e-3, 1.0, 1e3):
-        values = torch.linalg.svdvals(orthogonalised(size * torch.randn(20, *shape)))
+        values = torch.linalg.svdvals(orthogonalize(size * torch.randn(20, *shape)))
         assert values.min() > 0.3 and values.max() < 1.3
         assert (
             (values > 0.6) & (values < 1.3)
-        ).float().mean() > 0.97  # a square matrix may have a value near zero
+        ).float().mean() > 0.97  # a square matrix may have a singular value near zero
 
 
-def test_orthogonalising_keeps_the_directions():
+def test_orthogonalization_keeps_the_singular_vectors():
     torch.manual_seed(0)
     x = torch.randn(12, 30)
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    turned = (
-        u.mT @ orthogonalised(x[None])[0] @ v.mT
+    rotated = (
+        u.mT @ orthogonalize(x[None])[0] @ v.mT
     )  # diagonal if the singular vectors are the same
-    assert (turned - turned.diagonal().diag()).abs().max() < 1e-4 and turned.diagonal().min() > 0.3
+    assert (
+        rotated - rotated.diagonal().diag()
+    ).abs().max() < 1e-4 and rotated.diagonal().min() > 0.3
 
 
 def test_a_matrix_of_zeros_stays_zero():
-    assert torch.equal(orthogonalised(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
-def test_stacked_matrices_are_orthogonalised_as_each_alone(shape):
+def test_stacked_matrices_are_orthogonalized_like_each_alone(shape):
     torch.manual_seed(0)
     x = torch.randn(7, *shape)
-    alone = torch.cat([orthogonalised(one[None]) for one in x])
-    torch.testing.assert_close(orthogonalised(x), alone, rtol=0, atol=1e-5)
+    alone = torch.cat([orthogonalize(weight[None]) for weight in x])
+    torch.testing.assert_close(orthogonalize(x), alone, rtol=0, atol=1e-5)
 
 
 def muon_by_hand(weight, grads, lr, momentum, decay):
-    """As Keller Jordan published it: a quintic Newton-Schulz iteration on the Nesterov momentum, one matrix at a time."""
+    """Muon as published by Keller Jordan, one matrix at a time."""
     w, buffer = weight.double(), torch.zeros_like(weight).double()
     for grad in grads:
         g = grad.double()
@@ -154,8 +156,8 @@ def test_muon_takes_the_published_steps():
         torch.nn.Parameter(torch.randn(shape)) for shape in ((6, 9), (6, 9), (12, 4), (6, 9))
     ]
     before, grads = (
-        [one.detach().clone() for one in weights],
-        [[torch.randn_like(one) for one in weights] for _ in range(4)],
+        [weight.detach().clone() for weight in weights],
+        [[torch.randn_like(weight) for weight in weights] for _ in range(4)],
     )
     optimizer = Muon(weights, lr=0.1, momentum=0.9, weight_decay=0.2)
     for now in grads:
@@ -167,7 +169,7 @@ def test_muon_takes_the_published_steps():
         torch.testing.assert_close(weight.detach().double(), expected, rtol=0, atol=1e-5)
 
 
-def test_a_weight_without_gradient_stays():
+def test_a_weight_without_gradient_is_unchanged():
     weight, idle = (torch.nn.Parameter(torch.ones(3, 4)) for _ in range(2))
     weight.grad = torch.ones(3, 4)
     Muon([weight, idle], lr=0.1, weight_decay=0.5).step()
@@ -175,29 +177,29 @@ def test_a_weight_without_gradient_stays():
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_an_optimiser_put_back_from_a_file_goes_on_bit_for_bit(kind):
+def test_a_restored_optimizer_continues_bit_for_bit(kind):
     recipe = Recipe(optimizer=kind, weight_decay=0.1)
     first = small_model()
     optimizers = make_optimizers(first, recipe)
     for seed in (1, 2):
         with_gradients(first, seed)
-        for one in optimizers:
-            one.step()
+        for optimizer in optimizers:
+            optimizer.step()
     second = copy.deepcopy(first)
     resumed = make_optimizers(second, recipe)
     for old, new in zip(optimizers, resumed, strict=True):
         restore_optimizer(new, *flatten_optimizer(old))
-    for model, some in ((first, optimizers), (second, resumed)):
+    for model, group in ((first, optimizers), (second, resumed)):
         with_gradients(model, 3)
-        for one in some:
-            one.step()
+        for optimizer in group:
+            optimizer.step()
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
     )
 
 
-def test_every_learning_rate_is_the_same_share_of_its_own_peak():
-    optimizers = make_optimizers(small_model(), Recipe(optimizer="muon", lr=0.004, matrix_lr=0.02))
-    for share in (0.5, 1.0, 0.25):
-        assert set_share(optimizers, share) == pytest.approx(0.004 * share)
-        assert optimizers[0].param_groups[0]["lr"] == pytest.approx(0.02 * share)
+def test_every_learning_rate_is_the_same_fraction_of_its_peak():
+    optimizers = make_optimizers(small_model(), Recipe(optimizer="muon", lr=0.004, muon_lr=0.02))
+    for factor in (0.5, 1.0, 0.25):
+        assert set_lr(optimizers, factor) == pytest.approx(0.004 * factor)
+        assert optimizers[0].param_groups[0]["lr"] == pytest.approx(0.02 * factor)

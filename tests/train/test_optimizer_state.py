@@ -1,4 +1,4 @@
-"""Optimisers through the disk and back: the same bits, and the same next steps."""
+"""Saved and loaded optimizers have the same bits and take the same next steps."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from qkv.train.state import flatten_optimizer, newest_state, restore_optimizer, 
 
 
 class Muonlike(torch.optim.Optimizer):
-    """Momentum made orthogonal in float32; it remembers in float64 and keeps a plain number and a None, as some do."""
+    """Orthogonalized momentum with float64 state, and a number and None in its state."""
 
     def __init__(self, params, lr=0.02):
         super().__init__(params, {"lr": lr, "rounds": (3.4, -4.8, 2.0)})
@@ -19,14 +19,14 @@ class Muonlike(torch.optim.Optimizer):
         for group in self.param_groups:
             a, b, c = group["rounds"]
             for p in group["params"]:
-                memory = self.state[p]
-                buffer = memory.setdefault("momentum", torch.zeros_like(p, dtype=torch.float64))
-                memory["count"], memory["nothing"] = memory.get("count", 0) + 1, None
+                state = self.state[p]
+                buffer = state.setdefault("momentum", torch.zeros_like(p, dtype=torch.float64))
+                state["count"], state["nothing"] = state.get("count", 0) + 1, None
                 x = buffer.mul_(0.95).add_(p.grad).float()
                 x = x / (x.norm() + 1e-7) if p.ndim == 2 else x
                 gram = x @ x.T if p.ndim == 2 else torch.zeros(1)
                 x = a * x + (b * gram + c * gram @ gram) @ x if p.ndim == 2 else x
-                p.add_(x, alpha=-group["lr"] / memory["count"])
+                p.add_(x, alpha=-group["lr"] / state["count"])
 
 
 MAKERS = {
@@ -74,34 +74,34 @@ def bits(values):
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_an_optimizer_comes_back_bit_by_bit_and_steps_on_identically(tmp_path, make):
+def test_a_restored_optimizer_has_the_same_bits_and_steps(tmp_path, make):
     model, optimizer = model_and_optimizer(make)
     for seed in range(3):
         train_a_step(model, optimizer, seed)
-    tensors, facts = flatten_optimizer(optimizer)
+    tensors, metadata = flatten_optimizer(optimizer)
     save_state(
-        tmp_path, 3, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": facts}
+        tmp_path, 3, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": metadata}
     )
     saved = bits(tensors)
 
     state = newest_state(tmp_path)
     other, resumed = model_and_optimizer(make, seed=9)
-    train_a_step(other, resumed, 77)  # what it remembers from before must go
+    train_a_step(other, resumed, 77)  # its state must be discarded
     other.load_state_dict(state.tensors["model"])
-    restore_optimizer(resumed, state.tensors["optimizer"], state.facts["optimizer"])
-    back, back_facts = flatten_optimizer(resumed)
-    assert bits(back) == saved and back_facts == facts and len(saved) >= 4
+    restore_optimizer(resumed, state.tensors["optimizer"], state.metadata["optimizer"])
+    restored, restored_metadata = flatten_optimizer(resumed)
+    assert bits(restored) == saved and restored_metadata == metadata and len(saved) >= 4
     for seed in range(3, 6):
         train_a_step(model, optimizer, seed)
         train_a_step(other, resumed, seed)
     assert bits(other.state_dict()) == bits(model.state_dict())
 
 
-def test_restoring_the_very_beginning_forgets_the_steps_since():
+def test_restoring_the_initial_state_discards_later_steps():
     model, optimizer = model_and_optimizer(MAKERS["AdamW fused"])
-    tensors, facts = flatten_optimizer(optimizer)
+    tensors, metadata = flatten_optimizer(optimizer)
     train_a_step(model, optimizer, 0)
-    restore_optimizer(optimizer, tensors, facts)
+    restore_optimizer(optimizer, tensors, metadata)
     assert tensors == {} and len(optimizer.state) == 0
 
 
@@ -112,15 +112,16 @@ def test_restoring_the_very_beginning_forgets_the_steps_since():
         (
             "AdamW fused",
             7,
-            "optimizer: saved for a model of other shapes; resume with the model of the run",
+            "optimizer: saved for a model with other parameter shapes; "
+            "resume with the model of the run",
         ),
     ],
 )
-def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(kind, width, line):
+def test_the_state_of_another_optimizer_is_error_and_changes_nothing(kind, width, line):
     model, optimizer = model_and_optimizer(MAKERS["AdamW fused"])
     train_a_step(model, optimizer, 0)
-    tensors, facts = flatten_optimizer(optimizer)
+    tensors, metadata = flatten_optimizer(optimizer)
     other = MAKERS[kind](nn.Linear(5, width).parameters())
-    with pytest.raises(QkvError) as refused:
-        restore_optimizer(other, tensors, facts)
-    assert str(refused.value) == line and len(other.state) == 0
+    with pytest.raises(QkvError) as error:
+        restore_optimizer(other, tensors, metadata)
+    assert str(error.value) == line and len(other.state) == 0

@@ -1,4 +1,4 @@
-"""A recipe is read from a file, from settings and from flags, and what cannot be meant is said in one line."""
+"""A recipe is read from a file, settings and flags; an invalid one gives one line."""
 
 from dataclasses import fields
 from itertools import chain
@@ -20,19 +20,19 @@ def chinese():
     set_language("en")
 
 
-def written(folder, text):
+def write_recipe(folder, text):
     (folder / "train.yaml").write_text(text, encoding="utf-8")
     return folder / "train.yaml"
 
 
-def complaint(*settings, path=None):
+def error_line(*settings, path=None):
     with pytest.raises(QkvError) as error:
         read_recipe(TranslateRecipe, path, settings)
     return str(error.value)
 
 
-def test_a_file_gives_way_to_settings_and_settings_to_flags(tmp_path):
-    path = written(
+def test_settings_override_the_file_and_flags_override_settings(tmp_path):
+    path = write_recipe(
         tmp_path, "source: file\ntarget: file\nsteps: 10\nseed: 10\nlr: 10\nwarmup: 10\n"
     )
     recipe = read_recipe(
@@ -41,19 +41,19 @@ def test_a_file_gives_way_to_settings_and_settings_to_flags(tmp_path):
         ["source=set", "steps=20", "seed=20", "seed=30"],
         {"source": "flag", "target": None},
     )
-    assert (recipe.source, recipe.target, recipe.steps, recipe.seed, recipe.lr) == (
+    assert (recipe.source, recipe.target, recipe.steps, recipe.seed, recipe.warmup_steps) == (
         "flag",
         "file",
         20,
         30,
-        10.0,
+        10,
     )
 
 
-def test_a_dotted_key_changes_one_size_and_leaves_the_others(tmp_path):
+def test_a_dotted_key_changes_one_argument_and_keeps_the_others(tmp_path):
     recipe = read_recipe(
         TranslateRecipe,
-        written(tmp_path, "model: {d_model: 32, layers: 2}"),
+        write_recipe(tmp_path, "model: {d_model: 32, layers: 2}"),
         ["model.d_model=64", "model.n_heads=2"],
     )
     assert (
@@ -65,7 +65,7 @@ def test_a_dotted_key_changes_one_size_and_leaves_the_others(tmp_path):
     assert (recipe.model["d_model"], recipe.model["layers"], recipe.model["d_ff"]) == (64, 2, 512)
 
 
-def test_the_model_may_be_a_name():
+def test_the_model_may_be_a_preset():
     paper = {
         "preset": "paper-base",
         "d_model": 512,
@@ -83,19 +83,19 @@ def test_the_model_may_be_a_name():
 @pytest.mark.parametrize(
     ("text", "value"), [("1e-3", 0.001), ("5E-4", 0.0005), ("2", 2.0), (" 0.25 ", 0.25)]
 )
-def test_numbers_may_be_written_as_people_write_them(text, value):
+def test_numbers_may_have_exponents_and_spaces(text, value):
     assert read_recipe(TranslateRecipe, None, [f"lr={text}"]).lr == value
 
 
-def test_a_value_may_hold_an_equals_sign():
+def test_a_value_may_contain_an_equals_sign():
     assert read_recipe(TranslateRecipe, None, ["source=a=b.txt"]).source == "a=b.txt"
 
 
-def test_nothing_given_is_the_default():
+def test_a_recipe_without_settings_is_the_default():
     assert read_recipe(TranslateRecipe, None) == TranslateRecipe()
 
 
-def test_a_recipe_written_out_reads_back_the_same(tmp_path):
+def test_a_written_recipe_is_read_back_the_same(tmp_path):
     recipe = read_recipe(
         TranslateRecipe,
         None,
@@ -107,10 +107,10 @@ def test_a_recipe_written_out_reads_back_the_same(tmp_path):
             "model.activation=silu",
             "target_language='no'",
             "schedule=paper",
-            "ema=0.999",
+            "ema_decay=0.999",
         ],
     )
-    path = written(tmp_path, recipe.to_yaml())
+    path = write_recipe(tmp_path, recipe.to_yaml())
     assert read_recipe(TranslateRecipe, path) == recipe
     assert "数据/a.zh" in path.read_text(encoding="utf-8")
     assert path.read_text(encoding="utf-8").count("\n") == len(fields(TranslateRecipe)) + len(
@@ -129,14 +129,16 @@ def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (["warmup_step=3"], "--set: no option 'warmup_step'; did you mean 'warmup'?"),
+        (["warmup_step=3"], "--set: no option 'warmup_step'; did you mean 'warmup_steps'?"),
         (
             ["model.d_modle=3"],
-            "model: 'seq2seq' has no argument 'd_modle', nor has a spec such a field; did you mean 'd_model'?",
+            "model: 'seq2seq' has no argument 'd_modle', and a spec has no such field; "
+            "did you mean 'd_model'?",
         ),
         (
             ["stepz=1", "sede=2"],
-            "--set: no option 'stepz', no option 'sede'; did you mean 'steps'?, did you mean 'seed'?",
+            "--set: no option 'stepz', no option 'sede'; "
+            "did you mean 'steps'?, did you mean 'seed'?",
         ),
         (["steps=many"], "--set: steps cannot be 'many'; use a whole number"),
         (["steps=2.5"], "--set: steps cannot be 2.5; use a whole number"),
@@ -147,13 +149,14 @@ def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
             "--set: source cannot be [1]; use text, in quotes if it looks like something else",
         ),
         (["optimizer=sgd"], "--set: optimizer cannot be 'sgd'; choose from adam, adamw, muon"),
-        (["model.place=top"], "model, place: cannot be 'top'; choose from pre, post"),
+        (["model.placement=top"], "model, placement: cannot be 'top'; choose from pre, post"),
         (
             ["model=3"],
-            "model: cannot be 3; use a preset's name, the path of a model.json, or a preset with arguments",
+            "model: cannot be 3; "
+            "use a preset's name, the path of a model.json, or a preset with arguments",
         ),
         (["steps"], "--set steps: no value; write key=value"),
-        (["lr={"], "--set lr={: is not YAML (while parsing a flow node); write key: value"),
+        (["lr={"], "--set lr={: not valid YAML (while parsing a flow node); write key: value"),
         (["steps=0"], "--set: steps cannot be 0; use 1 or more"),
         (
             ["lr=-1", "bpe_dropout=1"],
@@ -163,35 +166,35 @@ def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
         (["seed=-1"], "--set: seed cannot be -1; use 0 to 2147483647"),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_one_line(settings, line):
-    assert complaint(*settings) == line
+def test_an_invalid_setting_gives_one_line(settings, line):
+    assert error_line(*settings) == line
 
 
-def test_complaints_name_the_file(tmp_path):
+def test_errors_name_the_file(tmp_path):
     assert (
-        complaint(path=tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: no such recipe; see recipes/"
+        error_line(path=tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: no such recipe; see recipes/"
     )
     assert (
-        complaint(path=written(tmp_path, "- steps"))
-        == f"{tmp_path}/train.yaml: is no list of options; write key: value"
+        error_line(path=write_recipe(tmp_path, "- steps"))
+        == f"{tmp_path}/train.yaml: not a mapping of options; write key: value"
     )
     assert (
-        complaint(path=written(tmp_path, "lrr: 1"))
+        error_line(path=write_recipe(tmp_path, "lrr: 1"))
         == f"{tmp_path}/train.yaml: no option 'lrr'; did you mean 'lr'?"
     )
 
 
-def test_a_file_that_is_not_utf8_is_named_with_the_place(tmp_path):
+def test_a_file_that_is_not_utf8_is_an_error_with_line_and_byte(tmp_path):
     (tmp_path / "a.yaml").write_bytes("steps: 7\n# une recette réussie\n".encode("latin-1"))
     assert (
-        complaint(path=tmp_path / "a.yaml")
+        error_line(path=tmp_path / "a.yaml")
         == f"{tmp_path}/a.yaml, line 2, byte 16: 0xe9 is not UTF-8; convert the file to UTF-8"
     )
     (tmp_path / "b.yaml").write_bytes(
         "steps: 7\n".encode("utf-16")
-    )  # as Windows PowerShell writes it
+    )  # as written by Windows PowerShell
     assert (
-        complaint(path=tmp_path / "b.yaml")
+        error_line(path=tmp_path / "b.yaml")
         == f"{tmp_path}/b.yaml: a binary file, not text; give plain text in UTF-8"
     )
     (tmp_path / "model.json").write_bytes(b'{"vocab_size": 3,\n\n "\xb0": 1}')
@@ -203,28 +206,51 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(tmp_path):
     )
 
 
-def test_complaints_are_made_in_chinese_too(chinese):
-    assert complaint("warmup_step=3") == "--set: 没有选项 'warmup_step'; 是不是想写 'warmup'？"
+def test_errors_are_translated_into_chinese(chinese):
     assert (
-        complaint("steps=x", "dtype=f8")
-        == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 可选：float32、bf16"
+        error_line("warmup_step=3") == "--set: 没有选项 'warmup_step'; 是不是想写 'warmup_steps'？"
     )
-    assert complaint("ema=1") == "--set: ema 不能是 1.0; 请用 0 到 0.999999 的数"
+    assert (
+        error_line("steps=x", "dtype=f8")
+        == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 可选：float32、bfloat16"
+    )
+    assert error_line("ema_decay=1") == "--set: ema_decay 不能是 1.0; 请用 0 到 0.999999 的数"
 
 
 @pytest.mark.parametrize("kind", [TranslateRecipe, GenerateRecipe, EmbedRecipe])
-def test_explain_lists_every_option_with_its_default_and_a_reason(chinese, kind):
+def test_explain_lists_every_option_with_default_and_explanation(chinese, kind):
     in_chinese = explain(kind)
     set_language("en")
     in_english = explain(kind)
-    names = {one.name for one in fields(kind)} | {f"model.{name}" for name in ARGUMENTS}
+    names = {option.name for option in fields(kind)} | {f"model.{name}" for name in ARGUMENTS}
     assert {name for name, _, _ in in_english} == {name for name, _, _ in in_chinese} == names
-    assert ("warmup", "200", "steps of rising learning rate") in in_english
+    assert ("warmup_steps", "200", "steps of linear learning-rate warmup") in in_english
     for (_, _, en), (_, _, zh) in zip(in_english, in_chinese, strict=True):
         assert en and en.isascii() and any("一" <= sign <= "鿿" for sign in zh)
 
 
-def test_every_limit_is_of_an_option_and_every_number_has_a_limit():
+def test_every_numeric_option_has_a_range():
     every = chain.from_iterable(map(fields, (TranslateRecipe, GenerateRecipe, EmbedRecipe)))
-    kinds = {one.name: one.type for one in every}
+    kinds = {option.name: option.type for option in every}
     assert set(LIMITS) == {name for name, kind in kinds.items() if kind in (int, float)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("fp32", "float32"), ("float32", "float32")],
+)
+def test_dtype_has_short_and_long_names(tmp_path, name, dtype):
+    path = write_recipe(tmp_path, f"dtype: {name}")
+    assert TranslateRecipe(dtype=name).dtype == dtype
+    assert read_recipe(TranslateRecipe, path).dtype == dtype
+    assert read_recipe(TranslateRecipe, None, [f"dtype={name}"]).dtype == dtype
+    assert read_recipe(TranslateRecipe, None, flags={"dtype": name}).dtype == dtype
+
+
+def test_old_option_names_are_renamed_in_files(tmp_path):
+    path = write_recipe(tmp_path, "warmup: 7\nclip: 2\nema: 0.5\ntokenizer: bytes\n")
+    recipe = read_recipe(TranslateRecipe, path)
+    assert (recipe.warmup_steps, recipe.max_grad_norm, recipe.ema_decay) == (7, 2.0, 0.5)
+    assert recipe.tokenizer == "byte_bpe"
+    both = write_recipe(tmp_path, "warmup: 7\nwarmup_steps: 7\n")
+    assert error_line(path=both) == (f"{both}: no option 'warmup'; did you mean 'warmup_steps'?")

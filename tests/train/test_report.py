@@ -1,4 +1,4 @@
-"""Reports are checked with a clock handed in, a real pseudo-terminal, and files read back."""
+"""Progress reports and model cards, with a fake clock, a pseudo-terminal, and files."""
 
 import io
 import json
@@ -16,12 +16,13 @@ from PIL import Image
 from qkv.errors import QkvError
 from qkv.evaluate.scores import score
 from qkv.messages import set_language
-from qkv.train.card import Facts, model_card
-from qkv.train.report import TIMES, Pace, Reporter, as_time, draw_curves, read_metrics
+from qkv.train.card import ModelCard, card_text
+from qkv.train.metrics import TIMING_FIELDS, draw_curves, read_metrics
+from qkv.train.report import Reporter, Throughput, format_duration
 
 
 class FakeClock:
-    """Time that goes by only when told."""
+    """A clock that is set by hand."""
 
     def __init__(self, now: float = 1000.0):
         self.now = now
@@ -33,7 +34,7 @@ class FakeClock:
 def run(
     folder: Path, first: int, last: int, resumed: dict | None = None, validate: bool = True
 ) -> list[dict]:
-    """Steps first..last of a made-up run, validated every 20 steps; gives the state after each step."""
+    """Simulate steps first..last with a validation every 20 steps; returns the states."""
     clock, states = FakeClock(), []
     with Reporter(
         folder, 100, report_every=10, resumed=resumed, clock=clock, stream=io.StringIO()
@@ -51,60 +52,61 @@ def lines(folder: Path) -> list[dict]:
     """metrics.jsonl without its times."""
     entries = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [
-        {name: value for name, value in entry.items() if name not in TIMES} for entry in entries
+        {name: value for name, value in entry.items() if name not in TIMING_FIELDS}
+        for entry in entries
     ]
 
 
-def test_the_time_left_is_the_pace_so_far_times_the_steps_to_go():
+def test_the_time_left_is_the_mean_step_time_times_the_remaining_steps():
     clock = FakeClock()
-    pace = Pace(clock)
-    assert as_time(pace.seconds_left(90)) == "?"
+    throughput = Throughput(clock)
+    assert format_duration(throughput.seconds_left(90)) == "?"
     for _ in range(10):
         clock.now += 2
-        pace.step(tokens=300)
-    assert (pace.seconds_left(90), pace.tokens_per_second) == (180, 150)
+        throughput.step(tokens=300)
+    assert (throughput.seconds_left(90), throughput.tokens_per_second) == (180, 150)
 
 
-def test_a_pause_lengthens_the_time_left_but_does_not_slow_the_tokens():
+def test_a_pause_counts_in_the_time_left_but_not_in_tokens_per_second():
     clock = FakeClock()
-    pace = Pace(clock)
+    throughput = Throughput(clock)
     for _ in range(10):
         clock.now += 2
-        pace.step(tokens=300)
-        with pace.paused():
+        throughput.step(tokens=300)
+        with throughput.paused():
             clock.now += 1
-    assert (pace.seconds_left(10), pace.tokens_per_second) == (30, 150)
+    assert (throughput.seconds_left(10), throughput.tokens_per_second) == (30, 150)
 
 
-def test_tokens_per_second_follow_the_recent_steps():
+def test_tokens_per_second_are_those_of_the_recent_steps():
     clock = FakeClock()
-    pace = Pace(clock, recent=5)
+    throughput = Throughput(clock, recent=5)
     for seconds in [60, *[1] * 20]:
         clock.now += seconds
-        pace.step(tokens=70)
-    assert pace.tokens_per_second == 70
+        throughput.step(tokens=70)
+    assert throughput.tokens_per_second == 70
 
 
 @pytest.mark.parametrize(
     "seconds, text", [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")]
 )
-def test_times_read_as_hours_minutes_seconds(seconds, text):
-    assert as_time(seconds) == text
+def test_durations_are_formatted_as_hours_minutes_seconds(seconds, text):
+    assert format_duration(seconds) == text
 
 
-def test_a_log_gets_one_plain_line_every_ten_seconds_and_the_last_step(tmp_path):
+def test_a_log_has_one_plain_line_every_ten_seconds_and_the_last_step(tmp_path):
     clock, stream = FakeClock(), io.StringIO()
     with Reporter(tmp_path, 50, clock=clock, stream=stream) as reporter:
         for step in range(1, 51):
             clock.now += 1
             reporter.step(step, 2.5, tokens=1234, lr=1e-3)
-    shown = stream.getvalue().splitlines()
-    assert shown[0] == "step 1/50  loss 2.500  lr 1.00e-03  1,234 tokens/s  0:00:49 left"
-    assert [int(line.split("/")[0].split()[1]) for line in shown] == [1, 11, 21, 31, 41, 50]
-    assert shown[-1].endswith("0:00:00 left")
+    output = stream.getvalue().splitlines()
+    assert output[0] == "step 1/50  loss 2.500  lr 1.00e-03  1,234 tokens/s  0:00:49 left"
+    assert [int(line.split("/")[0].split()[1]) for line in output] == [1, 11, 21, 31, 41, 50]
+    assert output[-1].endswith("0:00:00 left")
 
 
-def test_the_live_line_speaks_chinese(tmp_path):
+def test_the_live_line_is_translated(tmp_path):
     set_language("zh")
     try:
         stream, clock = io.StringIO(), FakeClock()
@@ -117,14 +119,15 @@ def test_the_live_line_speaks_chinese(tmp_path):
 
 
 def in_a_terminal(folder: Path, **environment: str) -> str:
-    """What a reporter writes to a terminal of 100 columns, escape codes and all."""
+    """The output of a reporter on a terminal of 100 columns, with escape codes."""
     program = (
         "import sys, time; from qkv.train.report import Reporter\n"
         "with Reporter(sys.argv[1], 3) as reporter:\n"
         "    for step in (1, 2, 3):\n"
-        "        time.sleep(0.25); reporter.step(step, 2.5, 100, 1e-3); reporter.note(f'[note] {step}')\n"
+        "        time.sleep(0.25); reporter.step(step, 2.5, 100, 1e-3)\n"
+        "        reporter.note(f'[note] {step}')\n"
     )
-    ours, theirs = pty.openpty()
+    master, terminal = pty.openpty()
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -132,40 +135,40 @@ def in_a_terminal(folder: Path, **environment: str) -> str:
     }
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder)],
-        stderr=theirs,
-        stdout=theirs,
+        stderr=terminal,
+        stdout=terminal,
         env={**clean, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
     )
-    os.close(theirs)
-    shown = b""
+    os.close(terminal)
+    output = b""
     try:
-        while piece := os.read(ours, 4096):
-            shown += piece
-    except OSError:  # Linux says EIO when the other side has gone
+        while piece := os.read(master, 4096):
+            output += piece
+    except OSError:  # EIO on Linux when the other side is closed
         pass
-    os.close(ours)
+    os.close(master)
     assert process.wait(timeout=60) == 0
-    return shown.decode()
+    return output.decode()
 
 
-def test_a_terminal_gets_one_line_that_renews_itself_with_notes_above_it(tmp_path):
-    shown = in_a_terminal(tmp_path)
-    assert "\x1b[2K" in shown, "the line is erased and written again"
-    assert re.search(r"step 3/3  loss 2\.500  lr 1\.00e-03  \d+ tokens/s  0:00:00 left", shown)
-    assert all(f"[note] {step}" in shown for step in (1, 2, 3))
-    assert re.search(r"\x1b\[[\d;]*3[\d;]*m", shown), "colours"
+def test_a_terminal_has_one_updated_line_with_notes_above_it(tmp_path):
+    output = in_a_terminal(tmp_path)
+    assert "\x1b[2K" in output, "the line is erased and rewritten"
+    assert re.search(r"step 3/3  loss 2\.500  lr 1\.00e-03  \d+ tokens/s  0:00:00 left", output)
+    assert all(f"[note] {step}" in output for step in (1, 2, 3))
+    assert re.search(r"\x1b\[[\d;]*3[\d;]*m", output), "colors"
 
 
 def test_no_color_is_respected(tmp_path):
-    shown = in_a_terminal(tmp_path, NO_COLOR="1")
-    assert "step 3/3" in shown and not re.search(r"\x1b\[[\d;]*[34]\d[\d;]*m", shown)
+    output = in_a_terminal(tmp_path, NO_COLOR="1")
+    assert "step 3/3" in output and not re.search(r"\x1b\[[\d;]*[34]\d[\d;]*m", output)
 
 
-def test_a_dumb_terminal_gets_plain_lines(tmp_path):
+def test_a_dumb_terminal_has_plain_lines(tmp_path):
     assert "\x1b" not in in_a_terminal(tmp_path, TERM="dumb")
 
 
-def test_a_stream_that_has_gone_does_not_end_the_run(tmp_path):
+def test_a_closed_stream_does_not_end_the_run(tmp_path):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as stream:
@@ -173,9 +176,7 @@ def test_a_stream_that_has_gone_does_not_end_the_run(tmp_path):
         for step in (1, 2, 3):
             reporter.step(step, 2.5, 100, 1e-3)
         assert len(lines(tmp_path)) == 3
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), write
-        )  # so that closing it can flush what nobody read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # so that close() can flush
 
 
 def test_each_report_is_one_line_with_the_mean_over_its_tokens(tmp_path):
@@ -209,20 +210,20 @@ def test_every_report_is_on_disk_before_the_next_step(tmp_path):
 
 
 @pytest.mark.parametrize("saved, killed", [(40, 57), (37, 57), (40, 40), (1, 3), (60, 100)])
-def test_a_resumed_run_writes_the_metrics_of_an_unbroken_one(tmp_path, saved, killed):
+def test_a_resumed_run_writes_the_metrics_of_an_uninterrupted_one(tmp_path, saved, killed):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir(), broken.mkdir()
     run(whole, 1, 100)
     states = run(broken, 1, killed)
     with (broken / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 12, "kind": "tr')  # killed while writing
+        file.write('{"step": 12, "kind": "tr')  # killed while writing a line
     run(broken, saved + 1, 100, resumed=states[saved - 1])
     assert lines(broken) == lines(whole)
     seconds = [entry["seconds"] for entry in read_metrics(broken / "metrics.jsonl")]
-    assert seconds == sorted(seconds), "the time of training goes on"
+    assert seconds == sorted(seconds), "the training time continues"
 
 
-def test_a_validation_done_again_after_resuming_is_not_written_twice(tmp_path):
+def test_a_validation_repeated_after_resuming_is_not_written_twice(tmp_path):
     states = run(tmp_path, 1, 40)
     before = lines(tmp_path)
     with Reporter(tmp_path, 100, 10, resumed=states[-1], stream=io.StringIO()) as reporter:
@@ -244,14 +245,14 @@ def test_a_step_that_is_not_finite_is_counted_and_left_out_of_the_mean(tmp_path)
     assert (first["loss"], first["skipped"], second["loss"], second["skipped"]) == (2.0, 1, None, 2)
 
 
-def test_a_full_disk_is_said_in_one_line(tmp_path):
+def test_a_full_disk_gives_one_line(tmp_path):
     reporter = Reporter(tmp_path, 4, report_every=1, stream=io.StringIO())
     reporter.path = Path("/dev/full")
     with pytest.raises(QkvError) as error:
         reporter.step(1, 2.0, 100, 1e-3)
     assert str(error.value) == (
         "/dev/full: cannot be written (No space left on device); "
-        "make room, then go on with --resume"
+        "free disk space, then continue with --resume"
     )
 
 
@@ -277,7 +278,7 @@ def test_curves_without_a_validation_have_no_bleu(tmp_path):
     assert Image.open(draw_curves(tmp_path / "metrics.jsonl")).size == (1200, 780)
 
 
-def test_curves_of_nothing_are_refused(tmp_path):
+def test_curves_without_metrics_are_an_error(tmp_path):
     with pytest.raises(QkvError) as missing:
         draw_curves(tmp_path / "metrics.jsonl")
     assert (
@@ -288,8 +289,7 @@ def test_curves_of_nothing_are_refused(tmp_path):
     with pytest.raises(QkvError) as empty:
         draw_curves(tmp_path / "metrics.jsonl")
     assert (
-        str(empty.value)
-        == f"{tmp_path / 'metrics.jsonl'}: no report in it yet; train a little longer"
+        str(empty.value) == f"{tmp_path / 'metrics.jsonl'}: has no report yet; train for more steps"
     )
 
 
@@ -301,12 +301,12 @@ def test_reporting_does_not_import_matplotlib():
     )
 
 
-def test_a_model_card_tells_data_model_scores_and_use():
+def test_a_model_card_has_usage_data_model_training_and_scores():
     scores = score(
         ["machine learning is interesting"], ["machine learning is very interesting"], "en"
     )
-    card = model_card(
-        Facts(
+    card = card_text(
+        ModelCard(
             "runs/zh-en",
             {"pairs": 20000, "files": "a.zh | a.en"},
             {"d_model": 256},
@@ -317,7 +317,7 @@ def test_a_model_card_tells_data_model_scores_and_use():
     )
     assert [line for line in card.splitlines() if line.startswith("#")] == [
         "# zh-en",
-        "## Use",
+        "## Usage",
         "## Data",
         "## Model",
         "## Training",
@@ -328,19 +328,19 @@ def test_a_model_card_tells_data_model_scores_and_use():
     assert "$ qkv translate runs/zh-en '机器学习很有趣'\nit's fun" in card
 
 
-def test_the_card_of_a_writer_gives_the_command_that_wrote_the_example_and_an_embedder_s_writes_a_file():
+def test_the_cards_of_generators_and_embedders_have_their_own_commands():
     options = {"max_new_tokens": 5, "seed": 3}
-    card = model_card(Facts("runs/w", {}, {}, {}, {}, ("ROMEO:", " ay me"), "generate", options))
+    card = card_text(ModelCard("runs/w", {}, {}, {}, {}, ("ROMEO:", " ay me"), "generate", options))
     assert "$ qkv generate runs/w ROMEO: --max-new-tokens 5 --seed 3\nROMEO: ay me\n" in card
     assert "generator([\"ROMEO:\"], max_new_tokens=5, seed=3)  # [' ay me']" in card
-    card = model_card(Facts("runs/v", {}, {}, {}, {}, ("a cat", "[0.1, ...]"), "embed"))
+    card = card_text(ModelCard("runs/v", {}, {}, {}, {}, ("a cat", "[0.1, ...]"), "embed"))
     assert "$ qkv embed runs/v sentences.txt --out vectors.npy\n" in card
     assert 'embedder(["a cat"])  # [[0.1, ...]]' in card
 
 
-def test_the_python_of_a_model_card_is_python_whatever_the_sentence():
+def test_the_python_code_of_a_model_card_is_valid_for_any_sentence():
     odd = "He said: \"it's \\ 5 o'clock\""
-    card = model_card(Facts("runs/my model", {}, {}, {}, {}, (odd, odd)))
+    card = card_text(ModelCard("runs/my model", {}, {}, {}, {}, (odd, odd)))
     python = card.split("```python\n")[1].split("\n```")[0]
     called = []
     fake = type(

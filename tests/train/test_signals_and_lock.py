@@ -1,4 +1,4 @@
-"""Stopping in good order and one trainer a folder, both with real processes."""
+"""Signals that stop a training process, and the lock of a run folder, with real processes."""
 
 import os
 import re
@@ -26,7 +26,7 @@ with locked(out), Stopper() as stopper:
         print(step, flush=True)
         time.sleep(pause)
         (out / "steps").write_text(str(step))
-        if stopper.asked:
+        if stopper.received:
             (out / "saved").write_text(str(step))
             sys.exit(STOPPED)
 """
@@ -48,13 +48,13 @@ def trainer(out, pause=0.05):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, number):
+def test_the_first_signal_finishes_the_step_saves_and_exits_with_75(tmp_path, number):
     with trainer(tmp_path) as process:
         process.send_signal(number)
         assert process.wait(120) == STOPPED == os.EX_TEMPFAIL == 75
         assert (
-            process.stderr.read()
-            == "\nstopping after this step, then saving; once more leaves at once\n"
+            process.stderr.read() == "\nstopping after this step and saving a checkpoint; "
+            "press again to exit at once\n"
         )
     assert (tmp_path / "saved").read_text() == (tmp_path / "steps").read_text()
 
@@ -67,8 +67,8 @@ def test_the_first_signal_finishes_the_step_saves_and_leaves_with_75(tmp_path, n
         (signal.SIGTERM, signal.SIGINT, 130),
     ],
 )
-def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
-    with trainer(tmp_path, pause=600) as process:  # a step that would outlast the wait below
+def test_the_second_signal_exits_at_once(tmp_path, first, second, code):
+    with trainer(tmp_path, pause=600) as process:  # a step longer than the wait below
         process.send_signal(first)
         assert process.stderr.readline() + process.stderr.readline()
         process.send_signal(second)
@@ -78,30 +78,28 @@ def test_the_second_signal_leaves_at_once(tmp_path, first, second, code):
         pass
 
 
-def test_the_old_handlers_come_back():
-    heard = []
-    interrupt = signal.getsignal(
-        signal.SIGINT
-    )  # a shell ignores it for what it runs in the background
-    old = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+def test_the_previous_handlers_are_restored():
+    received = []
+    interrupt = signal.getsignal(signal.SIGINT)  # shells ignore it for background processes
+    old = signal.signal(signal.SIGTERM, lambda number, stack_frame: received.append(number))
     try:
         with Stopper() as stopper:
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stopper.asked is signal.SIGTERM and heard == []
+            assert stopper.received is signal.SIGTERM and received == []
         os.kill(os.getpid(), signal.SIGTERM)
-        assert heard == [signal.SIGTERM]
+        assert received == [signal.SIGTERM]
         assert signal.getsignal(signal.SIGINT) is interrupt
     finally:
         signal.signal(signal.SIGTERM, old)
 
 
-def test_two_trainers_never_share_a_folder(tmp_path):
+def test_two_training_processes_cannot_use_the_same_folder(tmp_path):
     with trainer(tmp_path) as process:
-        with pytest.raises(QkvError) as refused, locked(tmp_path):
+        with pytest.raises(QkvError) as error, locked(tmp_path):
             pass
         owner = f"pid {process.pid} on {socket.gethostname()}"
-        assert str(refused.value) == (
-            f"{tmp_path}: another training runs here ({owner}); "
+        assert str(error.value) == (
+            f"{tmp_path}: another training process uses this folder ({owner}); "
             "wait for it, stop it, or choose another --out"
         )
         with locked(tmp_path / "another"):
@@ -115,13 +113,13 @@ def test_two_trainers_never_share_a_folder(tmp_path):
         assert re.search(rf"QkvError: .*\(pid {os.getpid()} on ", second.stderr)
 
 
-def test_the_folder_is_free_after_the_block_and_after_an_error(tmp_path):
+def test_the_lock_is_released_after_the_block_and_after_an_error(tmp_path):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), locked(tmp_path / "runs" / "x"):
             1 / 0  # noqa: B018
 
 
-def test_a_worker_that_outlives_its_trainer_does_not_keep_the_folder(tmp_path):
+def test_a_worker_that_outlives_its_parent_does_not_keep_the_lock(tmp_path):
     ready, working = os.pipe()
     with locked(tmp_path):
         worker = os.fork()
@@ -134,17 +132,17 @@ def test_a_worker_that_outlives_its_trainer_does_not_keep_the_folder(tmp_path):
             pass
     try:
         with locked(tmp_path):
-            assert os.waitpid(worker, os.WNOHANG) == (0, 0)  # it still lives
+            assert os.waitpid(worker, os.WNOHANG) == (0, 0)  # it is still running
     finally:
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(QkvError) as refused, locked(tmp_path / "file" / "x"):
+    with pytest.raises(QkvError) as error, locked(tmp_path / "file" / "x"):
         pass
     assert (
-        str(refused.value)
+        str(error.value)
         == f"{tmp_path}/file/x: cannot be used (Not a directory); choose another --out"
     )

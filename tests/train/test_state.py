@@ -1,4 +1,4 @@
-"""The state of a run: what is saved comes back bit by bit, and no accident to the disk goes unseen."""
+"""Checkpoints are loaded bit by bit, and every kind of damage is detected."""
 
 import os
 import random
@@ -11,11 +11,11 @@ import torch
 
 from qkv.checkpoint import disk
 from qkv.errors import QkvError
-from qkv.train.state import folder_of, load_state, newest_state, save_state, saved_steps
+from qkv.train.state import checkpoint_folder, load_state, newest_state, save_state, saved_steps
 
 
 def save_step(run, step, **options):
-    """A checkpoint in which every number tells the step."""
+    """A checkpoint in which every number is the step."""
     model = {
         "embed.weight": torch.full((3, 4), float(step)),
         "norm.weight": torch.full((4,), float(step)),
@@ -26,12 +26,12 @@ def save_step(run, step, **options):
     )
 
 
-def tells_its_step(state):
+def has_its_step(state):
     groups = {"model": ["embed.weight", "norm.weight"], "optimizer": ["0.exp_avg", "0.step"]}
     assert {group: sorted(named) for group, named in state.tensors.items()} == groups
     tensors = [tensor for named in state.tensors.values() for tensor in named.values()]
     numbers = {abs(number) for tensor in tensors for number in tensor.flatten().tolist()}
-    return numbers == {float(state.step)} and state.facts == {
+    return numbers == {float(state.step)} and state.metadata == {
         "epoch": state.step // 10,
         "step": state.step,
     }
@@ -41,7 +41,7 @@ def names_in(folder):
     return sorted(child.name for child in folder.iterdir())
 
 
-def test_a_checkpoint_is_a_folder_of_tensors_facts_and_a_manifest(tmp_path):
+def test_a_checkpoint_is_a_folder_of_tensors_metadata_and_a_manifest(tmp_path):
     folder = save_step(tmp_path, 500)
     assert folder == tmp_path / "checkpoints" / "step-000500"
     assert names_in(folder) == [
@@ -50,16 +50,16 @@ def test_a_checkpoint_is_a_folder_of_tensors_facts_and_a_manifest(tmp_path):
         "optimizer.safetensors",
         "state.json",
     ]
-    assert tells_its_step(load_state(folder))
+    assert has_its_step(load_state(folder))
     assert list(load_state(folder, only=["model"]).tensors) == ["model"]
 
 
-def test_a_run_without_checkpoints_has_no_newest(tmp_path):
+def test_a_run_without_checkpoints_has_no_newest_state(tmp_path):
     assert newest_state(tmp_path) is None and newest_state(tmp_path / "nowhere") is None
 
 
-def test_facts_come_back_exactly(tmp_path):
-    facts = {
+def test_metadata_is_read_back_exactly(tmp_path):
+    metadata = {
         "best": 0.1 + 0.2,
         "none": None,
         "version": "2.13",
@@ -67,41 +67,41 @@ def test_facts_come_back_exactly(tmp_path):
         "lowest": float("-inf"),
         "n": 2**60,
     }
-    save_state(tmp_path, 7, {"model": {}}, facts)
-    assert newest_state(tmp_path).facts == {**facts, "step": 7}
+    save_state(tmp_path, 7, {"model": {}}, metadata)
+    assert newest_state(tmp_path).metadata == {**metadata, "step": 7}
 
 
-def test_the_last_ones_and_the_listed_ones_are_kept(tmp_path):
+def test_the_last_and_the_listed_checkpoints_are_kept(tmp_path):
     for step in (5, 10, 15, 20, 1_000_000):
         save_step(tmp_path, step, keep=2, also=[10])
     assert saved_steps(tmp_path) == [10, 20, 1_000_000]
     assert newest_state(tmp_path).step == 1_000_000
 
 
-def test_saving_never_deletes_what_was_just_saved_though_a_damaged_one_is_newer(tmp_path):
+def test_saving_never_deletes_the_saved_checkpoint_even_if_a_damaged_one_is_newer(tmp_path):
     for step in (5, 10, 15):
         save_step(tmp_path, step, keep=3)
-    (folder_of(tmp_path, 15) / "model.safetensors").unlink()
+    (checkpoint_folder(tmp_path, 15) / "model.safetensors").unlink()
     save_step(tmp_path, 12, keep=1)
     assert saved_steps(tmp_path) == [12, 15]
     assert newest_state(tmp_path, skip_damaged=True).step == 12
-    save_step(tmp_path, 15, keep=1)  # the damaged one is replaced when training comes there again
-    assert saved_steps(tmp_path) == [15] and tells_its_step(newest_state(tmp_path))
+    save_step(tmp_path, 15, keep=1)  # the damaged checkpoint is replaced
+    assert saved_steps(tmp_path) == [15] and has_its_step(newest_state(tmp_path))
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_passed_over_only_on_request(tmp_path):
+def test_a_damaged_newest_checkpoint_is_an_error_and_skipped_only_on_request(tmp_path):
     save_step(tmp_path, 5)
     (save_step(tmp_path, 10) / "optimizer.safetensors").unlink()
-    with pytest.raises(QkvError) as refused:
+    with pytest.raises(QkvError) as error:
         newest_state(tmp_path)
-    assert str(refused.value) == (
+    assert str(error.value) == (
         "step-000010/optimizer.safetensors: missing; "
-        "put back a good copy, or go on from the one before with --skip-damaged"
+        "restore it from a backup, or resume from the previous checkpoint with --skip-damaged"
     )
     state = newest_state(tmp_path, skip_damaged=True)
-    assert state.step == 5 and tells_its_step(state)
-    assert state.passed_over == (
-        "step-000010/optimizer.safetensors: missing; put back a good copy",
+    assert state.step == 5 and has_its_step(state)
+    assert state.skipped == (
+        "step-000010/optimizer.safetensors: missing; restore it from a backup",
     )
 
 
@@ -114,14 +114,17 @@ def test_when_all_are_damaged_all_are_named(tmp_path):
         newest_state(tmp_path, skip_damaged=True)
 
 
-def test_a_checkpoint_under_a_wrong_name_is_refused(tmp_path):
-    save_step(tmp_path, 5).rename(folder_of(tmp_path, 6))
-    with pytest.raises(QkvError) as refused:
-        load_state(folder_of(tmp_path, 6))
-    assert str(refused.value) == "step-000006/state.json: is of step 5; call the folder step-000005"
+def test_a_checkpoint_with_a_wrong_folder_name_is_an_error(tmp_path):
+    save_step(tmp_path, 5).rename(checkpoint_folder(tmp_path, 6))
+    with pytest.raises(QkvError) as error:
+        load_state(checkpoint_folder(tmp_path, 6))
+    assert (
+        str(error.value)
+        == "step-000006/state.json: belongs to step 5; rename the folder to step-000005"
+    )
 
 
-# ---- accidents -----------------------------------------------------------------------------------------------------
+# ── crashes and damage ────────────────────────────────────────────────────────────────────────────
 
 
 class Crash(BaseException):
@@ -129,7 +132,7 @@ class Crash(BaseException):
 
 
 def crash_from(k, monkeypatch):
-    """From the k-th operation on, the process is dead."""
+    """Every operation from the k-th on fails."""
     done = [0]
 
     def guarded(operation):
@@ -147,7 +150,7 @@ def crash_from(k, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [15, 10], ids=["a new step", "the same step again"])
-def test_a_crash_at_any_operation_of_a_save_leaves_the_newest_whole_checkpoint(
+def test_a_crash_at_any_operation_of_a_save_leaves_a_complete_checkpoint(
     tmp_path, monkeypatch, step
 ):
     def run_with_two(name):
@@ -166,13 +169,13 @@ def test_a_crash_at_any_operation_of_a_save_leaves_the_newest_whole_checkpoint(
             crash_from(k, patch)
             save_step(run, step, keep=2)
         found = newest_state(run)
-        assert found.step in (10, step) and tells_its_step(found)
+        assert found.step in (10, step) and has_its_step(found)
         save_step(run, 20, keep=1)
         assert names_in(run / "checkpoints") == ["step-000020"]
 
 
-def test_a_kill_inside_a_save_always_leaves_a_whole_checkpoint(tmp_path):
-    dice, inside = random.Random(1), 0
+def test_a_kill_during_a_save_leaves_a_complete_checkpoint(tmp_path):
+    rng, inside = random.Random(1), 0
     save_step(tmp_path, 1)
     for _ in range(40):
         before = newest_state(tmp_path).step
@@ -187,14 +190,14 @@ def test_a_kill_inside_a_save_always_leaves_a_whole_checkpoint(tmp_path):
             finally:
                 os._exit(1)
         os.close(writing)
-        time.sleep(dice.uniform(0.005, 0.06))
+        time.sleep(rng.uniform(0.005, 0.06))
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        marks = os.read(reading, 1_000_000)
+        events = os.read(reading, 1_000_000)
         os.close(reading)
         state = newest_state(tmp_path)
-        assert tells_its_step(state) and state.step >= before + marks.count(b")")
-        inside += marks.endswith(b"(")
+        assert has_its_step(state) and state.step >= before + events.count(b")")
+        inside += events.endswith(b"(")
         if inside == 10:
             break
     assert inside == 10
@@ -202,68 +205,68 @@ def test_a_kill_inside_a_save_always_leaves_a_whole_checkpoint(tmp_path):
     assert names_in(tmp_path / "checkpoints") == ["step-1000000"]
 
 
-def cut(dice, path):
-    os.truncate(path, dice.randrange(path.stat().st_size))
+def cut(rng, path):
+    os.truncate(path, rng.randrange(path.stat().st_size))
 
 
-def flip(dice, path):
+def flip(rng, path):
     written = bytearray(path.read_bytes())
-    written[dice.randrange(len(written))] ^= 1 << dice.randrange(8)
+    written[rng.randrange(len(written))] ^= 1 << rng.randrange(8)
     path.write_bytes(written)
 
 
-def zero(dice, path):
+def zero(rng, path):
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def swap(dice, path):
-    other = dice.choice([file for file in path.parent.iterdir() if file != path])
+def exchange(rng, path):
+    other = rng.choice([file for file in path.parent.iterdir() if file != path])
     mine, theirs = path.read_bytes(), other.read_bytes()
     path.write_bytes(theirs), other.write_bytes(mine)
 
 
-def delete(dice, path):
+def delete(rng, path):
     path.unlink()
 
 
-def lie(dice, path):
-    """The first eight bytes of a safetensors file say how long its header is."""
+def change_header_length(rng, path):
+    """Change the header length in the first eight bytes of a safetensors file."""
     written = path.read_bytes()
     path.write_bytes(
-        dice.choice([0, 1, len(written), 2**40, 2**63]).to_bytes(8, "little") + written[8:]
+        rng.choice([0, 1, len(written), 2**40, 2**63]).to_bytes(8, "little") + written[8:]
     )
 
 
-def grow(dice, path):
-    path.write_bytes(path.read_bytes() + dice.randbytes(dice.randrange(1, 50)))
+def grow(rng, path):
+    path.write_bytes(path.read_bytes() + rng.randbytes(rng.randrange(1, 50)))
 
 
-def test_200_damaged_checkpoints_are_refused_by_name_and_none_is_half_loaded(tmp_path):
-    dice = random.Random(2)
+def test_200_damaged_checkpoints_are_all_detected(tmp_path):
+    rng = random.Random(2)
     save_step(tmp_path, 5)
     newest = save_step(tmp_path, 10)
     shutil.copytree(newest, tmp_path / "good")
     names = names_in(newest)
     for number in range(200):
         damage, name = (
-            dice.choice([cut, flip, zero, swap, delete, lie, grow]),
+            rng.choice([cut, flip, zero, exchange, delete, change_header_length, grow]),
             names[number % len(names)],
         )
-        damage(dice, newest / name)
-        with pytest.raises(QkvError) as refused:
+        damage(rng, newest / name)
+        with pytest.raises(QkvError) as error:
             newest_state(tmp_path)
-        line = str(refused.value)
+        line = str(error.value)
         assert (
             line.startswith("step-000010/") and line.endswith("--skip-damaged") and "\n" not in line
         )
-        # A changed manifest may accuse the file it speaks of, or be accused itself when it changed places with one.
+        # A damaged manifest may make another file look damaged.
         assert (
             f"step-000010/{name}" in line
             or name == "manifest.json"
             or "step-000010/manifest.json" in line
         )
         before = newest_state(tmp_path, skip_damaged=True)
-        assert before.step == 5 and tells_its_step(before)
+        assert before.step == 5 and has_its_step(before)
         shutil.rmtree(newest)
         shutil.copytree(tmp_path / "good", newest)
     assert newest_state(tmp_path).step == 10

@@ -3,13 +3,13 @@
 import pytest
 import torch
 import yaml
-from run_traces import everything, same
+from run_traces import all_tensors, same
 
 from qkv.cli.app import run as main
 from qkv.train.thread_choice import fastest, measure_threads, thread_counts
 
 
-def test_every_halving_is_compared():
+def test_thread_counts_halve():
     assert [thread_counts(limit) for limit in (1, 2, 6, 16)] == [
         [1],
         [2, 1],
@@ -38,26 +38,28 @@ def test_each_pass_runs_with_the_number_it_is_measured_for():
     assert seen[:3] == [3, 3, 1] and set(seconds) == {3, 1} and torch.get_num_threads() == 3
 
 
-def test_measuring_threads_leaves_the_run_as_it_was(trainer):
+def test_measuring_threads_does_not_change_the_run(trainer):
     torch.set_num_threads(2)
     measured = trainer("run", steps=4)
-    measured.fix_threads()
+    measured.choose_threads()
     threads = measured.recipe.threads
     assert threads in (1, 2) and torch.get_num_threads() == threads
     assert all(weight.grad is None for weight in measured.model.parameters())
     measured.run()
     given = trainer("other", steps=4, threads=threads)
-    given.fix_threads()
+    given.choose_threads()
     given.run()
-    assert same(everything(measured), everything(given))
+    assert same(all_tensors(measured), all_tensors(given))
 
 
 def test_a_given_number_is_not_measured(trainer, monkeypatch):
-    one = trainer("run", threads=1)
-    monkeypatch.setattr(one, "trial_pass", None)
+    training = trainer("run", threads=1)
+    monkeypatch.setattr(training, "trial_pass", None)
     torch.set_num_threads(1)
-    one.fix_threads()
-    assert one.recipe.threads == 1 and yaml.safe_load(one.recipe.to_yaml())["threads"] == 1
+    training.choose_threads()
+    assert (
+        training.recipe.threads == 1 and yaml.safe_load(training.recipe.to_yaml())["threads"] == 1
+    )
 
 
 def test_a_run_records_its_threads_and_a_resumed_one_restores_them(corpus, tmp_path, monkeypatch):

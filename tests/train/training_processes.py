@@ -1,7 +1,7 @@
-"""Real training processes that start at once: a warm process forks, and the child runs `qkv` as from the command line.
+"""Training processes that start quickly: a warm process forks, and the child runs `qkv`.
 
-In: on stdin, one JSON line a run: its arguments and the file for its output. Out: on stdout its pid, later its exit code.
-The child notes which sentences each micro-batch reads, so that the order of a run can be compared with another's.
+Input on stdin: one JSON line per run with its arguments and output file. Output on stdout: its
+pid, then its exit code. The child records the rows of each micro-batch to compare their order.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from pathlib import Path
 
 
 def warm_up() -> None:
-    """Import all that a training needs; one thread, since OpenMP's would not survive a fork."""
+    """Import what training needs; one thread, because OpenMP threads do not survive a fork."""
     import matplotlib.figure  # noqa: F401
     import sacrebleu  # noqa: F401
     import torch
-    import torch._dynamo  # what torch's optimisers import when the first is made: most of the time of a start
+    import torch._dynamo  # imported by the first torch optimizer: most of the start-up time
 
     import qkv.cli.app
     import qkv.pipeline
@@ -27,34 +27,34 @@ def warm_up() -> None:
     torch.set_num_threads(1)
 
 
-def note_rows(path: Path) -> None:
-    from qkv.train.translation import Translation
+def record_rows(path: Path) -> None:
+    from qkv.train.translation import TranslationTask
 
-    rows = Translation.rows
+    rows = TranslationTask.rows
 
-    def noted(self: Translation, micro_step: int, *place: int) -> object:
-        found = rows(self, micro_step, *place)
+    def recording(self: TranslationTask, micro_step: int, *process: int) -> object:
+        found = rows(self, micro_step, *process)
         with path.open("a") as file:
             file.write(f"{micro_step} {hashlib.sha256(found.tobytes()).hexdigest()}\n")
         return found
 
-    Translation.rows = noted  # type: ignore[method-assign, assignment]
+    TranslationTask.rows = recording  # type: ignore[method-assign, assignment]
 
 
 def run(order: dict[str, str]) -> None:
-    """In the child: stdout and stderr go to the file, then the command is the real one."""
+    """In the child: redirect stdout and stderr to the file, then run the command."""
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(output, number)
-    note_rows(Path(order["rows"]))
+    record_rows(Path(order["rows"]))
     sys.argv = ["qkv", *order["arguments"]]
     from qkv.cli import main
 
     try:
         main()
-    except SystemExit as leaving:
+    except SystemExit as exit_:
         sys.stdout.flush()
-        os._exit(int(leaving.code or 0))
+        os._exit(int(exit_.code or 0))
 
 
 if __name__ == "__main__":

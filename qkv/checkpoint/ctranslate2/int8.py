@@ -1,36 +1,36 @@
-"""int8 quantization of a CTranslate2 specification, with weights that no CPU multiplies wrongly.
+"""int8 quantization of a CTranslate2 specification, with 7-bit weights that never saturate.
 
-In: their specification in float32. Out: the same with int8 matrices and a scale for each output. Explained in
-docs/ctranslate2.md, "int8 on every CPU".
+See docs/ctranslate2.md, "int8 quantization".
 """
 
 from typing import Any
 
 import numpy as np
 
-# CTranslate2's own conversion scales weights to 127. Without VNNI instructions MKL and oneDNN add two products of an unsigned
-# activation (0 to 255) and a weight in 16 bits, which saturate at 32,767: 2 * 255 * 63 = 32,130 fits, 2 * 255 * 127 does not.
-WEIGHT_BITS, LARGEST_WEIGHT = 7, 63
+# CTranslate2's own conversion scales weights to 127. Without VNNI instructions MKL and oneDNN add
+# two products of an unsigned activation (0 to 255) and a weight in 16 bits, which saturate at
+# 32,767: 2 * 255 * 63 = 32,130 fits, 2 * 255 * 127 does not.
+WEIGHT_BITS, MAX_WEIGHT = 7, 63
 
 
-def quantize_weights(theirs: Any) -> None:
-    """Replace each float32 matrix of a validated specification by int8 numbers from -63 to 63, in place."""
+def quantize_weights(model: Any) -> None:
+    """Quantize each float32 matrix of a validated specification to -63 ... 63, in place."""
     from ctranslate2.specs.model_spec import NumpyVariable, visit_spec
 
     def quantize(layer: Any, name: str, value: Any) -> None:
         key = name.rsplit("/", 1)[-1]
         if isinstance(value, NumpyVariable) and hasattr(
             layer, f"{key}_scale"
-        ):  # others name a matrix they share, or are no matrices
-            whole, scales = quantized(value.numpy())
-            setattr(layer, key, NumpyVariable(whole))
+        ):  # others refer to a shared matrix, or are not matrices
+            weight, scales = quantized(value.numpy())
+            setattr(layer, key, NumpyVariable(weight))
             setattr(layer, f"{key}_scale", NumpyVariable(scales))
 
-    visit_spec(theirs, quantize)
+    visit_spec(model, quantize)
 
 
 def quantized(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(outputs, inputs) -> int8 of the same shape and the scales (outputs,) that CTranslate2 divides by."""
+    """(out, in) -> int8 weights of the same shape and scales (out,): weight = int8 / scale."""
     largest = np.maximum(np.abs(weight).max(axis=1), 1e-12)
-    scales = (LARGEST_WEIGHT / largest).astype(np.float32)
+    scales = (MAX_WEIGHT / largest).astype(np.float32)
     return np.rint(weight * scales[:, None]).astype(np.int8), scales

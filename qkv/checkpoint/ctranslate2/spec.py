@@ -1,7 +1,7 @@
-"""Our model as CTranslate2's: the same arithmetic under their names.
+"""Convert a spec and its weights to a CTranslate2 model specification.
 
-In: a spec and its weights. Out: their tree with every weight in its place, or one line with all that they cannot say.
-Told in docs/ctranslate2.md, "What fits".
+Parts that CTranslate2 does not support are an error.
+See docs/ctranslate2.md, "Supported architectures".
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ import torch
 from qkv.errors import QkvError
 from qkv.messages import _, listed
 from qkv.model import spec as s
+from qkv.model.check_spec import rotated_width
 from qkv.model.positions import sinusoids
-from qkv.model.possible import turned_width
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -27,21 +27,21 @@ ACTIVATIONS = {
 Weights = dict[str, np.ndarray]
 
 
-# ── What they cannot say ─────────────────────────────────────────────────────────────────────────────────────────
-def refuse_inexpressible(spec: s.Spec) -> None:
-    """One line that names every part for which CTranslate2 has no words."""
-    parts = list(inexpressible(spec))
+# ── Unsupported parts ───────────────────────────────────────────────────────────────────────────
+def refuse_unsupported(spec: s.Spec) -> None:
+    """Raise an error that names every part CTranslate2 does not support."""
+    parts = list(unsupported_parts(spec))
     if parts:
         raise QkvError(
             "model.json",
-            _("CTranslate2 has no way to say {parts}", parts=listed(parts)),
-            _("such a model stays in our own format"),
+            _("CTranslate2 does not support {parts}", parts=listed(parts)),
+            _("keep this model in the qkv format"),
         )
 
 
-def inexpressible(spec: s.Spec) -> Iterator[str]:
-    if spec.decoder is None or spec.decoder.sees != "past":
-        yield _("a model that writes nothing word by word")
+def unsupported_parts(spec: s.Spec) -> Iterator[str]:
+    if spec.decoder is None or not spec.decoder.causal:
+        yield _("a model without a causal decoder")
     if not isinstance(spec.head, s.LmHead):
         yield f"head {spec.head.kind if spec.head else None}"
     if spec.token_types:
@@ -52,27 +52,27 @@ def inexpressible(spec: s.Spec) -> Iterator[str]:
         yield f"positions.scaling {spec.positions.scaling.kind}"
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
-            yield _("{side}.layers that differ", side=side)
-        yield from (f"{side}.{part}" for part in inexpressible_in(stack))
+            yield _("different {side}.layers", side=side)
+        yield from (f"{side}.{part}" for part in unsupported_in(stack))
     if len({layer.norm.eps for stack in stacks(spec).values() for layer in stack.layers}) > 1:
-        yield _("two sizes of norm.eps")
+        yield _("different values of norm.eps")
 
 
-def inexpressible_in(stack: s.Stack) -> Iterator[str]:
+def unsupported_in(stack: s.Stack) -> Iterator[str]:
     layer, mixer = stack.layers[0], stack.layers[0].mixer
     if layer.norm.kind == "batch":
         yield "norm batch"
-    if stack.final_norm and layer.norm.place == "post":
+    if stack.final_norm and layer.norm.placement == "post":
         yield _("final_norm after post-norm layers")
-    if not isinstance(mixer, s.Heads):
+    if not isinstance(mixer, s.Attention):
         yield f"mixer {mixer.kind}"
     elif mixer.window is not None:
         yield f"window {mixer.window}"
     elif layer.cross is not None and shape_of(layer.cross) != shape_of(mixer):
-        yield _("cross with heads of another shape")
+        yield _("cross-attention heads of another shape")
     if layer.cross is not None and layer.cross.qk_norm:
-        yield "cross.qk_norm"  # CTranslate2 4.8 norms the queries of all heads as one: another number
-    if isinstance(layer.feed_forward, s.Experts):
+        yield "cross.qk_norm"  # CTranslate2 4.8 normalizes over all heads at once
+    if isinstance(layer.feed_forward, s.MixtureOfExperts):
         yield "feed_forward experts"
     elif isinstance(layer.feed_forward, s.Gated) and layer.feed_forward.activation == "relu2":
         yield "gated relu2"
@@ -86,43 +86,43 @@ def stacks(spec: s.Spec) -> dict[str, s.Stack]:
     }
 
 
-def shape_of(heads: s.Heads) -> tuple[int, int, int]:
+def shape_of(heads: s.Attention) -> tuple[int, int, int]:
     return heads.n_heads, heads.n_kv_heads, heads.d_head
 
 
-# ── Their tree ───────────────────────────────────────────────────────────────────────────────────────────────────
-def their_model(spec: s.Spec, weights: Weights) -> Any:
-    """Their specification of the whole model, filled."""
+# ── The specification ───────────────────────────────────────────────────────────────────────────
+def ctranslate2_model(spec: s.Spec, weights: Weights) -> Any:
+    """The CTranslate2 specification of the model with its weights."""
     from ctranslate2 import specs
 
-    left = dict(weights)
+    remaining = dict(weights)
     assert spec.decoder is not None
     decoder = specs.TransformerDecoderSpec(
         **options(spec, spec.decoder), with_encoder_attention=spec.encoder is not None
     )
     decoder.embeddings.weight = weights["embed.weight"]
-    decoder.projection.weight = left.pop("lm_head.weight", weights["embed.weight"])
-    if "lm_head.bias" in left:
-        decoder.projection.bias = left.pop("lm_head.bias")
-    fill_stack(decoder, spec, "decoder", left)
+    decoder.projection.weight = remaining.pop("lm_head.weight", weights["embed.weight"])
+    if "lm_head.bias" in remaining:
+        decoder.projection.bias = remaining.pop("lm_head.bias")
+    fill_stack(decoder, spec, "decoder", remaining)
     if spec.encoder is None:
         model: Any = specs.TransformerDecoderModelSpec(decoder)
     else:
         encoder = specs.TransformerEncoderSpec(**options(spec, spec.encoder))
-        encoder.embeddings[0].weight = left.pop("source_embed.weight", weights["embed.weight"])
-        fill_stack(encoder, spec, "encoder", left)
+        encoder.embeddings[0].weight = remaining.pop("source_embed.weight", weights["embed.weight"])
+        fill_stack(encoder, spec, "encoder", remaining)
         model = specs.TransformerSpec(encoder, decoder)
-    del left["embed.weight"]
-    assert not left, f"no place for {sorted(left)}"
+    del remaining["embed.weight"]
+    assert not remaining, f"unused weights: {sorted(remaining)}"
     return model
 
 
 def options(spec: s.Spec, stack: s.Stack) -> dict[str, Any]:
-    """What their constructors ask for; squared ReLU is a gate that is its own input: relu(z) * z."""
+    """Constructor options; squared ReLU is a gated unit with equal gate and input: relu(z) * z."""
     from ctranslate2 import specs
 
     layer, ffn = stack.layers[0], stack.layers[0].feed_forward
-    assert isinstance(layer.mixer, s.Heads) and isinstance(ffn, s.Dense | s.Gated)
+    assert isinstance(layer.mixer, s.Attention) and isinstance(ffn, s.Dense | s.Gated)
     heads = layer.mixer
     return {
         "num_layers": len(stack.each_layer()),
@@ -130,7 +130,7 @@ def options(spec: s.Spec, stack: s.Stack) -> dict[str, Any]:
         "qk_norm": heads.qk_norm,
         "num_heads_kv": heads.n_kv_heads if heads.n_kv_heads != heads.n_heads else None,
         "head_dim": heads.d_head if heads.d_head * heads.n_heads != spec.d_model else None,
-        "pre_norm": layer.norm.place == "pre",
+        "pre_norm": layer.norm.placement == "pre",
         "rms_norm": layer.norm.kind == "rms",
         "no_final_norm": not stack.final_norm,
         "layernorm_embedding": stack.embed_norm,
@@ -140,15 +140,15 @@ def options(spec: s.Spec, stack: s.Stack) -> dict[str, Any]:
     }
 
 
-def rotary_options(positions: s.Positions, heads: s.Heads) -> dict[str, Any]:
+def rotary_options(positions: s.Positions, heads: s.Attention) -> dict[str, Any]:
     from ctranslate2 import specs
 
     if not isinstance(positions, s.Rotary):
         return {}
     options = {
-        "rotary_dim": turned_width(heads, positions),
-        "rotary_interleave": positions.pairs == "adjacent",
-        "rotary_base": positions.base,
+        "rotary_dim": rotated_width(heads, positions),
+        "rotary_interleave": positions.interleaved,
+        "rotary_base": positions.theta,
     }
     if isinstance(positions.scaling, s.LinearScaling):
         options |= {
@@ -158,20 +158,20 @@ def rotary_options(positions: s.Positions, heads: s.Heads) -> dict[str, Any]:
     return options
 
 
-# ── Weights into their places; what is taken leaves `left` ───────────────────────────────────────────────────────
-def fill_stack(theirs: Any, spec: s.Spec, side: str, left: Weights) -> None:
-    theirs.scale_embeddings = spec.scaled_embedding
+# ── Weights: each one used is removed from `remaining` ──────────────────────────────────────────
+def fill_stack(target: Any, spec: s.Spec, side: str, remaining: Weights) -> None:
+    target.scale_embeddings = spec.scaled_embedding
     if not isinstance(spec.positions, s.Rotary):
-        theirs.position_encodings.encodings = position_table(spec, side, left)
-    for name, ours in (("layernorm_embedding", "embed_norm"), ("layer_norm", "norm")):
-        if f"{side}.{ours}.weight" in left:
-            fill_norm(getattr(theirs, name), f"{side}.{ours}", left)
-    for number, layer in enumerate(theirs.layer):
+        target.position_encodings.encodings = position_table(spec, side, remaining)
+    for name, native in (("layernorm_embedding", "embed_norm"), ("layer_norm", "norm")):
+        if f"{side}.{native}.weight" in remaining:
+            fill_norm(getattr(target, name), f"{side}.{native}", remaining)
+    for number, layer in enumerate(target.layer):
         name = f"{side}.layers.{number}"
         fill_attention(
             layer.self_attention,
             f"{name}.attn",
-            left,
+            remaining,
             (("q_proj", "k_proj", "v_proj"), ("o_proj",)),
         )
         if hasattr(layer, "attention"):
@@ -179,20 +179,20 @@ def fill_stack(theirs: Any, spec: s.Spec, side: str, left: Weights) -> None:
             fill_attention(
                 layer.attention,
                 f"{name}.cross",
-                left,
+                remaining,
                 (("q_proj",), ("k_proj", "v_proj"), ("o_proj",)),
             )
-        fill_feed_forward(layer.ffn, f"{name}.ffn", left)
+        fill_feed_forward(layer.ffn, f"{name}.ffn", remaining)
 
 
-def position_table(spec: s.Spec, side: str, left: Weights) -> np.ndarray:
-    """A row for each place; without one they would add sines of their own.
+def position_table(spec: s.Spec, side: str, remaining: Weights) -> np.ndarray:
+    """A row for each position; without a table CTranslate2 adds sinusoids.
 
-    One row more than we ever use: their scoring of a translation of full length looks at the place after it.
+    max_len + 1 rows: scoring a translation of full length reads the position after it.
     """
     match spec.positions:
         case s.Learned(first=first):
-            return np.pad(left.pop(f"{side}.positions.weight")[first:], ((0, 1), (0, 0)))
+            return np.pad(remaining.pop(f"{side}.positions.weight")[first:], ((0, 1), (0, 0)))
         case s.Sinusoidal(layout=layout):
             return sinusoids(torch.arange(spec.max_len + 1), spec.d_model, layout).float().numpy()
         case _:
@@ -200,47 +200,47 @@ def position_table(spec: s.Spec, side: str, left: Weights) -> np.ndarray:
 
 
 def fill_attention(
-    theirs: Any, name: str, left: Weights, maps: tuple[tuple[str, ...], ...]
+    target: Any, name: str, remaining: Weights, projections: tuple[tuple[str, ...], ...]
 ) -> None:
-    """Each tuple of our maps is one of theirs, side by side."""
-    fill_norm(theirs.layer_norm, f"{name}.norm", left)
-    for linear, ours in zip(theirs.linear, maps, strict=True):
-        fill_linear(linear, [f"{name}.branch.{one}" for one in ours], left)
+    """Each tuple of native projections is one concatenated matrix."""
+    fill_norm(target.layer_norm, f"{name}.norm", remaining)
+    for linear, group in zip(target.linear, projections, strict=True):
+        fill_linear(linear, [f"{name}.branch.{projection}" for projection in group], remaining)
     for norm in ("q_norm", "k_norm"):
-        if hasattr(theirs, norm):
-            fill_norm(getattr(theirs, norm), f"{name}.branch.{norm}", left)
+        if hasattr(target, norm):
+            fill_norm(getattr(target, norm), f"{name}.branch.{norm}", remaining)
 
 
-def without_qk_norm(theirs: Any) -> None:
-    """Their decoder has one switch for both attentions; cross-attention has no such norms here."""
+def without_qk_norm(target: Any) -> None:
+    """Remove the norms of cross-attention: CTranslate2 has one option for both attentions."""
     for norm in ("q_norm", "k_norm"):
-        if hasattr(theirs, norm):
-            delattr(theirs, norm)
+        if hasattr(target, norm):
+            delattr(target, norm)
 
 
-def fill_feed_forward(theirs: Any, name: str, left: Weights) -> None:
-    fill_norm(theirs.layer_norm, f"{name}.norm", left)
-    up, gate, down = (f"{name}.branch.{one}" for one in ("up_proj", "gate_proj", "down_proj"))
-    fill_linear(theirs.linear_1, [down], left)
-    if f"{gate}.weight" in left:
-        fill_linear(theirs.linear_0, [gate], left)
-        fill_linear(theirs.linear_0_noact, [up], left)
+def fill_feed_forward(target: Any, name: str, remaining: Weights) -> None:
+    fill_norm(target.layer_norm, f"{name}.norm", remaining)
+    up, gate, down = (f"{name}.branch.{key}_proj" for key in ("up", "gate", "down"))
+    fill_linear(target.linear_1, [down], remaining)
+    if f"{gate}.weight" in remaining:
+        fill_linear(target.linear_0, [gate], remaining)
+        fill_linear(target.linear_0_noact, [up], remaining)
         return
-    fill_linear(theirs.linear_0, [up], left)
-    if hasattr(theirs, "linear_0_noact"):  # squared ReLU
-        theirs.linear_0_noact.weight, theirs.linear_0_noact.bias = (
-            theirs.linear_0.weight,
-            theirs.linear_0.bias,
+    fill_linear(target.linear_0, [up], remaining)
+    if hasattr(target, "linear_0_noact"):  # squared ReLU
+        target.linear_0_noact.weight, target.linear_0_noact.bias = (
+            target.linear_0.weight,
+            target.linear_0.bias,
         )
 
 
-def fill_linear(theirs: Any, ours: list[str], left: Weights) -> None:
-    theirs.weight = np.concatenate([left.pop(f"{name}.weight") for name in ours])  # (out, in)
-    if f"{ours[0]}.bias" in left:
-        theirs.bias = np.concatenate([left.pop(f"{name}.bias") for name in ours])
+def fill_linear(target: Any, names: list[str], remaining: Weights) -> None:
+    target.weight = np.concatenate([remaining.pop(f"{name}.weight") for name in names])  # (out, in)
+    if f"{names[0]}.bias" in remaining:
+        target.bias = np.concatenate([remaining.pop(f"{name}.bias") for name in names])
 
 
-def fill_norm(theirs: Any, name: str, left: Weights) -> None:
-    theirs.gamma = left.pop(f"{name}.weight")
-    if hasattr(theirs, "beta"):
-        theirs.beta = left.pop(f"{name}.bias")
+def fill_norm(target: Any, name: str, remaining: Weights) -> None:
+    target.gamma = remaining.pop(f"{name}.weight")
+    if hasattr(target, "beta"):
+        target.beta = remaining.pop(f"{name}.bias")

@@ -1,7 +1,6 @@
-"""Every family of checkpoints we know, by the model_type of its config.json.
+"""All supported model families, by the model_type of config.json.
 
-In: a model_type. Out: its table of names and the two functions between its config.json and our spec.
-Told in docs/convert.md, "Families".
+See docs/convert.md, "Families".
 """
 
 from qkv.checkpoint.families.bert import BERT, DISTILBERT, ROBERTA
@@ -13,10 +12,10 @@ from qkv.checkpoint.families.marian import BART, MARIAN
 from qkv.checkpoint.families.mixtral import MIXTRAL, QWEN3_MOE
 from qkv.checkpoint.names import Family
 
-# The order is that of export: the first family that can say all of a spec is taken.
+# In the order of export: the first family that supports all of a spec is used.
 FAMILIES: dict[str, Family] = {
-    one.model_type: one
-    for one in (
+    family.model_type: family
+    for family in (
         LLAMA,
         MISTRAL,
         QWEN2,

@@ -1,28 +1,43 @@
-"""BERT and its kin: BERT, MiniLM, RoBERTa, DistilBERT.
+"""BERT, MiniLM, RoBERTa and DistilBERT: config.json and tensor names.
 
-In: their config.json. Out: our spec, and back. Which head a file has, its weights tell. Told in docs/convert.md,
-"Families".
+The names of the weights show which head a checkpoint has. See docs/convert.md, "Families".
 """
 
 from typing import Any
 
-from qkv.checkpoint.families.config import Config, biased_heads, grouped, their_activation
+from qkv.checkpoint.families.config import (
+    Config,
+    biased_attention,
+    group_layers,
+    huggingface_activation,
+)
 from qkv.checkpoint.names import Family, Row
-from qkv.model.spec import Dense, Head, Heads, Layer, Learned, MaskedHead, Norm, Pooler, Spec, Stack
+from qkv.model.spec import (
+    Attention,
+    Dense,
+    Head,
+    Layer,
+    Learned,
+    MaskedHead,
+    Norm,
+    Pooler,
+    Spec,
+    Stack,
+)
 
 OLD_NORMS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def body(prefix: str, layer: str, names: dict[str, str]) -> list[Row]:
-    """The table of one family: embeddings and what stands in each layer."""
+    """The name mapping of embeddings and layers."""
     return [
         Row(f"{prefix}.embeddings.word_embeddings.{{p}}", "embed.{p}"),
         Row(f"{prefix}.embeddings.position_embeddings.{{p}}", "encoder.positions.{p}"),
         Row(f"{prefix}.embeddings.token_type_embeddings.{{p}}", "type_embed.{p}"),
         Row(f"{prefix}.embeddings.LayerNorm.{{p}}", "encoder.embed_norm.{p}"),
         *(
-            Row(f"{prefix}.{layer}.{{i}}.{theirs}.{{p}}", f"encoder.layers.{{i}}.{ours}.{{p}}")
-            for theirs, ours in names.items()
+            Row(f"{prefix}.{layer}.{{i}}.{foreign}.{{p}}", f"encoder.layers.{{i}}.{native}.{{p}}")
+            for foreign, native in names.items()
         ),
     ]
 
@@ -50,7 +65,7 @@ DISTIL_LAYER = {
 
 
 def head(dense: str, norm: str, bias: str) -> list[Row]:
-    """A masked head's three parts under their names."""
+    """The name mapping of a masked language modeling head."""
     return [
         Row(f"{dense}.{{p}}", "lm_head.dense.{p}"),
         Row(f"{norm}.{{p}}", "lm_head.norm.{p}"),
@@ -82,47 +97,52 @@ def distilbert_rows(spec: Spec) -> list[Row]:
     )
 
 
-# ── config.json -> spec ──────────────────────────────────────────────────────────────────────────────────────────
+# ── config.json -> spec ─────────────────────────────────────────────────────────────────────────
 def read_head(config: Config, masked: str) -> Head | None:
-    """A masked head where its weights are there, else a pooler where its are, else none."""
-    if any(name.startswith(masked) for name in config.weights) and not config.is_bare():
+    """A masked language modeling head, a pooler or no head, by the weights in the checkpoint."""
+    if any(name.startswith(masked) for name in config.weights) and not config.is_base_model():
         return MaskedHead(
             config.activation("hidden_act" if config.has("hidden_act") else "activation", "gelu")
         )
     return Pooler() if any("pooler.dense" in name for name in config.weights) else None
 
 
-def encoder(config: Config, mixer: Heads, part: Dense, n_layers: int, eps: float) -> Stack:
-    config.only(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    layer = Layer(mixer, part, Norm("layer", "post", eps))
-    return Stack(grouped([layer] * n_layers), "all", embed_norm=True)
+def encoder(
+    config: Config, mixer: Attention, feed_forward: Dense, n_layers: int, eps: float
+) -> Stack:
+    config.require(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    layer = Layer(mixer, feed_forward, Norm("layer", "post", eps))
+    return Stack(group_layers([layer] * n_layers), embed_norm=True)
 
 
 def read(config: Config, masked: str, first: int) -> Spec:
-    """BERT, and RoBERTa, which counts places from the number after its padding token."""
-    config.only(tie_word_embeddings=True)
-    d_model, n_heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    mixer = biased_heads(n_heads, d_model)
-    part = Dense(
-        config.whole("intermediate_size"), config.activation("hidden_act", "gelu"), bias=True
+    """BERT (`first` 0) or RoBERTa, whose positions start after the id of its padding token."""
+    config.require(tie_word_embeddings=True)
+    d_model, n_heads = (
+        config.positive_int("hidden_size"),
+        config.positive_int("num_attention_heads"),
+    )
+    mixer = biased_attention(n_heads, d_model)
+    feed_forward = Dense(
+        config.positive_int("intermediate_size"), config.activation("hidden_act", "gelu"), bias=True
     )
     stack = encoder(
         config,
         mixer,
-        part,
-        config.layers("num_hidden_layers"),
-        config.number("layer_norm_eps", 1e-12),
+        feed_forward,
+        config.n_layers("num_hidden_layers"),
+        config.positive_float("layer_norm_eps", 1e-12),
     )
     return Spec(
-        config.whole("vocab_size"),
+        config.positive_int("vocab_size"),
         d_model,
         stack,
         None,
         Learned(first),
         read_head(config, masked),
-        token_types=config.whole("type_vocab_size", 2),
-        dropout=config.share("hidden_dropout_prob", 0.1),
-        max_len=max(1, config.whole("max_position_embeddings") - first),
+        token_types=config.positive_int("type_vocab_size", 2),
+        dropout=config.probability("hidden_dropout_prob", 0.1),
+        max_len=max(1, config.positive_int("max_position_embeddings") - first),
     )
 
 
@@ -133,34 +153,36 @@ def read_bert(config: Config) -> Spec:
 def read_roberta(config: Config) -> Spec:
     pad = config.fields.get("pad_token_id", 1)
     if type(pad) is not int or not 0 <= pad < 1 << 20:
-        raise config.wrong("pad_token_id", pad, "1")
+        raise config.error("pad_token_id", pad, "1")
     return read(config, "lm_head.", first=pad + 1)
 
 
 def read_distilbert(config: Config) -> Spec:
-    config.only(tie_word_embeddings=True)
-    d_model, n_heads = config.whole("dim"), config.whole("n_heads")
-    mixer = biased_heads(n_heads, d_model)
-    part = Dense(config.whole("hidden_dim"), config.activation("activation", "gelu"), bias=True)
-    stack = encoder(config, mixer, part, config.layers("n_layers"), 1e-12)
+    config.require(tie_word_embeddings=True)
+    d_model, n_heads = config.positive_int("dim"), config.positive_int("n_heads")
+    mixer = biased_attention(n_heads, d_model)
+    feed_forward = Dense(
+        config.positive_int("hidden_dim"), config.activation("activation", "gelu"), bias=True
+    )
+    stack = encoder(config, mixer, feed_forward, config.n_layers("n_layers"), 1e-12)
     return Spec(
-        config.whole("vocab_size"),
+        config.positive_int("vocab_size"),
         d_model,
         stack,
         None,
         Learned(),
         read_head(config, "vocab_"),
-        max_len=config.whole("max_position_embeddings"),
-        dropout=config.share("dropout", 0.1),
+        max_len=config.positive_int("max_position_embeddings"),
+        dropout=config.probability("dropout", 0.1),
     )
 
 
-# ── spec -> config.json ──────────────────────────────────────────────────────────────────────────────────────────
+# ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
 def write(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
     layer = spec.encoder.layers[0] if spec.encoder and not spec.decoder else None
     if (
         layer is None
-        or not isinstance(layer.mixer, Heads)
+        or not isinstance(layer.mixer, Attention)
         or not isinstance(layer.feed_forward, Dense)
     ):
         return None
@@ -173,7 +195,7 @@ def write(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
         "num_attention_heads": layer.mixer.n_heads,
         "num_hidden_layers": len(spec.encoder.each_layer()) if spec.encoder else 0,
         "intermediate_size": layer.feed_forward.d_ff,
-        "hidden_act": their_activation(layer.feed_forward.activation),
+        "hidden_act": huggingface_activation(layer.feed_forward.activation),
         "layer_norm_eps": layer.norm.eps,
         "max_position_embeddings": spec.max_len + first,
         "pad_token_id": 0,
@@ -217,14 +239,14 @@ def write_distilbert(spec: Spec) -> dict[str, Any] | None:
     )
 
 
-POSITIONS = r".*embeddings\.position_ids"
+POSITION_IDS = r".*embeddings\.position_ids"
 BERT = Family(
     "bert",
     bert_rows,
     read_bert,
     write_bert,
     "bert.",
-    lambda spec: (POSITIONS, r"cls\.seq_relationship\..*", r"bert\.pooler\..*"),
+    lambda spec: (POSITION_IDS, r"cls\.seq_relationship\..*", r"bert\.pooler\..*"),
     {
         "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
         "cls.predictions.decoder.bias": ("cls.predictions.bias",),
@@ -237,7 +259,7 @@ ROBERTA = Family(
     read_roberta,
     write_roberta,
     "roberta.",
-    lambda spec: (POSITIONS, r"roberta\.pooler\..*"),
+    lambda spec: (POSITION_IDS, r"roberta\.pooler\..*"),
     {
         "lm_head.decoder.weight": ("roberta.embeddings.word_embeddings.weight",),
         "lm_head.decoder.bias": ("lm_head.bias",),
@@ -250,6 +272,6 @@ DISTILBERT = Family(
     read_distilbert,
     write_distilbert,
     "distilbert.",
-    lambda spec: (POSITIONS,),
+    lambda spec: (POSITION_IDS,),
     {"vocab_projector.weight": ("distilbert.embeddings.word_embeddings.weight",)},
 )

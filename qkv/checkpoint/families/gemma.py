@@ -1,7 +1,7 @@
-"""Gemma: Llama's frame with GeGLU, embeddings times sqrt(d_model), and norms that multiply by 1 + w.
+"""Gemma: config.json and tensor names.
 
-In: its config.json. Out: our spec, and back. The 1 is added when weights are read and taken away when they are written, so
-nothing else has to know of it. Told in docs/convert.md, "Families".
+Llama with GeGLU, embeddings times sqrt(d_model) and RMSNorm with unit offset, x * (1 + w): the 1 is
+added on import and subtracted on export. See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
@@ -13,14 +13,14 @@ from torch import Tensor
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.llama import (
     ATTENTION,
-    COPIES,
+    COMMON,
     FEED_FORWARD,
-    FRAME,
-    alike,
-    frame,
+    TIED,
+    attention,
+    decoder_spec,
     gated,
-    heads,
-    spare,
+    ignored,
+    uniform_layers,
     write_dense,
 )
 from qkv.checkpoint.families.rotary import read_rotary
@@ -28,30 +28,33 @@ from qkv.checkpoint.names import Family, Row
 from qkv.model.spec import LmHead, Spec
 
 
-class OnePlus(Row):
-    """Their w is our 1 + w; in float32 at least, as they compute it. No bit is lost: w = (1 + w) - 1 is then exact."""
+class UnitOffset(Row):
+    """The foreign w is the native 1 + w, in at least float32: then w = (1 + w) - 1 is exact."""
 
-    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [one.to(torch.promote_types(one.dtype, torch.float32)) + 1 for one in theirs]
+    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [w.to(torch.promote_types(w.dtype, torch.float32)) + 1 for w in tensors]
 
-    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return [one - 1 for one in ours]
+    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [w - 1 for w in tensors]
 
 
 ROWS = (
-    [OnePlus(row.theirs, row.ours) if "norm" in row.theirs else row for row in FRAME]
+    [UnitOffset(row.foreign, row.native) if "norm" in row.foreign else row for row in COMMON]
     + ATTENTION
     + FEED_FORWARD
 )
 
 
 def read(config: Config) -> Spec:
-    config.only(use_bidirectional_attention=False)
-    bias, part = config.flag("attention_bias", False), gated(config)
-    if not config.has("hidden_act") or part.activation == "gelu":
-        part = replace(part, activation="gelu_tanh")  # the first releases say gelu and mean this
-    spec = frame(
-        config, alike(config, heads(config, bias=bias, out_bias=bias), part), read_rotary(config)
+    config.require(use_bidirectional_attention=False)
+    bias, feed_forward = config.flag("attention_bias", False), gated(config)
+    if not config.has("hidden_act") or feed_forward.activation == "gelu":
+        # The first releases have "gelu" in the config and compute the tanh approximation.
+        feed_forward = replace(feed_forward, activation="gelu_tanh")
+    spec = decoder_spec(
+        config,
+        uniform_layers(config, attention(config, bias=bias, out_bias=bias), feed_forward),
+        read_rotary(config),
     )
     head = spec.head and LmHead(tied=config.flag("tie_word_embeddings", True))
     return replace(spec, head=head, scaled_embedding=True)
@@ -64,4 +67,4 @@ def write(spec: Spec) -> dict[str, Any] | None:
     return config
 
 
-GEMMA = Family("gemma", lambda spec: ROWS, read, write, "model.", spare, COPIES)
+GEMMA = Family("gemma", lambda spec: ROWS, read, write, "model.", ignored, TIED)

@@ -1,19 +1,19 @@
-"""Llama's line: Llama 2 and 3, Mistral, Qwen 2, 2.5 and 3, whose names all of today's decoders have taken over.
+"""Llama 2 and 3, Mistral, Qwen 2, 2.5 and 3: config.json and tensor names.
 
-In: their config.json. Out: our spec, and back; one table of names serves all. Told in docs/convert.md, "Families".
+Other decoder families use the same tensor names. See docs/convert.md, "Families".
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from qkv.checkpoint.families.config import Config, grouped, their_activation
+from qkv.checkpoint.families.config import Config, group_layers, huggingface_activation
 from qkv.checkpoint.families.rotary import read_rotary, write_rotary
 from qkv.checkpoint.names import Family, Row
 from qkv.model.spec import (
+    Attention,
     FeedForward,
     Gated,
-    Heads,
     Layer,
     LmHead,
     Mixer,
@@ -24,9 +24,9 @@ from qkv.model.spec import (
 )
 
 KINDS = ("sliding_attention", "full_attention")
-COPIES = {"lm_head.weight": ("model.embed_tokens.weight",)}
+TIED = {"lm_head.weight": ("model.embed_tokens.weight",)}
 
-FRAME = [
+COMMON = [
     Row("model.embed_tokens.{p}", "embed.{p}"),
     Row("model.layers.{i}.input_layernorm.{p}", "decoder.layers.{i}.attn.norm.{p}"),
     Row("model.layers.{i}.post_attention_layernorm.{p}", "decoder.layers.{i}.ffn.norm.{p}"),
@@ -47,78 +47,92 @@ FEED_FORWARD = [
 
 
 def rows(spec: Spec) -> list[Row]:
-    return FRAME + ATTENTION + FEED_FORWARD
+    return COMMON + ATTENTION + FEED_FORWARD
 
 
-def spare(spec: Spec) -> tuple[str, ...]:
-    """Old files keep the speeds of the rotation, which the config tells."""
+def ignored(spec: Spec) -> tuple[str, ...]:
+    """Names to ignore: old files contain the rotary frequencies, which the config defines."""
     return (r".*rotary_emb\.inv_freq",)
 
 
-# ── config.json -> spec ──────────────────────────────────────────────────────────────────────────────────────────
-def frame(config: Config, layers: Iterable[Layer], positions: Rotary) -> Spec:
-    """What all of today's decoders share: norms before, a last norm, a head tied or not."""
-    head = None if config.is_bare() else LmHead(tied=config.flag("tie_word_embeddings", False))
-    stack = Stack(grouped(layers), "past", final_norm=True)
+# ── config.json -> spec ─────────────────────────────────────────────────────────────────────────
+def decoder_spec(config: Config, layers: Iterable[Layer], positions: Rotary) -> Spec:
+    """A pre-norm decoder with a final norm and a tied or untied head."""
+    head = (
+        None if config.is_base_model() else LmHead(tied=config.flag("tie_word_embeddings", False))
+    )
+    stack = Stack(group_layers(layers), causal=True, final_norm=True)
     return Spec(
-        config.whole("vocab_size"),
-        config.whole("hidden_size"),
+        config.positive_int("vocab_size"),
+        config.positive_int("hidden_size"),
         decoder=stack,
         positions=positions,
         head=head,
-        max_len=config.whole("max_position_embeddings"),
+        max_len=config.positive_int("max_position_embeddings"),
     )
 
 
-def heads(config: Config, **more: Any) -> Heads:
-    n_heads = config.whole("num_attention_heads")
-    d_head = config.whole("head_dim", max(1, config.whole("hidden_size") // n_heads))
-    return Heads(n_heads, config.whole("num_key_value_heads", n_heads), d_head, **more)
+def attention(config: Config, **options: Any) -> Attention:
+    n_heads = config.positive_int("num_attention_heads")
+    d_head = config.positive_int("head_dim", max(1, config.positive_int("hidden_size") // n_heads))
+    return Attention(
+        n_heads, config.positive_int("num_key_value_heads", n_heads), d_head, **options
+    )
 
 
 def gated(config: Config, bias: bool = False) -> Gated:
-    return Gated(config.whole("intermediate_size"), config.activation("hidden_act", "silu"), bias)
+    return Gated(
+        config.positive_int("intermediate_size"), config.activation("hidden_act", "silu"), bias
+    )
 
 
-def alike(config: Config, mixer: Mixer, feed_forward: FeedForward) -> list[Layer]:
-    """All layers the same."""
-    layer = Layer(mixer, feed_forward, Norm("rms", "pre", config.number("rms_norm_eps", 1e-6)))
-    return [layer] * config.layers("num_hidden_layers")
+def uniform_layers(config: Config, mixer: Mixer, feed_forward: FeedForward) -> list[Layer]:
+    """Equal layers."""
+    layer = Layer(
+        mixer, feed_forward, Norm("rms", "pre", config.positive_float("rms_norm_eps", 1e-6))
+    )
+    return [layer] * config.n_layers("num_hidden_layers")
 
 
 def read_llama(config: Config) -> Spec:
     bias = config.flag("attention_bias", False)
-    mixer = heads(config, bias=bias, out_bias=bias)
-    return frame(
+    mixer = attention(config, bias=bias, out_bias=bias)
+    return decoder_spec(
         config,
-        alike(config, mixer, gated(config, config.flag("mlp_bias", False))),
+        uniform_layers(config, mixer, gated(config, config.flag("mlp_bias", False))),
         read_rotary(config),
     )
 
 
 def read_mistral(config: Config) -> Spec:
-    window = config.whole("sliding_window") if config.has("sliding_window") else None
-    return frame(
-        config, alike(config, heads(config, window=window), gated(config)), read_rotary(config)
+    window = config.positive_int("sliding_window") if config.has("sliding_window") else None
+    return decoder_spec(
+        config,
+        uniform_layers(config, attention(config, window=window), gated(config)),
+        read_rotary(config),
     )
 
 
 def read_qwen2(config: Config) -> Spec:
-    layers = alike(config, heads(config, bias=True), gated(config))
-    return frame(config, windowed(config, layers), read_rotary(config))
+    layers = uniform_layers(config, attention(config, bias=True), gated(config))
+    return decoder_spec(config, with_sliding_window(config, layers), read_rotary(config))
 
 
 def read_qwen3(config: Config) -> Spec:
     bias = config.flag("attention_bias", False)
-    mixer = heads(config, qk_norm=True, bias=bias, out_bias=bias)
-    return frame(config, windowed(config, alike(config, mixer, gated(config))), read_rotary(config))
+    mixer = attention(config, qk_norm=True, bias=bias, out_bias=bias)
+    return decoder_spec(
+        config,
+        with_sliding_window(config, uniform_layers(config, mixer, gated(config))),
+        read_rotary(config),
+    )
 
 
-def windowed(config: Config, layers: list[Layer]) -> list[Layer]:
-    """Qwen: the layers that layer_types names, or those from max_window_layers on, see through a window."""
+def with_sliding_window(config: Config, layers: list[Layer]) -> list[Layer]:
+    """Qwen: sliding-window attention in the layers of layer_types, or from max_window_layers on."""
     if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
         return layers
-    width, start = config.whole("sliding_window"), config.fields.get("max_window_layers", 28)
+    width, start = config.positive_int("sliding_window"), config.fields.get("max_window_layers", 28)
     kinds = config.fields.get("layer_types")
     if kinds is None and type(start) is int:
         kinds = [
@@ -129,17 +143,20 @@ def windowed(config: Config, layers: list[Layer]) -> list[Layer]:
         or len(kinds) != len(layers)
         or any(kind not in KINDS for kind in kinds)
     ):
-        raise config.wrong("layer_types", kinds, ", ".join(KINDS))
-    narrow = replace(layers[0], mixer=replace(layers[0].mixer, window=width))  # type: ignore[arg-type]
+        raise config.error("layer_types", kinds, ", ".join(KINDS))
+    windowed = replace(layers[0], mixer=replace(layers[0].mixer, window=width))  # type: ignore[arg-type]
     return [
-        narrow if kind == "sliding_attention" else layer
+        windowed if kind == "sliding_attention" else layer
         for layer, kind in zip(layers, kinds, strict=True)
     ]
 
 
-# ── spec -> config.json ──────────────────────────────────────────────────────────────────────────────────────────
-def write_frame(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
-    """The fields that all of today's decoders share; what they cannot say shows when the config is read again."""
+# ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
+def write_common(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
+    """The fields common to all decoder families.
+
+    Unsupported parts of the spec are found by reading the config again.
+    """
     if spec.decoder is None or spec.encoder is not None or not isinstance(spec.positions, Rotary):
         return None
     layers = spec.decoder.each_layer()
@@ -157,7 +174,7 @@ def write_frame(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None
     }
 
 
-def write_heads(mixer: Heads) -> dict[str, Any]:
+def write_attention(mixer: Attention) -> dict[str, Any]:
     return {
         "num_attention_heads": mixer.n_heads,
         "num_key_value_heads": mixer.n_kv_heads,
@@ -166,21 +183,21 @@ def write_heads(mixer: Heads) -> dict[str, Any]:
 
 
 def write_dense(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
-    """Frame, heads and a gated feed-forward."""
-    config = write_frame(spec, model_type, name)
+    """The common fields, attention and a gated feed-forward."""
+    config = write_common(spec, model_type, name)
     layer = spec.decoder.layers[0] if spec.decoder else None
     if (
         config is None
         or layer is None
-        or not isinstance(layer.mixer, Heads)
+        or not isinstance(layer.mixer, Attention)
         or not isinstance(layer.feed_forward, Gated)
     ):
         return None
-    part = layer.feed_forward
+    ffn = layer.feed_forward
     return (
         config
-        | write_heads(layer.mixer)
-        | {"intermediate_size": part.d_ff, "hidden_act": their_activation(part.activation)}
+        | write_attention(layer.mixer)
+        | {"intermediate_size": ffn.d_ff, "hidden_act": huggingface_activation(ffn.activation)}
     )
 
 
@@ -194,11 +211,9 @@ def write_llama(spec: Spec) -> dict[str, Any] | None:
 
 def write_mistral(spec: Spec) -> dict[str, Any] | None:
     config = write_dense(spec, "mistral", "Mistral")
-    return (
-        None
-        if config is None or spec.decoder is None
-        else config | {"sliding_window": spec.decoder.layers[0].mixer.window}
-    )  # type: ignore[union-attr]
+    if config is not None and spec.decoder is not None:
+        config |= {"sliding_window": spec.decoder.layers[0].mixer.window}  # type: ignore[union-attr]
+    return config
 
 
 def write_qwen2(spec: Spec) -> dict[str, Any] | None:
@@ -228,7 +243,7 @@ def write_windows(spec: Spec) -> dict[str, Any]:
     }
 
 
-LLAMA = Family("llama", rows, read_llama, write_llama, "model.", spare, COPIES)
-MISTRAL = Family("mistral", rows, read_mistral, write_mistral, "model.", spare, COPIES)
-QWEN2 = Family("qwen2", rows, read_qwen2, write_qwen2, "model.", spare, COPIES)
-QWEN3 = Family("qwen3", rows, read_qwen3, write_qwen3, "model.", spare, COPIES)
+LLAMA = Family("llama", rows, read_llama, write_llama, "model.", ignored, TIED)
+MISTRAL = Family("mistral", rows, read_mistral, write_mistral, "model.", ignored, TIED)
+QWEN2 = Family("qwen2", rows, read_qwen2, write_qwen2, "model.", ignored, TIED)
+QWEN3 = Family("qwen3", rows, read_qwen3, write_qwen3, "model.", ignored, TIED)

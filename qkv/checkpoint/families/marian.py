@@ -1,17 +1,22 @@
-"""Marian (OPUS-MT) and BART: encoder-decoders in the paper's order, norms after each sum.
+"""Marian (OPUS-MT) and BART: config.json and tensor names.
 
-In: their config.json. Out: our spec, and back. Marian's places are sines, BART's a trained table from 2 on.
-Told in docs/convert.md, "Families".
+Post-norm encoder-decoder models; Marian has sinusoidal positions, BART learned ones from index 2.
+See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from qkv.checkpoint.families.config import Config, biased_heads, grouped, their_activation
+from qkv.checkpoint.families.config import (
+    Config,
+    biased_attention,
+    group_layers,
+    huggingface_activation,
+)
 from qkv.checkpoint.names import Family, Row, RowVector
 from qkv.model.spec import (
+    Attention,
     Dense,
-    Heads,
     Layer,
     Learned,
     LmHead,
@@ -22,7 +27,7 @@ from qkv.model.spec import (
     Stack,
 )
 
-SIDES: tuple[tuple[str, Literal["all", "past"]], ...] = (("encoder", "all"), ("decoder", "past"))
+SIDES: tuple[tuple[str, bool], ...] = (("encoder", False), ("decoder", True))
 PARTS = {
     "self_attn.q_proj": "attn.branch.q_proj",
     "self_attn.k_proj": "attn.branch.k_proj",
@@ -40,9 +45,9 @@ PARTS = {
 }
 BODY = [
     *(
-        Row(f"model.{side}.layers.{{i}}.{theirs}.{{p}}", f"{side}.layers.{{i}}.{ours}.{{p}}")
+        Row(f"model.{side}.layers.{{i}}.{foreign}.{{p}}", f"{side}.layers.{{i}}.{native}.{{p}}")
         for side in ("encoder", "decoder")
-        for theirs, ours in PARTS.items()
+        for foreign, native in PARTS.items()
     ),
     *(
         Row(f"model.{side}.embed_positions.{{p}}", f"{side}.positions.{{p}}")
@@ -53,7 +58,7 @@ BODY = [
         for side in ("encoder", "decoder")
     ),
 ]
-COPIES = {
+TIED = {
     "model.encoder.embed_tokens.weight": ("model.shared.weight",),
     "model.decoder.embed_tokens.weight": ("model.shared.weight",),
     "lm_head.weight": ("model.shared.weight", "model.decoder.embed_tokens.weight"),
@@ -73,40 +78,46 @@ def rows(spec: Spec) -> list[Row]:
 
 
 def read(config: Config, positions: Positions, embed_norm: bool) -> Spec:
-    """What both share."""
+    """The fields common to Marian and BART."""
     encoder, decoder = (
         Stack(
-            grouped([side_layer(config, side)] * config.layers(f"{side}_layers")),
-            sees,
+            group_layers([side_layer(config, side)] * config.n_layers(f"{side}_layers")),
+            causal,
             embed_norm=embed_norm,
         )
-        for side, sees in SIDES
+        for side, causal in SIDES
     )
-    head = None if config.is_bare() else LmHead(tied=True, bias=True)
+    head = None if config.is_base_model() else LmHead(tied=True, bias=True)
     return Spec(
-        config.whole("vocab_size"),
-        config.whole("d_model"),
+        config.positive_int("vocab_size"),
+        config.positive_int("d_model"),
         encoder,
         decoder,
         positions,
         head,
         scaled_embedding=config.flag("scale_embedding", False),
-        dropout=config.share("dropout", 0.1),
-        max_len=config.whole("max_position_embeddings"),
+        dropout=config.probability("dropout", 0.1),
+        max_len=config.positive_int("max_position_embeddings"),
     )
 
 
 def side_layer(config: Config, side: str) -> Layer:
-    n_heads, d_model = config.whole(f"{side}_attention_heads"), config.whole("d_model")
-    heads = biased_heads(n_heads, d_model)
-    part = Dense(
-        config.whole(f"{side}_ffn_dim"), config.activation("activation_function", "gelu"), bias=True
+    n_heads, d_model = (
+        config.positive_int(f"{side}_attention_heads"),
+        config.positive_int("d_model"),
     )
-    return Layer(heads, part, Norm("layer", "post"), cross=heads if side == "decoder" else None)
+    attention = biased_attention(n_heads, d_model)
+    feed_forward = Dense(
+        config.positive_int(f"{side}_ffn_dim"),
+        config.activation("activation_function", "gelu"),
+        bias=True,
+    )
+    cross = attention if side == "decoder" else None
+    return Layer(attention, feed_forward, Norm("layer", "post"), cross=cross)
 
 
 def read_marian(config: Config) -> Spec:
-    config.only(
+    config.require(
         tie_word_embeddings=True,
         normalize_before=False,
         normalize_embedding=False,
@@ -114,15 +125,17 @@ def read_marian(config: Config) -> Spec:
     )
     spec = read(config, Sinusoidal("halves"), embed_norm=False)
     if config.flag("share_encoder_decoder_embeddings", True):
-        config.only(decoder_vocab_size=spec.vocab_size)
+        config.require(decoder_vocab_size=spec.vocab_size)
         return spec
     return replace(
-        spec, source_vocab_size=spec.vocab_size, vocab_size=config.whole("decoder_vocab_size")
+        spec,
+        source_vocab_size=spec.vocab_size,
+        vocab_size=config.positive_int("decoder_vocab_size"),
     )
 
 
 def read_bart(config: Config) -> Spec:
-    config.only(
+    config.require(
         tie_word_embeddings=True,
         normalize_before=False,
         normalize_embedding=True,
@@ -149,13 +162,13 @@ def write(spec: Spec, model_type: str, names: tuple[str, str]) -> dict[str, Any]
     }
     for side, stack in sides.items():
         layer = stack.layers[0]
-        if not isinstance(layer.mixer, Heads) or not isinstance(layer.feed_forward, Dense):
+        if not isinstance(layer.mixer, Attention) or not isinstance(layer.feed_forward, Dense):
             return None
         config |= {
             f"{side}_layers": len(stack.each_layer()),
             f"{side}_attention_heads": layer.mixer.n_heads,
             f"{side}_ffn_dim": layer.feed_forward.d_ff,
-            "activation_function": their_activation(layer.feed_forward.activation),
+            "activation_function": huggingface_activation(layer.feed_forward.activation),
         }
     return config
 
@@ -175,10 +188,10 @@ def write_bart(spec: Spec) -> dict[str, Any] | None:
     return write(spec, "bart", ("BartForConditionalGeneration", "BartModel"))
 
 
-def sines(spec: Spec) -> tuple[str, ...]:
-    """Old files keep the table of sines, which the formula tells."""
+def ignored(spec: Spec) -> tuple[str, ...]:
+    """Names to ignore: old files contain the sinusoids, which a formula defines."""
     return (r"model\.(en|de)coder\.embed_positions\.weight",)
 
 
-MARIAN = Family("marian", rows, read_marian, write_marian, "model.", sines, COPIES)
-BART = Family("bart", rows, read_bart, write_bart, "model.", copies=COPIES)
+MARIAN = Family("marian", rows, read_marian, write_marian, "model.", ignored, TIED)
+BART = Family("bart", rows, read_bart, write_bart, "model.", tied=TIED)

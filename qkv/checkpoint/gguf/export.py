@@ -1,7 +1,6 @@
-"""Our models as GGUF files, for llama.cpp and all that is built on it: one file with weights, sizes and tokenizer.
+"""Export a decoder-only model to GGUF for llama.cpp: one file with weights, metadata and tokenizer.
 
-In: a model folder of a decoder. Out: model.gguf (float32, float16 or 8 bits) and the report; or one line that says which
-part GGUF cannot express. Told in docs/gguf.md.
+The weights are float32, float16 or int8 (Q8_0). See docs/gguf.md.
 """
 
 from collections.abc import Iterator
@@ -13,26 +12,33 @@ import numpy as np
 import torch
 
 from qkv.checkpoint.durable import write_file
-from qkv.checkpoint.gguf.architectures import choose, told
+from qkv.checkpoint.gguf.architectures import choose_architecture, gguf_weights
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
 from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
-from qkv.checkpoint.names import links, to_theirs
-from qkv.checkpoint.parity import Report
-from qkv.model.spec import Experts, LinearScaling, LlamaScaling, Rotary, Spec
-from qkv.model.turn import frequencies
+from qkv.checkpoint.names import resolve_rows, to_foreign
+from qkv.checkpoint.parity import ParityReport
+from qkv.model.rotary import frequencies
+from qkv.model.spec import LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
 
-TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}  # our word for a type, and ggml's
-FILES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "int8": "MOSTLY_Q8_0"}
-BLOCK = 32  # numbers that share one scale in Q8_0: narrower rows stay float16
+TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}  # dtype -> ggml type
+FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "int8": "MOSTLY_Q8_0"}
+BLOCK_SIZE = 32  # values that share one scale in Q8_0; other row lengths stay float16
 
 
 def export_gguf(
     folder: str | Path, out: str | Path, n_inputs: int = 8, dtype: str = "float32"
-) -> tuple[WeightsMetadata, Report | None]:
-    """A model folder as a GGUF file, and the comparison of both; 0 inputs: no comparison."""
+) -> tuple[WeightsMetadata, ParityReport | None]:
+    """Convert a model folder to a GGUF file.
+
+    Args:
+        folder: The model folder.
+        out: The new file.
+        n_inputs: Random inputs on which both are compared; 0: no comparison.
+        dtype: float32, float16 or int8.
+    """
     out = Path(out)
     refuse_occupied(out)
     loaded = load_folder(folder, as_stored=True)
@@ -44,17 +50,16 @@ def export_gguf(
 
 
 def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> str:
-    """The whole file or none of it; the architecture it was written as comes back."""
+    """Write a GGUF file, atomically; return its architecture."""
     path, spec = Path(path), loaded.model.spec
     refuse_not_installed("gguf")
-    one, target = choose(spec)
-    weights = told(loaded.model.state_dict(), spec, target)
-    table, nameless = links(one.rows(target), weights)
-    assert not nameless, nameless
-    write_file(
-        path, lambda part: write(part, one.name, loaded, target, to_theirs(table, weights), dtype)
-    )
-    return one.name
+    architecture, target = choose_architecture(spec)
+    weights = gguf_weights(loaded.model.state_dict(), spec, target)
+    table, unmapped = resolve_rows(architecture.rows(target), weights)
+    assert not unmapped, unmapped
+    name, tensors = architecture.name, to_foreign(table, weights)
+    write_file(path, lambda part: write(part, name, loaded, target, tensors, dtype))
+    return name
 
 
 def write(
@@ -67,70 +72,70 @@ def write(
 ) -> None:
     import gguf
 
-    writer = gguf.GGUFWriter(path, name)
-    writer.add_name(f"qkv {name}")  # transformers insists on a name
-    writer.add_file_type(gguf.LlamaFileType[FILES[dtype]])
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_sizes(writer, target)
-    add_tokenizer(writer, loaded, target.vocab_size)
+    gguf_writer = gguf.GGUFWriter(path, name)
+    gguf_writer.add_name(f"qkv {name}")  # transformers requires a name
+    gguf_writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
+    gguf_writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add_sizes(gguf_writer, target)
+    add_tokenizer(gguf_writer, loaded, target.vocab_size)
     for tensor, values, kind in packed(weights, target, dtype):
-        writer.add_tensor(tensor, values, raw_dtype=gguf.GGMLQuantizationType[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        gguf_writer.add_tensor(tensor, values, raw_dtype=gguf.GGMLQuantizationType[kind])
+    gguf_writer.write_header_to_file()
+    gguf_writer.write_kv_data_to_file()
+    gguf_writer.write_tensors_to_file()
+    gguf_writer.close()
 
 
-def add_sizes(writer: Any, spec: Spec) -> None:
-    """The numbers that llama.cpp builds the model from."""
+def add_sizes(gguf_writer: Any, spec: Spec) -> None:
+    """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
     layer = spec.decoder.layers[0]
-    heads, wide = layer.mixer, layer.feed_forward
-    writer.add_context_length(spec.max_len)
-    writer.add_embedding_length(spec.d_model)
-    writer.add_block_count(len(spec.decoder.each_layer()))
-    writer.add_vocab_size(spec.vocab_size)
-    writer.add_head_count(heads.n_heads)  # type: ignore[union-attr]
-    writer.add_head_count_kv(heads.n_kv_heads)  # type: ignore[union-attr]
-    writer.add_key_length(heads.d_head)  # type: ignore[union-attr]
-    writer.add_value_length(heads.d_head)  # type: ignore[union-attr]
-    (writer.add_layer_norm_rms_eps if layer.norm.kind == "rms" else writer.add_layer_norm_eps)(
-        layer.norm.eps
+    mixer, ffn = layer.mixer, layer.feed_forward
+    gguf_writer.add_context_length(spec.max_len)
+    gguf_writer.add_embedding_length(spec.d_model)
+    gguf_writer.add_block_count(len(spec.decoder.each_layer()))
+    gguf_writer.add_vocab_size(spec.vocab_size)
+    gguf_writer.add_head_count(mixer.n_heads)  # type: ignore[union-attr]
+    gguf_writer.add_head_count_kv(mixer.n_kv_heads)  # type: ignore[union-attr]
+    gguf_writer.add_key_length(mixer.d_head)  # type: ignore[union-attr]
+    gguf_writer.add_value_length(mixer.d_head)  # type: ignore[union-attr]
+    (
+        gguf_writer.add_layer_norm_rms_eps
+        if layer.norm.kind == "rms"
+        else gguf_writer.add_layer_norm_eps
+    )(layer.norm.eps)
+    gguf_writer.add_feed_forward_length(
+        ffn.expert.d_ff if isinstance(ffn, MixtureOfExperts) else ffn.d_ff
     )
-    writer.add_feed_forward_length(wide.each.d_ff if isinstance(wide, Experts) else wide.d_ff)
-    if isinstance(wide, Experts):
-        writer.add_expert_count(wide.n_experts)
-        writer.add_expert_used_count(wide.n_active)
+    if isinstance(ffn, MixtureOfExperts):
+        gguf_writer.add_expert_count(ffn.n_experts)
+        gguf_writer.add_expert_used_count(ffn.n_experts_per_token)
     if isinstance(spec.positions, Rotary):
-        add_rotary(writer, spec.positions, heads.d_head)  # type: ignore[union-attr]
+        add_rotary(gguf_writer, spec.positions, mixer.d_head)  # type: ignore[union-attr]
 
 
-def add_rotary(writer: Any, positions: Rotary, d_head: int) -> None:
-    """Llama 3's slower waves are no number but a tensor: see `packed`."""
+def add_rotary(gguf_writer: Any, positions: Rotary, d_head: int) -> None:
+    """RoPE metadata; Llama 3's scaling is a tensor instead: see `packed`."""
     import gguf
 
-    writer.add_rope_dimension_count(d_head)
-    writer.add_rope_freq_base(positions.base)
+    gguf_writer.add_rope_dimension_count(d_head)
+    gguf_writer.add_rope_freq_base(positions.theta)
     if isinstance(positions.scaling, LinearScaling):
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(positions.scaling.factor)
+        gguf_writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        gguf_writer.add_rope_scaling_factor(positions.scaling.factor)
 
 
 def packed(
     weights: dict[str, torch.Tensor], spec: Spec, dtype: str
 ) -> Iterator[tuple[str, np.ndarray, str]]:
-    """Each tensor with its type: matrices in `dtype`; vectors, places, routers and waves always float32, as llama.cpp wants."""
+    """Each tensor with its type: matrices in `dtype`, others in float32 as llama.cpp requires."""
     import gguf
 
     if isinstance(spec.positions, Rotary) and isinstance(spec.positions.scaling, LlamaScaling):
         d_head = spec.decoder.layers[0].mixer.d_head  # type: ignore[union-attr]
-        plain = frequencies(Rotary(spec.positions.base), d_head)
-        slowed = zip(plain, frequencies(spec.positions, d_head), strict=True)
-        yield (
-            "rope_freqs.weight",
-            np.array([fast / slow for fast, slow in slowed], dtype=np.float32),
-            "F32",
-        )
+        unscaled = frequencies(Rotary(spec.positions.theta), d_head)
+        pairs = zip(unscaled, frequencies(spec.positions, d_head), strict=True)
+        yield ("rope_freqs.weight", np.array([a / b for a, b in pairs], dtype=np.float32), "F32")
     for name, weight in weights.items():
         values = weight.float().cpu().contiguous().numpy()
         kind = (
@@ -138,6 +143,6 @@ def packed(
             if values.ndim == 1 or name.startswith("position") or "ffn_gate_inp" in name
             else TYPES[dtype]
         )
-        if kind == "Q8_0" and values.shape[-1] % BLOCK:
+        if kind == "Q8_0" and values.shape[-1] % BLOCK_SIZE:
             kind = "F16"
         yield name, gguf.quantize(values, gguf.GGMLQuantizationType[kind]), kind

@@ -1,36 +1,32 @@
-"""Proof that a GGUF file says what our model says: the same random inputs through both.
+"""Parity report of a GGUF export: the model against the file, read as llama.cpp reads it.
 
-In: our model and the file. Out: the report of parity.py; the other side is the file, read as llama.cpp reads it.
-Told in docs/gguf.md, "The report".
+See docs/gguf.md, "Parity report".
 """
 
 from pathlib import Path
 
 from qkv.checkpoint.durable import fingerprint
 from qkv.checkpoint.gguf.reader import read_gguf
-from qkv.checkpoint.parity import ROUNDING, Report, compare, our_answer
+from qkv.checkpoint.parity import RELATIVE_TOLERANCE, ParityReport, compare, native_forward
 from qkv.model.transformer import Transformer
 
-COARSE = {
-    "float32": ROUNDING,
-    "float16": 0.01,
-    "int8": 0.05,
-}  # of the largest logit: what fewer bits may cost
+# Relative to the largest logit.
+TOLERANCES = {"float32": RELATIVE_TOLERANCE, "float16": 0.01, "int8": 0.05}
 
 
-def check_parity(model: Transformer, path: Path, dtype: str, n_inputs: int) -> Report:
-    """With fewer bits texts may differ: then they are not compared, and the difference is the proof."""
+def check_parity(model: Transformer, path: Path, dtype: str, n_inputs: int) -> ParityReport:
+    """Compare model and file; greedy texts only in float32: quantization may change them."""
     model = model.float()
-    largest, tolerance, n_same = compare(
-        model.spec, our_answer(model), our_answer(read_gguf(path)), n_inputs
+    max_difference, tolerance, n_same = compare(
+        model.spec, native_forward(model), native_forward(read_gguf(path)), n_inputs
     )
     if dtype != "float32":
-        tolerance *= COARSE[dtype] / ROUNDING
-        n_same = n_inputs if largest <= tolerance else 0
+        tolerance *= TOLERANCES[dtype] / RELATIVE_TOLERANCE
+        n_same = n_inputs if max_difference <= tolerance else 0
     name = "the file, read as llama.cpp reads it"
-    return Report(
+    return ParityReport(
         name,
-        largest,
+        max_difference,
         tolerance,
         n_same,
         n_inputs,

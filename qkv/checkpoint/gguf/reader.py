@@ -1,7 +1,7 @@
-"""A GGUF file read as llama.cpp reads it, to prove what was written.
+"""Read a GGUF file as llama.cpp does, to check an export.
 
-In: a file of one of the architectures we write. Out: a model made from nothing but the file: sizes from its fields,
-weights by llama.cpp's names, neighbours turned as llama.cpp turns them. Told in docs/gguf.md, "The report".
+The spec comes from the metadata of the file, and Llama's rotary embedding is interleaved.
+See docs/gguf.md, "Parity report".
 """
 
 from pathlib import Path
@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.gguf.architectures import ATTENTION, EXPERTS, FEED_FORWARD, FRAME, GPT2_ROWS
-from qkv.checkpoint.names import links, to_ours
+from qkv.checkpoint.gguf.architectures import ATTENTION, COMMON, EXPERTS, FEED_FORWARD, GPT2_ROWS
+from qkv.checkpoint.names import resolve_rows, to_native
 from qkv.model import spec as s
 from qkv.model.positions import RotaryPositions
+from qkv.model.rotary import InterleavedRotation, Rotation
 from qkv.model.transformer import Transformer
-from qkv.model.turn import AdjacentTurn, Turn
 
 
 class Fields:
-    """What a file says of itself: fields["attention.head_count"]."""
+    """The metadata of a file: fields["attention.head_count"]."""
 
     def __init__(self, reader: Any):
         self.values = {
-            name: one.contents()
-            for name, one in reader.fields.items()
+            name: field.contents()
+            for name, field in reader.fields.items()
             if not name.startswith("tokenizer.")
         }
         self.architecture = self.values["general.architecture"]
@@ -36,41 +36,40 @@ class Fields:
         return self.values.get(f"{self.architecture}.{name}")
 
 
-class SlowedPositions(RotaryPositions):
-    """Each wave is slowed by a factor that the file gives: the tensor rope_freqs."""
+class ScaledRotaryPositions(RotaryPositions):
+    """Rotary positions whose frequencies are divided by the tensor rope_freqs of the file."""
 
-    def __init__(self, plain: RotaryPositions, slower: Tensor):
-        super().__init__(plain.rotary, plain.width)
-        self.speeds = (
-            plain.rotary.base ** (-torch.arange(0, plain.width, 2).double() / plain.width) / slower
-        )
+    def __init__(self, unscaled: RotaryPositions, factors: Tensor):
+        super().__init__(unscaled.rotary, unscaled.width)
+        exponents = -torch.arange(0, self.width, 2).double() / self.width
+        self.frequencies = self.rotary.theta**exponents / factors
 
-    def turn(self, places: Tensor, dtype: torch.dtype) -> Turn:
-        angles = places[:, None, :, None] * self.speeds  # (batch or 1, 1, length, half)
-        return AdjacentTurn(angles.cos().to(dtype), angles.sin().to(dtype))
+    def rotation(self, position_ids: Tensor, dtype: torch.dtype) -> Rotation:
+        angles = position_ids[:, None, :, None] * self.frequencies  # (batch or 1, 1, length, half)
+        return InterleavedRotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def read_gguf(path: Path) -> Transformer:
-    """The model of the file, in float32; every tensor is used."""
+    """The model of a file in float32; every tensor must be used."""
     import gguf
 
     reader = gguf.GGUFReader(path)
-    tensors = {one.name: whole(one) for one in reader.tensors}
-    slower = tensors.pop("rope_freqs.weight", None)
+    tensors = {tensor.name: dequantized(tensor) for tensor in reader.tensors}
+    factors = tensors.pop("rope_freqs.weight", None)
     spec = spec_of(Fields(reader), tensors)
     with torch.device("meta"):
         model = Transformer(spec)
-    own = GPT2_ROWS if isinstance(spec.positions, s.Learned) else ATTENTION
-    table, _ = links(FRAME + own + FEED_FORWARD + EXPERTS, model.state_dict())
-    model.load_state_dict(to_ours(table, tensors.pop), assign=True)
+    attention = GPT2_ROWS if isinstance(spec.positions, s.Learned) else ATTENTION
+    table, _ = resolve_rows(COMMON + attention + FEED_FORWARD + EXPERTS, model.state_dict())
+    model.load_state_dict(to_native(table, tensors.pop), assign=True)
     assert not tensors, sorted(tensors)
-    if slower is not None and model.decoder is not None:
-        model.decoder.positions = SlowedPositions(model.decoder.positions, slower)  # type: ignore[arg-type]
+    if factors is not None and model.decoder is not None:
+        model.decoder.positions = ScaledRotaryPositions(model.decoder.positions, factors)  # type: ignore[arg-type]
     return model.eval()
 
 
-def whole(tensor: Any) -> Tensor:
-    """In float32; GGUF writes the fastest axis first, we write it last."""
+def dequantized(tensor: Any) -> Tensor:
+    """The tensor in float32; GGUF lists the innermost dimension first."""
     import gguf
 
     values = gguf.dequantize(tensor.data, tensor.tensor_type)
@@ -78,7 +77,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
-    """What llama.cpp would build."""
+    """The spec that llama.cpp builds."""
     rms = fields.get("attention.layer_norm_rms_epsilon")
     norm = (
         s.Norm("rms", "pre", rms)
@@ -86,13 +85,16 @@ def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
         else s.Norm("layer", "pre", fields["attention.layer_norm_epsilon"])
     )
     layer = s.Layer(
-        heads_of(fields, tensors), wide_of(fields, tensors), norm, repeat=fields["block_count"]
+        attention_of(fields, tensors),
+        feed_forward_of(fields, tensors),
+        norm,
+        repeat=fields["block_count"],
     )
     return s.Spec(
         fields["vocab_size"],
         fields["embedding_length"],
         None,
-        s.Stack((layer,), "past", True),
+        s.Stack((layer,), causal=True, final_norm=True),
         positions_of(fields),
         s.LmHead("output.weight" not in tensors),
         max_len=fields["context_length"],
@@ -100,9 +102,9 @@ def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
     )
 
 
-def heads_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Heads:
+def attention_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Attention:
     bias = any(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_qkv"))
-    return s.Heads(
+    return s.Attention(
         fields["attention.head_count"],
         fields["attention.head_count_kv"],
         fields["attention.key_length"],
@@ -112,18 +114,20 @@ def heads_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Heads:
     )
 
 
-def wide_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward:
-    width, bias = fields["feed_forward_length"], "blk.0.ffn_up.bias" in tensors
+def feed_forward_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward:
+    d_ff, bias = fields["feed_forward_length"], "blk.0.ffn_up.bias" in tensors
     if fields.get("expert_count"):
-        return s.Experts(fields["expert_count"], fields["expert_used_count"], s.Gated(width))
+        return s.MixtureOfExperts(
+            fields["expert_count"], fields["expert_used_count"], s.Gated(d_ff)
+        )
     if "blk.0.ffn_gate.weight" in tensors:
-        return s.Gated(width, "gelu_tanh" if fields.architecture == "gemma" else "silu", bias)
-    return s.Dense(width, "gelu_tanh", bias)
+        return s.Gated(d_ff, "gelu_tanh" if fields.architecture == "gemma" else "silu", bias)
+    return s.Dense(d_ff, "gelu_tanh", bias)
 
 
 def positions_of(fields: Fields) -> s.Positions:
-    base, factor = fields.get("rope.freq_base"), fields.get("rope.scaling.factor")
-    if base is None:
+    theta, factor = fields.get("rope.freq_base"), fields.get("rope.scaling.factor")
+    if theta is None:
         return s.Learned()
-    pairs = "adjacent" if fields.architecture == "llama" else "halves"
-    return s.Rotary(base, 1.0, pairs, s.LinearScaling(factor) if factor else None)  # type: ignore[arg-type]
+    scaling = s.LinearScaling(factor) if factor else None
+    return s.Rotary(theta, interleaved=fields.architecture == "llama", scaling=scaling)

@@ -1,7 +1,6 @@
-"""A tokenizer as llama.cpp rebuilds it: pieces, their kinds, and merges or scores; nothing else of it is told.
+"""The tokenizer in a GGUF file: tokens, token types, and merges or scores.
 
-In: our tokenizer. Out: the fields of a GGUF file under which llama.cpp cuts every text as we do; or one line that says
-what it cannot do. Told in docs/gguf.md, "Tokenizers".
+A tokenizer that llama.cpp would apply differently is an error. See docs/gguf.md, "Tokenizers".
 """
 
 from collections.abc import Iterator
@@ -10,59 +9,56 @@ from typing import Any
 from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.errors import QkvError
 from qkv.messages import _, listed
-from qkv.text.ranks import PATTERNS
 from qkv.text.special_tokens import SpecialTokenIds, generation_tokens
+from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # llama.cpp's kinds of pieces
+NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # token types of llama.cpp
 SPACE = "▁"
-BYTES = [
-    f"<0x{byte:02X}>" for byte in range(256)
-]  # what SentencePiece calls a byte that no piece holds
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]  # SentencePiece's byte fallback
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-# How llama.cpp names the patterns that cut a text before the merges.
-CUTS = {PATTERNS["r50k"]: "gpt-2", PATTERNS["cl100k"]: "llama-bpe"}
+# llama.cpp's names of the pre-tokenization patterns.
+PRE_TOKENIZERS = {PATTERNS["r50k"]: "gpt-2", PATTERNS["cl100k"]: "llama-bpe"}
 
 
-def add_tokenizer(writer: Any, loaded: LoadedModel, size: int) -> None:
-    """All that a file says about its vocabulary of `size` ids."""
+def add_tokenizer(gguf_writer: Any, loaded: LoadedModel, size: int) -> None:
+    """Write the tokenizer metadata for a vocabulary of `size` ids."""
     tokenizer = loaded.tokenizers.get("tokenizer")
     if tokenizer is None:
         raise QkvError(_("model folder"), _("no tokenizer.json"), _("llama.cpp needs one"))
-    if "ByteLevel" in str(tokenizer.rules["decoder"]):
-        add_byte_level(writer, tokenizer)
+    if "ByteLevel" in str(tokenizer.config["decoder"]):
+        add_byte_level(gguf_writer, tokenizer)
     else:
-        add_sentencepiece(writer, tokenizer, size)
-    pieces = names_of(tokenizer, size)
-    writer.add_token_list(pieces)
-    writer.add_token_types(kinds_of(tokenizer, size))
-    add_special(writer, tokenizer, loaded.generation)
+        add_sentencepiece(gguf_writer, tokenizer, size)
+    gguf_writer.add_token_list(token_list(tokenizer, size))
+    gguf_writer.add_token_types(token_types(tokenizer, size))
+    add_special(gguf_writer, tokenizer, loaded.generation)
 
 
-def names_of(tokenizer: Tokenizer, size: int) -> list[str]:
-    """A piece for each id; ids of the model that the tokenizer does not have get a name that no text contains."""
+def token_list(tokenizer: Tokenizer, size: int) -> list[str]:
+    """The token of each id; ids that only the model has are named [PAD7]."""
     return [piece or f"[PAD{id}]" for id, piece in enumerate(tokenizer.tokens(range(size)))]
 
 
-def kinds_of(tokenizer: Tokenizer, size: int) -> list[int]:
-    special, model = set(tokenizer.special_ids.values()), tokenizer.rules["model"]
+def token_types(tokenizer: Tokenizer, size: int) -> list[int]:
+    special, model = set(tokenizer.special_ids.values()), tokenizer.config["model"]
     kinds = [
         CONTROL if id in special else NORMAL if piece else UNUSED
         for id, piece in enumerate(tokenizer.tokens(range(size)))
     ]
     if model.get("byte_fallback"):
-        for byte in BYTES:
+        for byte in BYTE_TOKENS:
             kinds[model["vocab"][byte]] = BYTE
     if tokenizer.unk_id is not None:
         kinds[tokenizer.unk_id] = UNKNOWN
     return kinds
 
 
-def add_special(writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> None:
+def add_special(gguf_writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> None:
     """The special token ids, and whether bos is put before every prompt."""
     known = generation_tokens(tokenizer, stored)
     if len(known.begin) > 1:
-        refuse([_("several tokens before every text")])
+        refuse_unsupported([_("more than one token before the text")])
     start = tokenizer.bos_id if stored.start_id is None else stored.start_id
     ids = {
         "bos": known.begin[0] if known.begin else start,
@@ -72,29 +68,29 @@ def add_special(writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds) -> N
     }
     for role, id in ids.items():
         if id is not None:
-            getattr(writer, f"add_{role}_token_id")(id)
-    writer.add_add_bos_token(bool(known.begin))
-    writer.add_add_eos_token(False)
+            getattr(gguf_writer, f"add_{role}_token_id")(id)
+    gguf_writer.add_add_bos_token(bool(known.begin))
+    gguf_writer.add_add_eos_token(False)
 
 
-# ── Byte-level BPE ───────────────────────────────────────────────────────────────────────────────────────────────
-def add_byte_level(writer: Any, tokenizer: Tokenizer) -> None:
-    """GPT-2's kind: bytes, a pattern that cuts, an ordered list of merges."""
-    rules = tokenizer.rules
-    cut = cut_of(rules["pre_tokenizer"])
-    wrong = list(plain_faults(tokenizer))
-    if cut is None:
-        wrong.append(_("its way to cut text into words"))
-    elif bool(rules["model"].get("ignore_merges")) != (cut == "llama-bpe"):
-        wrong.append(f"ignore_merges {rules['model'].get('ignore_merges')}")
-    refuse(wrong)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(cut)
-    writer.add_token_merges([" ".join(pair) for pair in merges_of(rules)])
+# ── Byte-level BPE ──────────────────────────────────────────────────────────────────────────────
+def add_byte_level(gguf_writer: Any, tokenizer: Tokenizer) -> None:
+    """GPT-2's tokenizer: bytes, a pre-tokenization pattern, an ordered list of merges."""
+    rules = tokenizer.config
+    pre_tokenizer = pre_tokenizer_name(rules["pre_tokenizer"])
+    unsupported = list(unsupported_parts(tokenizer))
+    if pre_tokenizer is None:
+        unsupported.append(_("this pre-tokenizer"))
+    elif bool(rules["model"].get("ignore_merges")) != (pre_tokenizer == "llama-bpe"):
+        unsupported.append(f"ignore_merges {rules['model'].get('ignore_merges')}")
+    refuse_unsupported(unsupported)
+    gguf_writer.add_tokenizer_model("gpt2")
+    gguf_writer.add_tokenizer_pre(pre_tokenizer)
+    gguf_writer.add_token_merges([" ".join(pair) for pair in merges_of(rules)])
 
 
-def cut_of(rule: dict[str, Any] | None) -> str | None:
-    """llama.cpp's name for a pre-tokenizer, if it has one."""
+def pre_tokenizer_name(rule: dict[str, Any] | None) -> str | None:
+    """llama.cpp's name of a pre-tokenizer; None if it has none."""
     rule = rule or {}
     if all(rule.get(name) == value for name, value in BYTE_LEVEL.items()):
         return "gpt-2"
@@ -106,63 +102,65 @@ def cut_of(rule: dict[str, Any] | None) -> str | None:
     ):
         return None
     return (
-        CUTS.get(steps[0]["pattern"].get("Regex", ""))
+        PRE_TOKENIZERS.get(steps[0]["pattern"].get("Regex", ""))
         if steps[0]["behavior"] == "Isolated"
         else None
     )
 
 
-# ── SentencePiece's BPE ──────────────────────────────────────────────────────────────────────────────────────────
-def add_sentencepiece(writer: Any, tokenizer: Tokenizer, size: int) -> None:
-    """Llama 2's kind: the neighbours whose union scores highest are merged; what is left is spelled in bytes."""
-    rules, wrong = tokenizer.rules, list(plain_faults(tokenizer))
-    begins = space_before(rules)
-    if begins is None:
-        wrong.append(_("its way to treat spaces"))
+# ── SentencePiece's BPE ─────────────────────────────────────────────────────────────────────────
+def add_sentencepiece(gguf_writer: Any, tokenizer: Tokenizer, size: int) -> None:
+    """Llama 2's tokenizer: the adjacent pair with the highest score is merged; byte fallback."""
+    rules, unsupported = tokenizer.config, list(unsupported_parts(tokenizer))
+    space_prefix = adds_space_prefix(rules)
+    if space_prefix is None:
+        unsupported.append(_("this handling of spaces"))
     if not rules["model"].get("byte_fallback") or any(
-        byte not in rules["model"]["vocab"] for byte in BYTES
+        byte not in rules["model"]["vocab"] for byte in BYTE_TOKENS
     ):
-        wrong.append(_("a vocabulary without bytes"))
-    refuse(wrong)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    writer.add_add_space_prefix(begins)
-    writer.add_token_scores(scores_of(rules, size))
+        unsupported.append(_("a vocabulary without byte tokens"))
+    refuse_unsupported(unsupported)
+    gguf_writer.add_tokenizer_model("llama")
+    gguf_writer.add_tokenizer_pre("default")
+    gguf_writer.add_add_space_prefix(space_prefix)
+    gguf_writer.add_token_scores(scores_of(rules, size))
 
 
-def space_before(rules: dict[str, Any]) -> bool | None:
-    """Whether a space is put before every text; None where spaces are treated in another way than llama.cpp's."""
+def adds_space_prefix(rules: dict[str, Any]) -> bool | None:
+    """Whether a space is added before the text; None if llama.cpp handles spaces differently."""
     steps = (rules["normalizer"] or {}).get(
         "normalizers", [rules["normalizer"]] if rules["normalizer"] else []
     )
-    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    if rules["pre_tokenizer"] is not None or not steps or steps[-1] != replaced:
+    replace_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    if rules["pre_tokenizer"] is not None or not steps or steps[-1] != replace_spaces:
         return None
     return {(): False, ("Prepend",): True}.get(tuple(step["type"] for step in steps[:-1]))
 
 
 def scores_of(rules: dict[str, Any], size: int) -> list[float]:
-    """A piece that is merged earlier scores higher; pieces whose merges stand mixed score alike (Llama 2's long spaces)."""
+    """The score of each token: earlier merges score higher.
+
+    Tokens with interleaved merges have equal scores (Llama 2's runs of spaces).
+    """
     ids, merges, scores = rules["model"]["vocab"], merges_of(rules), [0.0] * size
-    for number, tied in enumerate(ties(merges)):
-        alike = {a + b for a, b in tied}
-        if len(alike) > 1 and tied != sorted(tied, key=lambda pair: (ids[pair[0]], ids[pair[1]])):
-            refuse([_("merges that are not in the order of scores")])
-        for piece in alike:
-            scores[ids[piece]] = -float(number + 1)
+    for number, group in enumerate(merge_groups(merges)):
+        tokens = {a + b for a, b in group}
+        if len(tokens) > 1 and group != sorted(group, key=lambda p: (ids[p[0]], ids[p[1]])):
+            refuse_unsupported([_("merges that are not ordered by score")])
+        for token in tokens:
+            scores[ids[token]] = -float(number + 1)
     known = set(merges)
-    cuts = {
-        (piece[:i], piece[i:]) for piece in {a + b for a, b in merges} for i in range(1, len(piece))
+    splits = {
+        (token[:i], token[i:]) for token in {a + b for a, b in merges} for i in range(1, len(token))
     }
-    if any(
-        a in ids and b in ids and (a, b) not in known for a, b in cuts
-    ):  # llama.cpp would merge these too
-        refuse([_("merges that leave out a way to a piece")])
+    # llama.cpp would also merge pairs that are not in the list.
+    if any(a in ids and b in ids and (a, b) not in known for a, b in splits):
+        refuse_unsupported([_("an incomplete list of merges")])
     return scores
 
 
-def ties(merges: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """The merges in the smallest groups that hold all merges of each of their pieces."""
+def merge_groups(merges: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """The smallest groups of consecutive merges with all merges of each of their tokens."""
     last = {a + b: rank for rank, (a, b) in enumerate(merges)}
     start = end = 0
     for rank, (a, b) in enumerate(merges):
@@ -172,9 +170,10 @@ def ties(merges: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
             start = end = end + 1
 
 
-# ── What neither can say ─────────────────────────────────────────────────────────────────────────────────────────
-def plain_faults(tokenizer: Tokenizer) -> Iterator[str]:
-    rules, model = tokenizer.rules, tokenizer.rules["model"]
+# ── Unsupported tokenizers ──────────────────────────────────────────────────────────────────────
+def unsupported_parts(tokenizer: Tokenizer) -> Iterator[str]:
+    """Parts of a tokenizer that llama.cpp does not support in either format."""
+    rules, model = tokenizer.config, tokenizer.config["model"]
     if model["type"] != "BPE":
         yield f"model {model['type']}"
         return
@@ -184,23 +183,23 @@ def plain_faults(tokenizer: Tokenizer) -> Iterator[str]:
         yield _("add_prefix_space (train with add_prefix_space: false)")
     elif "ByteLevel" in str(rules["decoder"]) and rules["normalizer"]:
         yield f"normalizer {rules['normalizer']['type']}"
-    plain = [token["content"] for token in rules["added_tokens"] if not token["special"]]
-    if plain:
-        yield _("added words ({plain})", plain=listed(plain[:5]))
+    added = [token["content"] for token in rules["added_tokens"] if not token["special"]]
+    if added:
+        yield _("added tokens that are not special ({names})", names=listed(added[:5]))
 
 
 def merges_of(rules: dict[str, Any]) -> list[tuple[str, str]]:
-    """Pairs; old files write them as one string."""
+    """The merges as pairs; old files have strings."""
     pairs = (
         pair.split(" ") if isinstance(pair, str) else pair for pair in rules["model"]["merges"]
     )
     return [(a, b) for a, b in pairs]
 
 
-def refuse(parts: list[str]) -> None:
+def refuse_unsupported(parts: list[str]) -> None:
     if parts:
         raise QkvError(
             "tokenizer.json",
-            _("llama.cpp has no way to say {parts}", parts=listed(parts)),
-            _("it knows byte-level BPE (GPT-2's and Llama 3's) and SentencePiece's BPE with bytes"),
+            _("llama.cpp does not support {parts}", parts=listed(parts)),
+            _("use byte-level BPE (GPT-2, Llama 3) or SentencePiece BPE with byte fallback"),
         )

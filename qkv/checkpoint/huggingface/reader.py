@@ -1,7 +1,6 @@
-"""Other people's checkpoints: a Hugging Face folder becomes one of our models.
+"""Load a Hugging Face folder: config.json, safetensors and tokenizer files.
 
-In: a folder with config.json, safetensors and tokenizer files, none of it trusted. Out: the model with its tokenizer,
-or one line that names all that does not fit. No code of theirs is run. Told in docs/convert.md.
+The files are untrusted, and no code of the folder is run. See docs/convert.md.
 """
 
 import re
@@ -18,20 +17,20 @@ from qkv.checkpoint.huggingface.marian_tokenizers import FILES as MARIAN_FILES
 from qkv.checkpoint.huggingface.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
-from qkv.checkpoint.names import Family, links, to_ours, to_theirs
-from qkv.checkpoint.shards import TYPES, Shards, inside, read_table
-from qkv.checkpoint.weights import refuse_mismatch, reset_balance
+from qkv.checkpoint.names import Family, resolve_rows, to_foreign, to_native
+from qkv.checkpoint.shards import DTYPES, Shards, inside, read_table
+from qkv.checkpoint.weights import refuse_mismatches, reset_aux_loss
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
-from qkv.model.door import check
-from qkv.model.spec import Experts, Spec
+from qkv.model.check_spec import check_spec
+from qkv.model.spec import MixtureOfExperts, Spec
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_tokenizer
 from qkv.text.special_tokens import SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 
-TARGET = "target_tokenizer.json"  # of a model of ours with two vocabularies; other software knows only one
-# Files that make up a tokenizer; the first whole set is read.
+TARGET = "target_tokenizer.json"  # of a qkv model with two vocabularies; others read only one
+# The files of each tokenizer format; the first complete set is read.
 TOKENIZER_FILES = (
     ("tokenizer.json",),
     ("tokenizer.model",),
@@ -41,7 +40,7 @@ TOKENIZER_FILES = (
 
 
 def is_huggingface(folder: str | Path) -> bool:
-    """Whether this is their kind of folder: config.json, and not our model.json."""
+    """Whether this is a Hugging Face folder: it has config.json and no model.json."""
     return (Path(folder) / "config.json").exists() and not (Path(folder) / "model.json").exists()
 
 
@@ -51,19 +50,20 @@ def load_huggingface(
     dtype: torch.dtype | None = torch.float32,
     only_finite: bool = True,
 ) -> LoadedModel:
-    """The model of their folder, computing in `dtype` (None: each weight as it is stored), with its tokenizer."""
+    """Load a Hugging Face folder in `dtype` (None: as stored), with its tokenizers."""
     folder = Path(folder)
     shards, config, family, spec = read_family(folder)
-    with torch.device("meta"):  # only shapes: the memory comes with the weights
+    with torch.device("meta"):  # no memory is allocated before the weights are read
         model = Transformer(spec)
-    slots = model.state_dict()
-    table, nameless = links(family.rows(spec), slots)
-    assert not nameless, nameless
-    names, copies = match_names(shards, family, family.spare(spec), to_theirs(table, slots))
+    state_dict = model.state_dict()
+    table, unmapped = resolve_rows(family.rows(spec), state_dict)
+    assert not unmapped, unmapped
+    expected = to_foreign(table, state_dict)
+    names, copies = match_names(shards, family, family.ignored(spec), expected)
     refuse_different_copies(shards, copies)
-    weights = to_ours(table, reader(shards, names, device, dtype, only_finite))
+    weights = to_native(table, reader(shards, names, device, dtype, only_finite))
     model.load_state_dict(weights, assign=True)
-    reset_balance(model, device)
+    reset_aux_loss(model, device)
     metadata = metadata_of(
         model, sum(path.stat().st_size for path in shards.files), family=family.model_type
     )
@@ -77,119 +77,125 @@ def load_huggingface(
 
 
 def read_spec(folder: Path) -> Spec:
-    """The spec that their config.json describes."""
+    """The spec described by config.json."""
     return read_family(folder)[3]
 
 
 def read_family(folder: Path) -> tuple[Shards, Config, Family, Spec]:
-    """Their config.json, checked against the headers of the weights, with its family and the spec it describes."""
+    """Read config.json, its family and its spec; compare them with the headers of the weights."""
     shards = Shards(folder)
     config = Config(folder / "config.json", read_config(folder), shards.entries)
     family = family_of(config)
     spec = family.read(config)
-    check(spec, str(config.where))
-    refuse_boasts(spec, shards, config)
+    check_spec(spec, str(config.where))
+    check_weight_count(spec, shards, config)
     return shards, config, family, spec
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json as it stands there; what it says is checked field by field."""
+    """The fields of config.json, unchecked."""
     return read_table(folder, "config.json")
 
 
 def family_of(config: Config) -> Family:
     kind = config.fields.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise config.wrong("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
+        raise config.error("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
     if config.has("quantization_config"):
-        raise config.wrong(
+        raise config.error(
             "quantization_config",
             config.fields["quantization_config"],
-            _("take the checkpoint with whole weights (bf16, f16, f32)"),
+            _("use the unquantized checkpoint (bf16, f16 or f32)"),
         )
     return FAMILIES[kind]
 
 
-def refuse_boasts(spec: Spec, shards: Shards, config: Config) -> None:
-    """Every layer and every expert has weights of its own, so there are at least as many weights as those."""
+def check_weight_count(spec: Spec, shards: Shards, config: Config) -> None:
+    """Raise an error if there are fewer weights than layers and experts: each has its own."""
     layers = [
         layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()
     ]
-    parts = [layer.feed_forward for layer in layers]
-    told = len(layers) + sum(part.n_experts for part in parts if isinstance(part, Experts))
-    if told > len(shards.entries):
-        held = len(shards.entries)
+    ffns = [layer.feed_forward for layer in layers]
+    n_experts = sum(ffn.n_experts for ffn in ffns if isinstance(ffn, MixtureOfExperts))
+    n_parts, n_weights = len(layers) + n_experts, len(shards.entries)
+    if n_parts > n_weights:
         raise QkvError(
             config.where,
             _(
-                "tells of {told:,} layers and experts, and the files hold only {held:,} weights",
-                told=told,
-                held=held,
+                "describes {n_parts:,} layers and experts, "
+                "but the files contain only {n_weights:,} weights",
+                n_parts=n_parts,
+                n_weights=n_weights,
             ),
             _("is the download complete?"),
         )
 
 
-# ── Weights ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Weights ─────────────────────────────────────────────────────────────────────────────────────
 def match_names(
-    shards: Shards, family: Family, spare: tuple[str, ...], wanted: dict[str, Tensor]
+    shards: Shards, family: Family, ignored: tuple[str, ...], expected: dict[str, Tensor]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """For each name we want the name in the files, and for each copy its original; all misfits in one message."""
+    """The stored name of each expected weight, and the original of each copy of a tied weight."""
     names: dict[str, str] = {}
     copies: dict[str, str] = {}
     unknown: list[str] = []
     for stored in shards.entries:
-        written = todays_names(stored, family)
-        full = next((name for name in written if name in wanted and name not in names), None)
+        candidates = current_names(stored, family)
+        full = next((name for name in candidates if name in expected and name not in names), None)
         originals = [
-            one for name in written for one in family.copies.get(name, ()) if one in wanted
+            original
+            for name in candidates
+            for original in family.tied.get(name, ())
+            if original in expected
         ]
         if full is not None:
             names[full] = stored
         elif originals:
             copies[stored] = originals[0]
-        elif not any(re.fullmatch(pattern, name) for pattern in spare for name in written):
+        elif not any(re.fullmatch(pattern, name) for pattern in ignored for name in candidates):
             unknown.append(stored)
     for copy, original in list(copies.items()):
-        if original not in names:  # the file keeps only this copy of a shared weight
+        if original not in names:  # the file has only this copy of a tied weight
             names[original] = copy
             del copies[copy]
-    refuse_misfits(shards, names, wanted, unknown)
+    check_stored_weights(shards, names, expected, unknown)
     return names, {copy: names[original] for copy, original in copies.items()}
 
 
-def todays_names(stored: str, family: Family) -> list[str]:
-    """What today's whole model may call this weight: old endings replaced, the bare model's prefix put back."""
+def current_names(stored: str, family: Family) -> list[str]:
+    """Possible names in the full model: old suffixes replaced, with the base model's prefix."""
     for old, new in family.aliases.items():
         if stored.endswith(old):
             stored = stored.removesuffix(old) + new
     return [stored, family.prefix + stored]
 
 
-def refuse_misfits(
-    shards: Shards, names: dict[str, str], wanted: dict[str, Tensor], unknown: list[str]
+def check_stored_weights(
+    shards: Shards, names: dict[str, str], expected: dict[str, Tensor], unknown: list[str]
 ) -> None:
-    """One message with all weights that are missing, unknown, of another shape or no numbers."""
-    missing = [name for name in wanted if name not in names]
+    """Compare names, shapes and dtypes of the stored weights with the expected ones."""
+    missing = [name for name in expected if name not in names]
     found = {name: shards.entries[stored] for name, stored in names.items()}
     shapes = [
         _(
-            "{name}: {shape}, not {wanted}",
+            "{name}: {shape}, not {expected}",
             name=name,
-            shape=one.shape,
-            wanted=tuple(wanted[name].shape),
+            shape=entry.shape,
+            expected=tuple(expected[name].shape),
         )
-        for name, one in found.items()
-        if one.shape != tuple(wanted[name].shape)
+        for name, entry in found.items()
+        if entry.shape != tuple(expected[name].shape)
     ]
-    kinds = [f"{name}: {one.kind}" for name, one in found.items() if one.kind not in TYPES]
-    refuse_mismatch(
+    dtypes = [
+        f"{name}: {entry.dtype}" for name, entry in found.items() if entry.dtype not in DTYPES
+    ]
+    refuse_mismatches(
         shards.folder,
         missing,
         unknown,
         shapes,
-        kinds,
-        _("is the download complete, and the model what config.json says?"),
+        dtypes,
+        _("is the download complete, and does config.json belong to it?"),
     )
 
 
@@ -200,21 +206,16 @@ def reader(
     dtype: torch.dtype | None,
     only_finite: bool,
 ) -> Callable[[str], Tensor]:
-    """Reads one weight by its name, refuses it if it is not finite, and puts it where and how it is wanted."""
+    """A function that reads a weight by its name, checks that it is finite, and converts it."""
 
     def read(name: str) -> Tensor:
         tensor = shards.read(names[name])
-        if (
-            only_finite and not torch.stack(tensor.aminmax()).isfinite().all()
-        ):  # the extremes are NaN if any number is
+        # The extremes are NaN if any value is.
+        if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():
             count = int((~tensor.isfinite()).sum())
             raise QkvError(
                 shards.folder,
-                _(
-                    "{names} holds {count} numbers that are not finite",
-                    names=names[name],
-                    count=count,
-                ),
+                _("{name} contains {count} non-finite values", name=names[name], count=count),
                 _("copy or download it again"),
             )
         return tensor.to(device, dtype or tensor.dtype)
@@ -223,17 +224,17 @@ def reader(
 
 
 def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
-    """What a shared weight's copies say must be what it says itself."""
+    """Raise an error if a stored copy of a tied weight differs from it."""
     for copy, original in copies.items():
         same = (
             shards.entries[copy].shape == shards.entries[original].shape
-            and shards.entries[copy].kind in TYPES
+            and shards.entries[copy].dtype in DTYPES
         )
         if not same or not torch.equal(shards.read(copy), shards.read(original)):
             raise QkvError(
                 shards.folder,
                 _(
-                    "{copy} and {original} differ, and config.json says they are one",
+                    "{copy} and {original} differ, but config.json says they are tied",
                     copy=copy,
                     original=original,
                 ),
@@ -241,27 +242,27 @@ def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
             )
 
 
-# ── What stands beside the weights ───────────────────────────────────────────────────────────────────────────────
+# ── Tokenizers and special tokens ───────────────────────────────────────────────────────────────
 def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
-    """The tokenizer of the folder, in whichever of the usual formats it is; none is no error."""
-    there = {path.name for path in folder.iterdir()}
+    """The tokenizers of the folder, in the first format found; {} if there are none."""
+    files = {path.name for path in folder.iterdir()}
     for names in TOKENIZER_FILES:
-        if there >= set(names):
+        if files >= set(names):
             for name in names:
-                inside(folder, name)  # no link leads out
+                inside(folder, name)  # refuses links out of the folder
             first = read_tokenizer(folder / names[0])
-            if TARGET not in there:
+            if TARGET not in files:
                 return {"tokenizer": first}
             return {"source": first, "target": read_tokenizer(inside(folder, TARGET))}
     return (
         read_marian_tokenizers(folder, spec.source_vocab_size is not None)
-        if there >= set(MARIAN_FILES)
+        if files >= set(MARIAN_FILES)
         else {}
     )
 
 
 def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
-    """The special token ids of their config.json and generation_config.json, as far as they are below the vocabulary size."""
+    """The special token ids of config.json and generation_config.json within the vocabulary."""
     fields = config.fields | {
         k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None
     }

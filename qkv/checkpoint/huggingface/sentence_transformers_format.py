@@ -1,19 +1,18 @@
-"""sentence-transformers' layout: modules.json says how token vectors become one vector of a sentence.
+"""The sentence-transformers format: read and write modules.json and the pooling configuration.
 
-In: a folder of theirs. Out: the pooling, whether vectors are brought to length one, how many tokens are read; and the
-same files written. Told in docs/convert.md, "Sentence vectors".
+See docs/convert.md, "Sentence embeddings".
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint.loaded_model import Mode, PoolingConfig
+from qkv.checkpoint.loaded_model import PoolingConfig, PoolingMode
 from qkv.checkpoint.shards import inside, read_json, read_table
 from qkv.errors import QkvError
 from qkv.messages import _, listed
 
-MODES: dict[str, Mode] = {
+MODES: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
@@ -21,50 +20,50 @@ MODES: dict[str, Mode] = {
 
 
 def read_pooling(folder: Path) -> PoolingConfig | None:
-    """The pooling that modules.json describes; None for a folder without it."""
+    """The pooling of modules.json; None if there is no such file."""
     modules = read_json(folder, "modules.json", {})
     if not modules:
         return None
-    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
-        raise QkvError(folder / "modules.json", _("is no list of modules"), "")
-    kinds = [str(one.get("type", "")).rsplit(".", 1)[-1] for one in modules]
-    strange = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
-    if strange:
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise QkvError(folder / "modules.json", _("is not a list of modules"), "")
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
+    unsupported = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+    if unsupported:
         raise QkvError(
             folder / "modules.json",
-            _("a module we do not have ({strange})", strange=listed(strange)),
-            _("Transformer, Pooling and Normalize can be imported"),
+            _("unsupported modules ({names})", names=listed(unsupported)),
+            _("supported: {names}", names=listed(["Transformer", "Pooling", "Normalize"])),
         )
-    places = [
-        str(one.get("path", ""))
-        for one, kind in zip(modules, kinds, strict=True)
+    paths = [
+        str(module.get("path", ""))
+        for module, kind in zip(modules, kinds, strict=True)
         if kind == "Pooling"
     ]
     length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
     return PoolingConfig(
-        read_mode(folder, places[0]) if places else "cls",
+        read_mode(folder, paths[0]) if paths else "cls",
         "Normalize" in kinds,
         length if type(length) is int and length > 0 else None,
     )
 
 
-def read_mode(folder: Path, place: str) -> Mode:
+def read_mode(folder: Path, path: str) -> PoolingMode:
     """cls, mean or max, from the pooling module's own config.json."""
-    inside(folder, place, "config.json")  # no way out of the folder
-    fields = read_table(folder / place, "config.json")
-    modes = [ours for theirs, ours in MODES.items() if fields.get(theirs) is True]
+    inside(folder, path, "config.json")  # refuses paths out of the folder
+    fields = read_table(folder / path, "config.json")
+    modes = [mode for name, mode in MODES.items() if fields.get(name) is True]
     modes = modes or [mode for mode in MODES.values() if mode == fields.get("pooling_mode")]
     if len(modes) != 1:
         raise QkvError(
-            folder / place / "config.json",
-            _("{n_modes} ways of pooling that we know", n_modes=len(modes)),
-            _("exactly one of ") + ", ".join(MODES),
+            folder / path / "config.json",
+            _("{n_modes} supported pooling modes are set", n_modes=len(modes)),
+            _("set exactly one of {names}", names=listed(MODES)),
         )
     return modes[0]
 
 
 def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
-    """modules.json and what belongs to it, for a folder that sentence-transformers loads."""
+    """modules.json and its configuration files, for sentence-transformers."""
     kinds = (
         ["Transformer", "Pooling", "Normalize"] if pooling.normalize else ["Transformer", "Pooling"]
     )
@@ -77,7 +76,7 @@ def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
         }
         for i, kind in enumerate(kinds)
     ]
-    modes: dict[str, Any] = {theirs: ours == pooling.pooling for theirs, ours in MODES.items()}
+    modes: dict[str, Any] = {name: mode == pooling.pooling for name, mode in MODES.items()}
     files: dict[str, Any] = {
         "modules.json": modules,
         "1_Pooling/config.json": {"word_embedding_dimension": d_model, **modes},

@@ -1,5 +1,5 @@
-"""The built-in Chinese-English corpus: corpus.py draws the pairs, the other modules are its grammar and its lexicon."""
+"""The built-in Chinese-English corpus: `corpus` samples the pairs from a grammar and a lexicon."""
 
-from qkv.data.builtin.corpus import NOTES_SENTENCES, Pair, builtin_pairs, compositions
+from qkv.data.builtin.corpus import DEMO_SENTENCES, Pair, builtin_pairs, compositions
 
-__all__ = ["NOTES_SENTENCES", "Pair", "builtin_pairs", "compositions"]
+__all__ = ["DEMO_SENTENCES", "Pair", "builtin_pairs", "compositions"]

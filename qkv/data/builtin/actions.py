@@ -1,7 +1,6 @@
-"""What the people, animals and models of the built-in corpus do, and when.
+"""Lexicon of the built-in corpus: actions by the tenses they allow, times, numbers.
 
-In: the nouns of builtin_words. Out: actions (verb and object in both languages) sorted by the tenses they bear, times, numbers.
-Told in docs/data.md, "The built-in corpus".
+See docs/data.md.
 """
 
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from qkv.data.builtin.words import (
     BARE,
     BOOKS,
     CLOTHES,
-    COLOURED,
+    COLORED,
     FOODS,
     MACHINES,
     PARTS,
@@ -28,14 +27,14 @@ from qkv.data.builtin.words import (
 
 
 class Action(NamedTuple):
-    """A verb and its object, kept apart because Chinese puts 了 between them: 听|音乐, listen|to music."""
+    """A verb and its object: 听|音乐, listen|to music. Chinese puts 了 between them."""
 
     verb: Word
     object: Word
 
 
 def actions(table: str) -> list[Action]:
-    """actions("听 音乐 listen | to music, 跑步 run"): one or two Chinese words, then the English."""
+    """Parse "听 音乐 listen | to music, 跑步 run": one or two Chinese words, then the English."""
     return [_action(entry) for entry in table.replace("\n", ",").split(",") if entry.strip()]
 
 
@@ -46,13 +45,19 @@ def _action(entry: str) -> Action:
     return Action(Word(chinese[0], english), Word("".join(chinese[1:]), rest.strip()))
 
 
-# ---- habits: no article, said with 每天, 总是, 喜欢, 想
-HABITS = actions("""弹 钢琴 play | the piano, 踢 足球 play | football, 打 篮球 play | basketball, 打 网球 play | tennis
-下 象棋 play | chess, 听 音乐 listen | to music, 唱歌 sing, 跳舞 dance, 跑步 run, 游泳 swim, 散步 take | a walk
-睡觉 sleep, 工作 work, 看 电视 watch | television, 看 电影 watch | movies, 做 作业 do | homework, 洗 衣服 wash | clothes
-读 报纸 read | the newspaper, 爬 山 climb | mountains, 钓鱼 go | fishing, 购物 go | shopping, 做饭 cook, 休息 rest
-上网 use | the internet, 拍照 take | photos, 打扫 房间 clean | the room, 骑 自行车 ride | a bicycle, 锻炼 exercise
-吃 早饭 eat | breakfast, 吃 午饭 eat | lunch, 吃 晚饭 eat | dinner, 喝 茶 drink | tea, 喝 咖啡 drink | coffee
+# ── habits: no article, used with 每天, 总是, 喜欢, 想
+HABITS = actions("""弹 钢琴 play | the piano, 踢 足球 play | football, 打 篮球 play | basketball
+打 网球 play | tennis
+下 象棋 play | chess, 听 音乐 listen | to music, 唱歌 sing, 跳舞 dance, 跑步 run, 游泳 swim
+散步 take | a walk
+睡觉 sleep, 工作 work, 看 电视 watch | television, 看 电影 watch | movies, 做 作业 do | homework
+洗 衣服 wash | clothes
+读 报纸 read | the newspaper, 爬 山 climb | mountains, 钓鱼 go | fishing, 购物 go | shopping
+做饭 cook, 休息 rest
+上网 use | the internet, 拍照 take | photos, 打扫 房间 clean | the room, 骑 自行车 ride | a bicycle
+锻炼 exercise
+吃 早饭 eat | breakfast, 吃 午饭 eat | lunch, 吃 晚饭 eat | dinner, 喝 茶 drink | tea
+喝 咖啡 drink | coffee
 玩 游戏 play | games, 写 代码 write | code, 画 画 paint | pictures, 读 书 read | books""")
 
 
@@ -66,15 +71,19 @@ TOGETHER = _habits("踢 打 下 唱歌 跳舞 跑步 游泳 散步 看 爬 钓�
 SKILLS = _habits("弹 踢 打 下 唱歌 跳舞 游泳 钓鱼 做饭 骑 写 拍照")
 WEEKLY = [habit for habit in HABITS if habit not in MEALTIMES and habit.verb.zh != "睡觉"]
 GROUNDS = words(
-    "在公园里 in the park, 在花园里 in the garden, 在海滩上 on the beach, 在操场上 on the playground, 在体育馆里 in the gym"
+    "在公园里 in the park, 在花园里 in the garden, 在海滩上 on the beach, "
+    "在操场上 on the playground, 在体育馆里 in the gym"
 )
 GROUNDS_BARE = [Word(place.zh.removeprefix("在"), place.en) for place in GROUNDS]
-WORKPLACES = words("""在医院 in the hospital, 在学校 in the school, 在银行 in the bank, 在工厂 in the factory, 在图书馆 in the library
-在餐馆 in the restaurant, 在博物馆 in the museum, 在书店 in the bookstore, 在酒店 in the hotel, 在机场 at the airport
-在邮局 at the post office, 在市场 at the market, 在动物园 at the zoo, 在火车站 at the train station""")
+WORKPLACES = words("""在医院 in the hospital, 在学校 in the school, 在银行 in the bank
+在工厂 in the factory, 在图书馆 in the library
+在餐馆 in the restaurant, 在博物馆 in the museum, 在书店 in the bookstore, 在酒店 in the hotel
+在机场 at the airport
+在邮局 at the post office, 在市场 at the market, 在动物园 at the zoo
+在火车站 at the train station""")
 TOWN_TRANSPORT = words("公共汽车 bus, 地铁 subway, 出租车 taxi")
 
-# ---- deeds: done to one thing; the first table bears 正在, the second has no middle to be in
+# ── actions on one thing; STEADY ones allow 正在 (progressive), SUDDEN ones do not
 STEADY = [
     (word, table)
     for word, table in zip(
@@ -118,7 +127,7 @@ LUCK = [
     for word, table in zip(
         words("看见 see, 找到 find, 弄丢 lose, 遇见 meet"),
         [
-            ANIMALS + PEOPLE + COLOURED,
+            ANIMALS + PEOPLE + COLORED,
             SMALL_THINGS + ANIMALS,
             SMALL_THINGS + only(THINGS, "手机 书 相机 帽子"),
             PEOPLE,
@@ -127,20 +136,26 @@ LUCK = [
     )
 ]
 GREETINGS = words(
-    "帮助 help, 感谢 thank, 相信 trust, 理解 understand, 邀请 invite, 等 wait for, 想念 miss, 记得 remember"
+    "帮助 help, 感谢 thank, 相信 trust, 理解 understand, 邀请 invite, 等 wait for, 想念 miss, "
+    "记得 remember"
 )
-ORDERS = actions("""打开 门 open | the door, 打开 窗户 open | the window, 关上 门 close | the door, 关上 窗户 close | the window
-打扫 房间 clean | the room, 洗 盘子 wash | the plates, 读 这本书 read | the book, 喝 水 drink | water, 喂 狗 feed | the dog
+ORDERS = actions("""打开 门 open | the door, 打开 窗户 open | the window, 关上 门 close | the door
+关上 窗户 close | the window
+打扫 房间 clean | the room, 洗 盘子 wash | the plates, 读 这本书 read | the book
+喝 水 drink | water, 喂 狗 feed | the dog
 检查 代码 check | the code, 运行 程序 run | the program, 训练 模型 train | the model
 写 报告 write | the report, 回答 问题 answer | the question, 翻译 这个句子 translate | the sentence
 使用 电脑 use | the computer, 等 公共汽车 wait | for the bus, 帮助 孩子们 help | the children""")
 REACTIONS = {
     mood: actions(table)
     for mood, table in {
-        "累": "睡觉 sleep, 休息 rest, 听 音乐 listen | to music, 回家 go | home, 喝 咖啡 drink | coffee",
-        "饿": "吃 面包 eat | bread, 吃 米饭 eat | rice, 做饭 cook, 吃 面条 eat | noodles, 吃 鸡蛋 eat | eggs",
+        "累": "睡觉 sleep, 休息 rest, 听 音乐 listen | to music, 回家 go | home, "
+        "喝 咖啡 drink | coffee",
+        "饿": "吃 面包 eat | bread, 吃 米饭 eat | rice, 做饭 cook, 吃 面条 eat | noodles, "
+        "吃 鸡蛋 eat | eggs",
         "渴": "喝 水 drink | water, 喝 茶 drink | tea, 喝 果汁 drink | juice, 喝 牛奶 drink | milk",
-        "高兴": "唱歌 sing, 跳舞 dance, 笑 laugh, 听 音乐 listen | to music, 弹 钢琴 play | the piano",
+        "高兴": "唱歌 sing, 跳舞 dance, 笑 laugh, 听 音乐 listen | to music, "
+        "弹 钢琴 play | the piano",
         "难过": "哭 cry, 听 音乐 listen | to music, 回家 go | home, 散步 take | a walk",
         "生气": "离开 房间 leave | the room, 回家 go | home, 哭 cry, 散步 take | a walk",
         "紧张": "喝 水 drink | water, 散步 take | a walk, 笑 laugh, 听 音乐 listen | to music",
@@ -148,7 +163,7 @@ REACTIONS = {
     }.items()
 }
 
-# ---- machine learning: who may do what to what
+# ── machine learning: agents, verbs, objects
 _THINGS_OF_ML: dict[str, Noun | Word] = {
     **{noun.zh: noun for noun in PARTS + PIECES},
     **{word.zh: word for word in BARE},
@@ -156,7 +171,7 @@ _THINGS_OF_ML: dict[str, Noun | Word] = {
 
 
 class Craft(NamedTuple):
-    """The doers, what they do, and the things they may do it to."""
+    """A verb with its possible agents and objects."""
 
     doers: list[Noun]
     verb: Word
@@ -164,7 +179,7 @@ class Craft(NamedTuple):
 
 
 def _crafts(table: str) -> list[Craft]:
-    """One line a verb: the doers, a colon, the verb, a colon, its objects."""
+    """Parse a table with one line per verb: agents: verb: objects."""
     rows = (line.split(":") for line in table.strip().split("\n"))
     return [
         Craft(
@@ -210,9 +225,12 @@ LOADS = [
     (Word("句子", "sentences"), words("长 long, 复杂 complicated")),
     (Word("代码", "code"), words("慢 slow, 复杂 complicated")),
 ]
-OUTCOMES = words("""训练会失败 training will fail, 训练会很慢 training will be slow, 结果会很差 the result will be bad
-准确率会很低 the accuracy will be low, 训练会花很长时间 training will take a long time, 结果会不稳定 the result will not be stable
-实验会失败 the experiment will fail, 我们需要更多时间 we need more time, 损失会很高 the loss will be high""")
+OUTCOMES = words("""训练会失败 training will fail, 训练会很慢 training will be slow
+结果会很差 the result will be bad
+准确率会很低 the accuracy will be low, 训练会花很长时间 training will take a long time
+结果会不稳定 the result will not be stable
+实验会失败 the experiment will fail, 我们需要更多时间 we need more time
+损失会很高 the loss will be high""")
 TRENDS = [
     (Word("损失", "the loss"), words("小 small, 低 low")),
     (Word("准确率", "the accuracy"), words("高 high, 低 low")),
@@ -240,35 +258,43 @@ TOOLS = [
         words("""数据 data, 显卡 a graphics card, 筷子 chopsticks, 刀 a knife
 铅笔 a pencil, 相机 a camera, 电脑 a computer, 手机 a phone"""),
         [
-            "训练 模型 train | the model, 测试 模型 test | the model, 改进 算法 improve | the algorithm",
-            "训练 神经网络 train | the neural network, 训练 模型 train | the model, 运行 程序 run | the program",
+            "训练 模型 train | the model, 测试 模型 test | the model, "
+            "改进 算法 improve | the algorithm",
+            "训练 神经网络 train | the neural network, 训练 模型 train | the model, "
+            "运行 程序 run | the program",
             "吃 面条 eat | noodles, 吃 米饭 eat | rice, 吃 豆腐 eat | tofu",
             "切 面包 cut | bread, 切 牛肉 cut | beef, 切 奶酪 cut | cheese",
             "写 信 write | a letter, 画 地图 draw | a map, 画 花 draw | flowers",
             "拍照 take | photos",
-            "写 代码 write | code, 看 电影 watch | movies, 玩 游戏 play | games, 写 报告 write | a report",
+            "写 代码 write | code, 看 电影 watch | movies, 玩 游戏 play | games, "
+            "写 报告 write | a report",
             "拍照 take | photos, 听 音乐 listen | to music, 看 电影 watch | movies",
         ],
         strict=True,
     )
 ]
 
-# ---- times and numbers; the first of each list suits every action
+# ── times and numbers; the first of each list fits every action
 PAST_TIMES = words(
-    "昨天 yesterday, 上周 last week, 昨天晚上 last night, 今天早上 this morning, 去年 last year, 上个月 last month"
+    "昨天 yesterday, 上周 last week, 昨天晚上 last night, 今天早上 this morning, 去年 last year, "
+    "上个月 last month"
 )
-RECENTLY = PAST_TIMES[:1] + PAST_TIMES[2:4]  # for what happens too often to be dated by the year
+RECENTLY = PAST_TIMES[:1] + PAST_TIMES[2:4]  # for frequent actions
 FUTURE_TIMES = words(
-    "明天 tomorrow, 下周 next week, 明年 next year, 今天晚上 tonight, 下个月 next month, 这个周末 this weekend"
+    "明天 tomorrow, 下周 next week, 明年 next year, 今天晚上 tonight, 下个月 next month, "
+    "这个周末 this weekend"
 )
 SOON = [FUTURE_TIMES[0], FUTURE_TIMES[3], FUTURE_TIMES[5]]
 DAILY_TIMES = words(
-    "每天 every day, 每天早上 every morning, 每天下午 every afternoon, 每天晚上 every evening, 每个周末 every weekend"
+    "每天 every day, 每天早上 every morning, 每天下午 every afternoon, 每天晚上 every evening, "
+    "每个周末 every weekend"
 )
 WEEKDAYS = words(
-    "星期一 monday, 星期二 tuesday, 星期三 wednesday, 星期四 thursday, 星期五 friday, 星期六 saturday, 星期日 sunday"
+    "星期一 monday, 星期二 tuesday, 星期三 wednesday, 星期四 thursday, 星期五 friday, "
+    "星期六 saturday, 星期日 sunday"
 )
-MONTHS = words("""一月 january, 二月 february, 三月 march, 四月 april, 五月 may, 六月 june, 七月 july, 八月 august
+MONTHS = words("""一月 january, 二月 february, 三月 march, 四月 april, 五月 may, 六月 june
+七月 july, 八月 august
 九月 september, 十月 october, 十一月 november, 十二月 december""")
 SEASONS = [
     (Word("春天", "spring"), words("暖和 warm, 舒服 pleasant, 潮湿 humid")),
@@ -278,7 +304,8 @@ SEASONS = [
 ]
 OFTEN = words("总是 always, 经常 often, 有时 sometimes, 通常 usually, 从不 never, 很少 rarely")
 NUMBERS = words(
-    "两 two, 三 three, 四 four, 五 five, 六 six, 七 seven, 八 eight, 九 nine, 十 ten, 十二 twelve, 二十 twenty"
+    "两 two, 三 three, 四 four, 五 five, 六 six, 七 seven, 八 eight, 九 nine, 十 ten, 十二 twelve, "
+    "二十 twenty"
 )
 AMOUNTS = [*NUMBERS, *words("几 several")]
 SCHEDULE = [
@@ -315,9 +342,11 @@ RELATIVE_AGES = {
     "朋友 哥哥 姐姐 同学": "十五 fifteen, 二十 twenty, 三十 thirty",
 }
 AGES = words(
-    "五 five, 八 eight, 十 ten, 十二 twelve, 十五 fifteen, 二十 twenty, 三十 thirty, 四十 forty, 六十 sixty, 八十 eighty"
+    "五 five, 八 eight, 十 ten, 十二 twelve, 十五 fifteen, 二十 twenty, 三十 thirty, 四十 forty, "
+    "六十 sixty, 八十 eighty"
 )
 PRICES = words("五 five, 十 ten, 二十 twenty, 三十 thirty, 四十 forty, 五十 fifty, 八十 eighty")
 HIGH_PRICES = words(
-    "五百 five hundred, 八百 eight hundred, 一千 one thousand, 两千 two thousand, 五千 five thousand"
+    "五百 five hundred, 八百 eight hundred, 一千 one thousand, 两千 two thousand, "
+    "五千 five thousand"
 )

@@ -1,23 +1,23 @@
-"""Going places and doing things in the built-in corpus: trips, deeds, orders.
+"""Patterns of the built-in corpus about trips, actions and orders.
 
-In: a dice. Out: one sentence in Chinese and English for each pattern; its number says how often it is drawn.
-Told in docs/data.md, "The built-in corpus".
+A pattern generates one sentence in Chinese and English; its number is how often it is sampled.
+See docs/data.md.
 """
 
 from qkv.data.builtin import actions as acts
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
 from qkv.data.builtin.actions import Action
-from qkv.data.builtin.phrases import Dice, clause, pattern, said, someone
+from qkv.data.builtin.phrases import Sampler, clause, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
 
-# ---- going somewhere
+# ── trips
 @pattern(500)
-def goes_to_a_place(dice: Dice) -> Word:
-    place = dice.pick(lex.OUTINGS)
+def goes_to_a_place(rng: Sampler) -> Word:
+    place = rng.pick(lex.OUTINGS)
     trip = Action(Word("去", "go"), Word(place.zh, f"to the {place.en}"))
-    form, times = dice.pick(
+    form, times = rng.pick(
         [
             (ph.HABIT, acts.DAILY_TIMES),
             (ph.PAST, acts.RECENTLY),
@@ -28,15 +28,15 @@ def goes_to_a_place(dice: Dice) -> Word:
         ]
     )
     return clause(
-        form, ph.asked_about(dice) if form is ph.WILL_IT else someone(dice), trip, dice.pick(times)
+        form, ph.asked_about(rng) if form is ph.WILL_IT else someone(rng), trip, rng.pick(times)
     )
 
 
 @pattern(360)
-def travels_to_a_city(dice: Dice) -> Word:
-    city, by = dice.pick(lex.CITIES), dice.pick(lex.TRANSPORT[:2])
+def travels_to_a_city(rng: Sampler) -> Word:
+    city, by = rng.pick(lex.CITIES), rng.pick(lex.TRANSPORT[:2])
     trip = Action(Word(f"坐{by.zh}去", "go"), Word(city.zh, f"to {city.en} by {by.en}"))
-    form, times = dice.pick(
+    form, times = rng.pick(
         [
             (ph.PAST, acts.PAST_TIMES),
             (ph.DID_NOT, acts.PAST_TIMES),
@@ -45,38 +45,38 @@ def travels_to_a_city(dice: Dice) -> Word:
             (ph.PLANS, [ph.NO_TIME]),
         ]
     )
-    return clause(form, someone(dice), trip, dice.pick(times))
+    return clause(form, someone(rng), trip, rng.pick(times))
 
 
 @pattern(300)
-def rides_to_a_place(dice: Dice) -> Word:
-    place, by = dice.pick(lex.OUTINGS), dice.pick(acts.TOWN_TRANSPORT)
+def rides_to_a_place(rng: Sampler) -> Word:
+    place, by = rng.pick(lex.OUTINGS), rng.pick(acts.TOWN_TRANSPORT)
     trip = Action(Word(f"坐{by.zh}去", "go"), Word(place.zh, f"to the {place.en} by {by.en}"))
-    form, time = dice.pick(
+    form, time = rng.pick(
         [
             (ph.HABIT, acts.DAILY_TIMES[0]),
             (ph.PAST, acts.PAST_TIMES[0]),
             (ph.FUTURE, acts.FUTURE_TIMES[0]),
         ]
     )
-    return clause(form, someone(dice), trip, time)
+    return clause(form, someone(rng), trip, time)
 
 
 @pattern(400)
-def visits_in_a_month(dice: Dice) -> Word:
-    city, month = dice.pick(lex.CITIES), dice.pick(acts.MONTHS)
+def visits_in_a_month(rng: Sampler) -> Word:
+    city, month = rng.pick(lex.CITIES), rng.pick(acts.MONTHS)
     return clause(
         ph.FUTURE,
-        someone(dice),
+        someone(rng),
         Action(Word("去", "go"), Word(city.zh, f"to {city.en}")),
         Word(month.zh, f"in {month.en}"),
     )
 
 
 @pattern(240)
-def has_been_to(dice: Dice) -> Word:
-    who, city = someone(dice), dice.pick(lex.CITIES)
-    zh, en = dice.pick([("去过", "been"), ("没有去过", "not been"), ("去过两次", "twice")])
+def has_been_to(rng: Sampler) -> Word:
+    who, city = someone(rng), rng.pick(lex.CITIES)
+    zh, en = rng.pick([("去过", "been"), ("没有去过", "not been"), ("去过两次", "twice")])
     if en == "twice":
         return said(
             f"{who.zh}去过{city.zh}两次", f"{who.en} {who.agree('have')} been to {city.en} twice"
@@ -84,18 +84,18 @@ def has_been_to(dice: Dice) -> Word:
     return said(who.zh + zh + city.zh, f"{who.en} {who.agree('have')} {en} to {city.en}")
 
 
-# ---- deeds done to something
-def _deed(dice: Dice, table: list[tuple[Word, list[Noun]]], exactly: bool) -> Action:
-    verb, objects = dice.pick(table)
-    noun = dice.pick(objects)
+# ── actions on something
+def _deed(rng: Sampler, table: list[tuple[Word, list[Noun]]], exactly: bool) -> Action:
+    verb, objects = rng.pick(table)
+    noun = rng.pick(objects)
     return Action(
-        verb, ph.definite(dice, noun) if exactly or noun in lex.PEOPLE else ph.any_of(dice, noun)
+        verb, ph.definite(rng, noun) if exactly or noun in lex.PEOPLE else ph.any_of(rng, noun)
     )
 
 
 @pattern(650)
-def steady_deed(dice: Dice) -> Word:
-    form, times = dice.pick(
+def steady_deed(rng: Sampler) -> Word:
+    form, times = rng.pick(
         [
             (ph.NOW, [ph.NO_TIME]),
             (ph.PAST, acts.RECENTLY),
@@ -103,12 +103,12 @@ def steady_deed(dice: Dice) -> Word:
             (ph.WANTS, [ph.NO_TIME]),
         ]
     )
-    return clause(form, someone(dice), _deed(dice, acts.STEADY, exactly=False), dice.pick(times))
+    return clause(form, someone(rng), _deed(rng, acts.STEADY, exactly=False), rng.pick(times))
 
 
 @pattern(650)
-def sudden_deed(dice: Dice) -> Word:
-    form, times = dice.pick(
+def sudden_deed(rng: Sampler) -> Word:
+    form, times = rng.pick(
         [
             (ph.PAST, acts.PAST_TIMES),
             (ph.FUTURE, acts.FUTURE_TIMES),
@@ -116,46 +116,46 @@ def sudden_deed(dice: Dice) -> Word:
             (ph.PLANS, [ph.NO_TIME]),
         ]
     )
-    return clause(form, someone(dice), _deed(dice, acts.SUDDEN, exactly=False), dice.pick(times))
+    return clause(form, someone(rng), _deed(rng, acts.SUDDEN, exactly=False), rng.pick(times))
 
 
 @pattern(650)
-def deed_denied_or_ordered(dice: Dice) -> Word:
-    form = dice.pick([ph.DID_NOT, ph.ALREADY, ph.NOT_YET, ph.SHOULD, ph.MUST, ph.CANNOT, ph.DID_IT])
-    who = ph.asked_about(dice) if form is ph.DID_IT else someone(dice)
-    return clause(form, who, _deed(dice, acts.STEADY + acts.SUDDEN, exactly=True))
+def deed_denied_or_ordered(rng: Sampler) -> Word:
+    form = rng.pick([ph.DID_NOT, ph.ALREADY, ph.NOT_YET, ph.SHOULD, ph.MUST, ph.CANNOT, ph.DID_IT])
+    who = ph.asked_about(rng) if form is ph.DID_IT else someone(rng)
+    return clause(form, who, _deed(rng, acts.STEADY + acts.SUDDEN, exactly=True))
 
 
 @pattern(300)
-def search(dice: Dice) -> Word:
-    form = dice.pick([ph.NOW, ph.NOW, ph.MUST, ph.NEEDS, ph.SHOULD])
-    return clause(form, someone(dice), _deed(dice, acts.SEARCHES, exactly=True))
+def search(rng: Sampler) -> Word:
+    form = rng.pick([ph.NOW, ph.NOW, ph.MUST, ph.NEEDS, ph.SHOULD])
+    return clause(form, someone(rng), _deed(rng, acts.SEARCHES, exactly=True))
 
 
 @pattern(430)
-def stroke_of_luck(dice: Dice) -> Word:
-    form = dice.pick([ph.PAST, ph.PAST, ph.DID_NOT, ph.DID_IT])
-    deed = _deed(dice, acts.LUCK, exactly=form is not ph.PAST)
-    who = ph.asked_about(dice) if form is ph.DID_IT else someone(dice)
-    return clause(form, who, deed, dice.pick(acts.RECENTLY))
+def stroke_of_luck(rng: Sampler) -> Word:
+    form = rng.pick([ph.PAST, ph.PAST, ph.DID_NOT, ph.DID_IT])
+    deed = _deed(rng, acts.LUCK, exactly=form is not ph.PAST)
+    who = ph.asked_about(rng) if form is ph.DID_IT else someone(rng)
+    return clause(form, who, deed, rng.pick(acts.RECENTLY))
 
 
 @pattern(300)
-def person_to_person(dice: Dice) -> Word:
-    verb, whom, who = dice.pick(acts.GREETINGS), dice.pick(ph.HIM), ph.one_person(dice)
-    form = dice.pick([ph.HABIT, ph.FUTURE, ph.SHOULD]) if verb.zh not in "想念记得" else ph.HABIT
+def person_to_person(rng: Sampler) -> Word:
+    verb, whom, who = rng.pick(acts.GREETINGS), rng.pick(ph.HIM), ph.one_person(rng)
+    form = rng.pick([ph.HABIT, ph.FUTURE, ph.SHOULD]) if verb.zh not in "想念记得" else ph.HABIT
     return clause(
         form,
         who,
         Action(verb, whom),
-        dice.pick(acts.OFTEN[:3]) if form is ph.HABIT and verb.zh == "等" else ph.NO_TIME,
+        rng.pick(acts.OFTEN[:3]) if form is ph.HABIT and verb.zh == "等" else ph.NO_TIME,
     )
 
 
 @pattern(300)
-def order(dice: Dice) -> Word:
-    what = dice.pick(acts.ORDERS)
-    zh, en = dice.pick(
+def order(rng: Sampler) -> Word:
+    what = rng.pick(acts.ORDERS)
+    zh, en = rng.pick(
         [
             ("请", "please {}"),
             ("请不要", "please do not {}"),

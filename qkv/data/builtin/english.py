@@ -1,7 +1,6 @@
-"""The endings of English words, for the built-in corpus.
+"""English inflection for the built-in corpus: plural, past, participle, -ing, comparative, a or an.
 
-In: a word or a phrase in its plain form. Out: the form a sentence needs: plural, past, -ing, comparative, a or an.
-Told in docs/data.md, "The built-in corpus".
+See docs/data.md.
 """
 
 from functools import cache
@@ -22,12 +21,18 @@ _PLURALS = {
 _IRREGULAR = {
     line.split()[0]: line.split()[1:]
     for line in """
-bring brought brought;be was been;build built built;buy bought bought;catch caught caught;come came come;cut cut cut
-do did done;draw drew drawn;drink drank drunk;drive drove driven;eat ate eaten;feed fed fed;find found found
-get got gotten;give gave given;go went gone;have had had;hear heard heard;keep kept kept;know knew known
-leave left left;lose lost lost;make made made;meet met met;output output output;read read read;ride rode ridden;run ran run;say said said
-see saw seen;sell sold sold;send sent sent;sing sang sung;sleep slept slept;speak spoke spoken;split split split
-swim swam swum;take took taken;teach taught taught;tell told told;think thought thought;understand understood understood
+bring brought brought;be was been;build built built;buy bought bought;catch caught caught
+come came come;cut cut cut
+do did done;draw drew drawn;drink drank drunk;drive drove driven;eat ate eaten;feed fed fed
+find found found
+get got gotten;give gave given;go went gone;have had had;hear heard heard;keep kept kept
+know knew known
+leave left left;lose lost lost;make made made;meet met met;output output output;read read read
+ride rode ridden;run ran run;say said said
+see saw seen;sell sold sold;send sent sent;sing sang sung;sleep slept slept;speak spoke spoken
+split split split
+swim swam swum;take took taken;teach taught taught;tell told told;think thought thought
+understand understood understood
 wear wore worn;write wrote written""".strip()
     .replace("\n", ";")
     .split(";")
@@ -91,8 +96,8 @@ _SHORT = {  # adjectives that take -er and -est
 }
 
 
-def _apart(phrase: str) -> tuple[str, str]:
-    """The first word, which carries the ending, and the rest: ("listen", " to music")."""
+def _split_verb(phrase: str) -> tuple[str, str]:
+    """Split off the first word, which is inflected: ("listen", " to music")."""
     first, space, rest = phrase.partition(" ")
     return first, space + rest
 
@@ -115,7 +120,7 @@ def _add_ed(word: str) -> str:
 
 @cache
 def plural(noun: str) -> str:
-    """plural("loss function") == "loss functions": the last word carries the ending."""
+    """plural("loss function") == "loss functions": the last word is inflected."""
     head, space, last = noun.rpartition(" ")
     return head + space + _PLURALS.get(last, _add_s(last))
 
@@ -123,28 +128,28 @@ def plural(noun: str) -> str:
 @cache
 def third(phrase: str) -> str:
     """third("listen to music") == "listens to music"."""
-    verb, rest = _apart(phrase)
+    verb, rest = _split_verb(phrase)
     return ("has" if verb == "have" else _add_s(verb)) + rest
 
 
 @cache
 def past(phrase: str) -> str:
     """past("eat breakfast") == "ate breakfast"."""
-    verb, rest = _apart(phrase)
+    verb, rest = _split_verb(phrase)
     return (_IRREGULAR[verb][0] if verb in _IRREGULAR else _add_ed(verb)) + rest
 
 
 @cache
 def participle(phrase: str) -> str:
     """participle("eat breakfast") == "eaten breakfast"."""
-    verb, rest = _apart(phrase)
+    verb, rest = _split_verb(phrase)
     return (_IRREGULAR[verb][1] if verb in _IRREGULAR else _add_ed(verb)) + rest
 
 
 @cache
 def ing(phrase: str) -> str:
     """ing("take photos") == "taking photos"."""
-    verb, rest = _apart(phrase)
+    verb, rest = _split_verb(phrase)
     if verb.endswith("e") and not verb.endswith("ee"):
         verb = verb[:-1]
     return verb + (verb[-1] if verb in _DOUBLED else "") + "ing" + rest
@@ -174,6 +179,6 @@ def most(adjective: str) -> str:
 
 @cache
 def a(phrase: str) -> str:
-    """a("apple") == "an apple", a("useful book") == "a useful book": the sound decides, not the letter."""
+    """a("apple") == "an apple", a("useful book") == "a useful book", by sound."""
     vowel = phrase[0] in "aeiou" and not phrase.startswith(("uni", "use", "one "))
     return ("an " if vowel or phrase.startswith(("hour", "honest")) else "a ") + phrase

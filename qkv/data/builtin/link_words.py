@@ -1,33 +1,43 @@
-"""Words of the built-in grammar that its lexicon does not list one by one, for the gold alignments.
+"""Words for the gold alignments that are not in the lexicon: literals, function words, compounds.
 
-In: nothing. Out: Chinese words with the English words they may stand for: literals of the patterns, function words, compounds.
-Explained in docs/data.md, "Gold alignments".
+See docs/data.md.
 """
 
 from qkv.data.builtin.words import words
 
 MEASURE_WORDS = set("个件份位匹只台名块头封幅张把支本朵条架根盏篇辆部顶颗段片座")
 
-# Content words that the patterns write themselves, and idioms: one Chinese word, several English ones.
+# Content words written in the patterns, and idioms: one Chinese word, several English words.
 LITERAL_WORDS = [
     word
     for row in """
-我 i, 我 me, 你 you, 他 he, 他 him, 她 she, 她 her, 我们 we, 我们 us, 他们 they, 他们 them, 它 it, 它们 they, 谁 who
-我的 my, 我的 mine, 你的 your, 你的 yours, 他的 his, 她的 her, 她的 hers, 我们的 our, 我们的 ours, 他们的 their, 他们的 theirs
-爱 love, 喜欢 like, 更喜欢 prefer, 讨厌 hate, 学习 learn, 学会 learn, 研究 study, 觉得 think, 说 say, 说 speak, 知道 know, 教 teach, 想 want
-需要 need, 打算 plan, 应该 should, 必须 must, 能 can, 会 will, 成为 become, 变得 become, 给 give, 去 go, 去过 been, 住 live
-待 stay, 家里 home, 买 buy, 卖 sell, 借 borrow, 看见 see, 喝 drink, 吃 eat, 写 write, 读 read, 读完 finish, 过 cross
-穿过 cross, 跨过 cross, 切 cut, 进步 improve, 失败 fail, 差 bad, 好喝 delicious, 凉 cold, 稳定 stable, 花 take, 时间 time, 训练 training, 更多 more
-天气 weather, 今天 today, 现在 now, 两次 twice, 层 layers, 杯 cup, 杯 glass, 碗 bowl, 书架 shelf, 地板 floor, 上面 on, 下面 under
-如果 if, 当 when, 虽然 although, 但是 but, 所以 so, 因为 because, 关于 about, 请 please, 让 let, 岁 years old, 年 years
-星期 weeks, 月 months, 元 yuan, 每个 every, 得多 much, 多少 how many, 多少钱 how much, 比 than, 太 too
-非常 very, 真 really, 不能 cannot, 成 into, 用 with, 从 from, 坐 by, 点 at, 越来越 is getting, 还 yet, 散步 take a walk
-钓鱼 go fishing, 购物 go shopping, 上网 use the internet, 拍照 take photos, 起床 get up, 出门 leave home, 上课 go to class
+我 i, 我 me, 你 you, 他 he, 他 him, 她 she, 她 her, 我们 we, 我们 us, 他们 they, 他们 them, 它 it
+它们 they, 谁 who
+我的 my, 我的 mine, 你的 your, 你的 yours, 他的 his, 她的 her, 她的 hers, 我们的 our, 我们的 ours
+他们的 their, 他们的 theirs
+爱 love, 喜欢 like, 更喜欢 prefer, 讨厌 hate, 学习 learn, 学会 learn, 研究 study, 觉得 think, 说 say
+说 speak, 知道 know, 教 teach, 想 want
+需要 need, 打算 plan, 应该 should, 必须 must, 能 can, 会 will, 成为 become, 变得 become, 给 give
+去 go, 去过 been, 住 live
+待 stay, 家里 home, 买 buy, 卖 sell, 借 borrow, 看见 see, 喝 drink, 吃 eat, 写 write, 读 read
+读完 finish, 过 cross
+穿过 cross, 跨过 cross, 切 cut, 进步 improve, 失败 fail, 差 bad, 好喝 delicious, 凉 cold
+稳定 stable, 花 take, 时间 time, 训练 training, 更多 more
+天气 weather, 今天 today, 现在 now, 两次 twice, 层 layers, 杯 cup, 杯 glass, 碗 bowl, 书架 shelf
+地板 floor, 上面 on, 下面 under
+如果 if, 当 when, 虽然 although, 但是 but, 所以 so, 因为 because, 关于 about, 请 please, 让 let
+岁 years old, 年 years
+星期 weeks, 月 months, 元 yuan, 每个 every, 得多 much, 多少 how many, 多少钱 how much, 比 than
+太 too
+非常 very, 真 really, 不能 cannot, 成 into, 用 with, 从 from, 坐 by, 点 at, 越来越 is getting
+还 yet, 散步 take a walk
+钓鱼 go fishing, 购物 go shopping, 上网 use the internet, 拍照 take photos, 起床 get up
+出门 leave home, 上课 go to class
 回家 go home""".strip().split("\n")
     for word in words(row)
 ]
 
-# Each slot takes the first of its words that is still free in the clause; a slot with ? gives a possible link.
+# Each slot is linked to the first of its words without a link in the clause; "?": possible link.
 FUNCTION_WORDS = {
     row.partition(": ")[0].strip(": "): row.partition(":")[2].split()
     for row in """
@@ -68,7 +78,7 @@ FUNCTION_WORDS = {
 ，: ,""".strip().split("\n")
 }
 
-# Compounds whose parts have English words of their own.
+# Compounds whose parts have separate translations.
 SPLITS = {
     "".join(part.split("=")[0] for part in row.split(" ")): [
         tuple(part.split("=")) for part in row.split(" ")

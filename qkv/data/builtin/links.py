@@ -1,7 +1,7 @@
-"""Gold word alignments of the built-in corpus: which Chinese word each English word comes from.
+"""Gold word alignments of the built-in corpus: the Chinese word that each English word comes from.
 
-In: a pair that the grammar composed. Out: links, each from a span of characters to an English word. Every Chinese word of the
-grammar has few translations, so its English word in the sentence is known. Explained in docs/data.md, "Gold alignments".
+Every Chinese word of the grammar has few translations, so its English word is known.
+See docs/data.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,10 @@ from qkv.data.builtin import actions as builtin_actions
 from qkv.data.builtin import english as builtin_english
 from qkv.data.builtin import words as builtin_words
 from qkv.data.builtin.link_words import FUNCTION_WORDS, LITERAL_WORDS, MEASURE_WORDS, SPLITS
-from qkv.text.words import word_spans
+from qkv.text.word_boundaries import word_spans
 
 DETERMINERS = {"这": ("the", "this"), "那": ("that",), "一": ("a", "an"), "这些": ("these",)}
-CONNECTIVES = (
-    "because",
-    "but",
-)  # they begin a clause in English; in Chinese, a comma stands before it
+CONNECTIVES = ("because", "but")  # begin a clause in English; Chinese has a comma before it
 IDIOMS = {word.zh for word in LITERAL_WORDS if " " in word.en} | {
     "邮局",
     "纽约",
@@ -28,15 +25,15 @@ IDIOMS = {word.zh for word in LITERAL_WORDS if " " in word.en} | {
     "寻找",
     "等",
 }
-LONGEST = 6  # characters of a Chinese word: 自然语言处理
-LATE = ("和", "的")  # in a comparison, 和 is the second "as"; 的 is "in" only where 里 is not
+MAX_WORD_LENGTH = 6  # characters: 自然语言处理
+LINKED_LAST = ("和", "的")  # 和 is the second "as" of a comparison; 的 is "in" only without 里
 PARTNERS = {"里": "在", "上": "在", "中": "从", "了": "太"}
 PREFIXES = ("最", "更", "本来")
 COUNTERS = {*DETERMINERS, "每", *(word.zh for word in builtin_actions.AMOUNTS), "多少"}
 
 
 class GoldLink(NamedTuple):
-    """The characters source[start:end] and the English word number `word` correspond; a possible link may be left out."""
+    """A link from source[start:end] to the English word number `word`; sure or possible."""
 
     start: int
     end: int
@@ -45,7 +42,7 @@ class GoldLink(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A Chinese word at its place, the English phrases it may stand for, and in which clause it is."""
+    """A Chinese word at its position, its possible English phrases, and its clause."""
 
     start: int
     text: str
@@ -58,14 +55,17 @@ class Segment(NamedTuple):
 
 
 def gold_links(source: str, target: str) -> list[GoldLink]:
-    """The links of a pair of the built-in grammar, in the order of the English words."""
+    """Return the links of a pair of the built-in grammar, in the order of the English words."""
     return sorted(
         _Linker(source, target).links(), key=lambda link: (link.word, not link.sure, link.start)
     )
 
 
 def pharaoh(links: Sequence[GoldLink]) -> str:
-    """Links as a line in Pharaoh format, "0-0 1-2": each Chinese character is a word; where a word has no sure link, its possible ones."""
+    """Return links in Pharaoh format, "0-0 1-2", where each Chinese character is a word.
+
+    Possible links are used for words without a sure link.
+    """
     sure = {link.word for link in links if link.sure}
     kept = [link for link in links if link.sure or link.word not in sure]
     return " ".join(
@@ -74,122 +74,123 @@ def pharaoh(links: Sequence[GoldLink]) -> str:
 
 
 class _Linker:
-    """Content words take their English words first, then determiners, then function words, each the first that is free."""
+    """Greedy alignment: content words first, then determiners, then function words."""
 
     def __init__(self, source: str, target: str):
         self.words = [target[start:end] for start, end in word_spans(target)]
         self.segments = list(segments(source))
         self.clause_of = _clauses(self.words, self.segments[-1].clause)
-        self.places: dict[str, list[range]] = {}  # of each phrase of up to three words
+        self.positions: dict[str, list[range]] = {}  # of each phrase of up to three words
         for start, end in combinations(range(len(self.words) + 1), 2):
             if end - start <= 3:
-                self.places.setdefault(" ".join(self.words[start:end]), []).append(
-                    range(start, end)
-                )
-        self.taken: dict[int, Segment] = {}  # English word -> the Chinese word it surely comes from
+                phrase = " ".join(self.words[start:end])
+                self.positions.setdefault(phrase, []).append(range(start, end))
+        self.sure: dict[int, Segment] = {}  # English word -> Chinese word
         self.possible: dict[tuple[Segment, int], None] = {}
 
     def links(self) -> list[GoldLink]:
         for segment in self.segments:
-            self._take(segment, segment.phrases)
+            self._link(segment, segment.phrases)
             if segment.text == "它":
-                self._take_named(segment)
+                self._link_named(segment)
         for index, segment in enumerate(self.segments):
             if segment.text in DETERMINERS and not segment.phrases:
-                self._take_determiner(segment, self.segments[index + 1 :])
-        for segment in sorted(self.segments, key=lambda one: one.text in LATE):
-            self._take_slots(segment)
+                self._link_determiner(segment, self.segments[index + 1 :])
+        for segment in sorted(self.segments, key=lambda segment: segment.text in LINKED_LAST):
+            self._link_slots(segment)
         self._link_possible()
-        sure = [GoldLink(one.start, one.end, word) for word, one in self.taken.items()]
+        sure = [GoldLink(segment.start, segment.end, word) for word, segment in self.sure.items()]
         return sure + [
-            GoldLink(one.start, one.end, word, sure=False)
-            for one, word in self.possible
-            if self.taken.get(word) != one
+            GoldLink(segment.start, segment.end, word, sure=False)
+            for segment, word in self.possible
+            if self.sure.get(word) != segment
         ]
 
     def _find(self, segment: Segment, phrase: str) -> range | None:
-        """The first place of a phrase whose words are all free, in the segment's own clause."""
-        for places in self.places.get(phrase, ()):
-            if all(self._free(place, segment) for place in places):
-                return places
+        """Return the first occurrence of a phrase without links, in the clause of the segment."""
+        for positions in self.positions.get(phrase, ()):
+            if all(self._free(position, segment) for position in positions):
+                return positions
         return None
 
-    def _free(self, place: int, segment: Segment) -> bool:
-        return place not in self.taken and self.clause_of[place] == segment.clause
+    def _free(self, position: int, segment: Segment) -> bool:
+        return position not in self.sure and self.clause_of[position] == segment.clause
 
-    def _take(self, segment: Segment, phrases: Iterable[str]) -> None:
-        """The longest of the phrases that is there, and of equally long ones the leftmost."""
-        found = [places for phrase in phrases if (places := self._find(segment, phrase))]
-        for places in sorted(found, key=lambda one: (-len(one), one[0]))[:1]:
-            self.taken.update(dict.fromkeys(places, segment))
+    def _link(self, segment: Segment, phrases: Iterable[str]) -> None:
+        """Link the longest phrase that occurs; of equally long ones the leftmost."""
+        found = [positions for phrase in phrases if (positions := self._find(segment, phrase))]
+        for positions in sorted(found, key=lambda positions: (-len(positions), positions[0]))[:1]:
+            self.sure.update(dict.fromkeys(positions, segment))
 
-    def _take_named(self, segment: Segment) -> None:
-        """它 that is translated with its noun: what stands between but and was."""
-        if segment not in self.taken.values() and "but" in self.words:
-            places = range(self.words.index("but") + 1, self.words.index("was"))
-            self.taken.update(dict.fromkeys(places, segment))
+    def _link_named(self, segment: Segment) -> None:
+        """Link 它 that is translated as its noun: the words between but and was."""
+        if segment not in self.sure.values() and "but" in self.words:
+            positions = range(self.words.index("but") + 1, self.words.index("was"))
+            self.sure.update(dict.fromkeys(positions, segment))
 
-    def _take_determiner(self, segment: Segment, following: list[Segment]) -> None:
-        """The nearest free article on the left of the English word of what follows."""
-        noun = next((one for one in following if one in self.taken.values()), None)
+    def _link_determiner(self, segment: Segment, following: list[Segment]) -> None:
+        """Link the nearest article without a link to the left of the following word."""
+        noun = next((other for other in following if other in self.sure.values()), None)
         first = min(
-            (word for word, one in self.taken.items() if one == noun), default=len(self.words)
+            (word for word, other in self.sure.items() if other == noun), default=len(self.words)
         )
-        for place in range(first - 1, -1, -1):
-            if self._free(place, segment) and self.words[place] in DETERMINERS[segment.text]:
-                self.taken[place] = segment
+        for position in range(first - 1, -1, -1):
+            if self._free(position, segment) and self.words[position] in DETERMINERS[segment.text]:
+                self.sure[position] = segment
                 return
 
-    def _take_slots(self, segment: Segment) -> None:
+    def _link_slots(self, segment: Segment) -> None:
         for slot in () if segment.phrases else FUNCTION_WORDS.get(segment.text, ()):
             found = [
-                places[0]
+                positions[0]
                 for word in slot.removeprefix("?").split("/")
-                if (places := self._find(segment, word))
+                if (positions := self._find(segment, word))
             ]
             if found and slot.startswith("?"):
                 self.possible[segment, found[0]] = None
             elif found:
-                self.taken[found[0]] = segment
+                self.sure[found[0]] = segment
 
     def _link_possible(self) -> None:
-        """Links that may be left out: particles with the word they belong to, comparatives' more, to with the verb before it."""
+        """Add possible links: particles, more and most of comparatives, to after a verb."""
         for index, segment in enumerate(self.segments):
-            partner = self._partner(index) if segment not in self.taken.values() else None
+            partner = self._partner(index) if segment not in self.sure.values() else None
             self.possible.update(
-                {(segment, word): None for word, one in self.taken.items() if one == partner}
+                {(segment, word): None for word, other in self.sure.items() if other == partner}
             )
-        for place, word in enumerate(self.words):
-            neighbor = self.taken.get(place + 1 if word in ("more", "most") else place - 1)
-            if place not in self.taken and word in ("more", "most", "to") and neighbor is not None:
-                self.possible[neighbor, place] = None
+        for position, word in enumerate(self.words):
+            neighbor = self.sure.get(position + 1 if word in ("more", "most") else position - 1)
+            if (
+                word in ("more", "most", "to")
+                and position not in self.sure
+                and neighbor is not None
+            ):
+                self.possible[neighbor, position] = None
 
     def _partner(self, index: int) -> Segment | None:
-        """The Chinese word whose English words a particle shares: 只 those of 这, 了 those of the verb, 最 the adjective's."""
-        segment, clause = (
-            self.segments[index],
-            [one for one in self.segments if one.clause == self.segments[index].clause],
-        )
+        """Return the word whose links a particle shares: 只 with 这, 了 with the verb before it."""
+        segment = self.segments[index]
+        clause = [other for other in self.segments if other.clause == segment.clause]
         if segment.text in PARTNERS and (
-            found := [one for one in clause if one.text == PARTNERS[segment.text]]
+            found := [other for other in clause if other.text == PARTNERS[segment.text]]
         ):
             return found[0]
         if segment.text in PREFIXES:
             return self.segments[index + 1]
         before = self.segments[index - 1]
         counted = segment.text in MEASURE_WORDS and before.text in COUNTERS
-        described = segment.text == "的" and not any(one.text == "关于" for one in clause)
+        described = segment.text == "的" and not any(other.text == "关于" for other in clause)
         return before if counted or described or segment.text in ("了", "们") else None
 
 
 def segments(source: str) -> Iterator[Segment]:
-    """The Chinese words by longest match; compounds are split."""
+    """Yield the Chinese words by longest match; compounds are split."""
     start, clause, lexicon = 0, 0, _lexicon()
     while start < len(source):
         text = next(
             (
                 source[start:end]
-                for end in range(start + LONGEST, start, -1)
+                for end in range(start + MAX_WORD_LENGTH, start, -1)
                 if source[start:end] in lexicon
             ),
             source[start],
@@ -202,7 +203,7 @@ def segments(source: str) -> Iterator[Segment]:
 
 
 def _clauses(words: list[str], last: int) -> list[int]:
-    """The clause of each English word: a comma ends one; without a comma, because and but begin one."""
+    """Return the clause of each English word, separated by commas, else by because and but."""
     clause, found = 0, []
     for word in words:
         clause += last > 0 and "," not in words and word in CONNECTIVES
@@ -213,7 +214,7 @@ def _clauses(words: list[str], last: int) -> list[int]:
 
 @cache
 def _lexicon() -> dict[str, tuple[str, ...]]:
-    """Each Chinese word with all forms of its translations."""
+    """Return each Chinese word with all forms of its translations."""
     found: dict[str, dict[str, None]] = {}
     tables = [*vars(builtin_words).values(), *vars(builtin_actions).values(), LITERAL_WORDS]
     for zh, en in (entry for table in tables for entry in _entries(table)):
@@ -227,16 +228,16 @@ def _lexicon() -> dict[str, tuple[str, ...]]:
 
 
 def _entries(table: object) -> Iterator[tuple[str, str]]:
-    """Every word in a table, however deep."""
+    """Yield every word in a table, at any depth."""
     if isinstance(table, builtin_words.Word | builtin_words.Noun):
         yield table.zh, table.en
     elif isinstance(table, dict | list | tuple):
-        for one in table.values() if isinstance(table, dict) else table:
-            yield from _entries(one)
+        for entry in table.values() if isinstance(table, dict) else table:
+            yield from _entries(entry)
 
 
 def _forms(phrase: str) -> list[str]:
-    """A phrase without its article, and the endings that a sentence may give it."""
+    """Return a phrase without its article, and its inflected forms."""
     plain = phrase.removeprefix("to ").removeprefix("the ").removeprefix("a ")
     if len(plain) < 2:  # "i" has no endings
         return [plain]

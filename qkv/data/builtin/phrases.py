@@ -1,7 +1,6 @@
-"""The joints of the built-in grammar: who, what and how, joined so that both languages agree.
+"""Noun phrases and clauses of the built-in grammar, sampled as (Chinese, English); its patterns.
 
-In: the typed words. Out: noun phrases and clauses, as (Chinese, English) drawn with a seeded dice; and the list of patterns.
-Told in docs/data.md, "The built-in corpus".
+See docs/data.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,8 +29,8 @@ from qkv.data.builtin.words import (
 T = TypeVar("T")
 
 
-class Dice:
-    """A seeded chooser; it uses only Random.random(), which Python promises to keep the same for ever."""
+class Sampler:
+    """A seeded sampler; it uses only Random.random(), which is the same in all Python versions."""
 
     def __init__(self, seed: int):
         self._random = Random(seed).random
@@ -40,7 +39,7 @@ class Dice:
         return items[int(self._random() * len(items))]
 
     def two(self, items: Sequence[T]) -> tuple[T, T]:
-        """Two different items."""
+        """Sample two different items."""
         first = int(self._random() * len(items))
         second = (first + 1 + int(self._random() * (len(items) - 1))) % len(items)
         return items[first], items[second]
@@ -49,23 +48,26 @@ class Dice:
         return self._random() < probability
 
 
-Pattern = Callable[[Dice], Word]
+Pattern = Callable[[Sampler], Word]
 PATTERNS: dict[str, tuple[Pattern, int]] = {}
 
 
-def pattern(draws: int) -> Callable[[Pattern], Pattern]:
-    """Enters a kind of sentence into the grammar, with the number of times it is drawn."""
+def pattern(n_samples: int) -> Callable[[Pattern], Pattern]:
+    """Register a function as a pattern of the grammar, with the number of samples.
 
-    def enter(function: Pattern) -> Pattern:
-        PATTERNS[function.__name__] = function, draws
+    The name of the function seeds its samples, so renaming a pattern changes the corpus.
+    """
+
+    def register(function: Pattern) -> Pattern:
+        PATTERNS[function.__name__] = function, n_samples
         return function
 
-    return enter
+    return register
 
 
-# ---- who
+# ── subjects
 class Who(NamedTuple):
-    """A subject: its words, its grammatical person ("i", "he" or "they"), and the pronoun that refers back to it."""
+    """A subject: its words, grammatical person ("i", "he" or "they") and pronoun."""
 
     zh: str
     en: str
@@ -73,7 +75,7 @@ class Who(NamedTuple):
     pronoun: Word
 
     def agree(self, verb: str) -> str:
-        """The present tense that fits: likes for he, like for the others."""
+        """Return the verb in the present tense: likes for he, like for the others."""
         return english.third(verb) if self.person == "he" else verb
 
     @property
@@ -128,56 +130,56 @@ GROUPS = [
 ]
 
 
-def _back(dice: Dice, zh: str) -> Word:
-    """He or she, whichever the word says; the dice where it says neither."""
+def _pronoun_of(rng: Sampler, zh: str) -> Word:
+    """Return he or she by the gender of the word, sampled if it has none."""
     if zh in HE or zh in SHE:
         return (HE_ if zh in HE else SHE_).pronoun
-    return dice.pick([HE_, SHE_]).pronoun
+    return rng.pick([HE_, SHE_]).pronoun
 
 
-def named(dice: Dice) -> Who:
-    name = dice.pick(NAMES)
+def named(rng: Sampler) -> Who:
+    name = rng.pick(NAMES)
     return Who(name.zh, name.en, "he", (HE_ if name in MEN else SHE_).pronoun)
 
 
-def the_person(dice: Dice, people: list[Noun] = PEOPLE) -> Who:
-    noun = dice.pick(people)
-    return Who(f"这{noun.measure}{noun.zh}", f"the {noun.en}", "he", _back(dice, noun.zh))
+def the_person(rng: Sampler, people: list[Noun] = PEOPLE) -> Who:
+    noun = rng.pick(people)
+    return Who(f"这{noun.measure}{noun.zh}", f"the {noun.en}", "he", _pronoun_of(rng, noun.zh))
 
 
-def relative(dice: Dice) -> Who:
-    mine, noun = dice.pick(MY), dice.pick(FAMILY)
-    return Who(mine.zh + noun.zh, f"{mine.en} {noun.en}", "he", _back(dice, noun.zh))
+def relative(rng: Sampler) -> Who:
+    mine, noun = rng.pick(MY), rng.pick(FAMILY)
+    return Who(mine.zh + noun.zh, f"{mine.en} {noun.en}", "he", _pronoun_of(rng, noun.zh))
 
 
-def someone(dice: Dice) -> Who:
-    """Anybody who can be the subject of a sentence; short ones more often."""
-    kind = dice.pick("pppnnwwrrg")
+def someone(rng: Sampler) -> Who:
+    """Sample a subject, short ones more often."""
+    kind = rng.pick("pppnnwwrrg")
     match kind:
         case "p":
-            return dice.pick(PRONOUNS)
+            return rng.pick(PRONOUNS)
         case "n":
-            return named(dice)
+            return named(rng)
         case "w":
-            return the_person(dice)
+            return the_person(rng)
         case "r":
-            return relative(dice)
+            return relative(rng)
         case _:
-            return dice.pick(GROUPS)
+            return rng.pick(GROUPS)
 
 
-def asked_about(dice: Dice) -> Who:
-    """Somebody one asks about: not oneself."""
-    who = someone(dice)
+def asked_about(rng: Sampler) -> Who:
+    """Sample the subject of a question, not in the first person."""
+    who = someone(rng)
     return who if who not in (ME, WE) else YOU
 
 
-def one_person(dice: Dice) -> Who:
-    """Somebody with a name or a noun, in the singular."""
-    return dice.pick([named, the_person, relative])(dice)
+def one_person(rng: Sampler) -> Who:
+    """Sample a singular subject with a name or a noun."""
+    return rng.pick([named, the_person, relative])(rng)
 
 
-# ---- what
+# ── objects
 def the(noun: Noun) -> Word:
     return Word(f"这{noun.measure}{noun.zh}", f"the {noun.en}")
 
@@ -190,35 +192,35 @@ def several(number: Word, noun: Noun) -> Word:
     return Word(f"{number.zh}{noun.measure}{noun.zh}", f"{number.en} {english.plural(noun.en)}")
 
 
-def definite(dice: Dice, noun: Noun) -> Word:
-    """这本书 is always the book, 那本书 that book, 我的书 my book: the Chinese leaves no choice."""
-    if dice.chance(0.25):
+def definite(rng: Sampler, noun: Noun) -> Word:
+    """Return a definite noun phrase: 这本书 the book, 那本书 that book, 我的书 my book."""
+    if rng.chance(0.25):
         return Word(f"那{noun.measure}{noun.zh}", f"that {noun.en}")
-    if dice.chance(0.25) and noun not in WILD and noun not in PEOPLE:
-        mine = dice.pick(MY)
+    if rng.chance(0.25) and noun not in WILD and noun not in PEOPLE:
+        mine = rng.pick(MY)
         return Word(mine.zh + noun.zh, f"{mine.en} {noun.en}")
     return the(noun)
 
 
-def any_of_number(dice: Dice, noun: Noun) -> Word:
-    """A thing, or several where several are not odd."""
-    return several(dice.pick(NUMBERS), noun) if noun in PLENTY and dice.chance(0.5) else a(noun)
+def any_of_number(rng: Sampler, noun: Noun) -> Word:
+    """Return one thing, or several where that is plausible."""
+    return several(rng.pick(NUMBERS), noun) if noun in PLENTY and rng.chance(0.5) else a(noun)
 
 
-def any_of(dice: Dice, noun: Noun) -> Word:
-    """A thing, two things, or this very thing."""
-    kind = dice.pick("aand")
+def any_of(rng: Sampler, noun: Noun) -> Word:
+    """Return an indefinite, plural or definite noun phrase."""
+    kind = rng.pick("aand")
     if kind == "a":
         return a(noun)
     return (
-        several(dice.pick(NUMBERS[:4]), noun)
+        several(rng.pick(NUMBERS[:4]), noun)
         if kind == "n" and noun in PLENTY
-        else definite(dice, noun)
+        else definite(rng, noun)
     )
 
 
 def described(adjective: Word, noun: Noun, first: str = "一") -> Word:
-    """一本有趣的书, an interesting book; 新, 旧, 大 and 小 stand without 的."""
+    """Return 一本有趣的书, an interesting book; 新, 旧, 大 and 小 take no 的."""
     link = "" if adjective.zh in "新旧大小" else "的"
     en = f"{adjective.en} {noun.en}"
     return Word(
@@ -227,16 +229,16 @@ def described(adjective: Word, noun: Noun, first: str = "一") -> Word:
     )
 
 
-def drink(dice: Dice, first: str = "一") -> Word:
-    """一杯茶, a cup of tea; 这杯水, the glass of water."""
-    kind = dice.pick(DRINKS)
+def drink(rng: Sampler, first: str = "一") -> Word:
+    """Return 一杯茶, a cup of tea; 这杯水, the glass of water."""
+    kind = rng.pick(DRINKS)
     measure, vessel = VESSELS.get(kind.zh, ("杯", "glass"))
     return Word(
         f"{first}{measure}{kind.zh}", f"{'a' if first == '一' else 'the'} {vessel} of {kind.en}"
     )
 
 
-# ---- how: 很 only joins, the others count
+# ── degree: 很 is a copula and is not translated
 DEGREES = [
     ("很", "", ""),
     ("很", "", ""),
@@ -249,20 +251,20 @@ STRONG = DEGREES[:4]
 
 
 def quality(
-    dice: Dice, adjectives: list[Word], degrees: list[tuple[str, str, str]] = DEGREES
+    rng: Sampler, adjectives: list[Word], degrees: list[tuple[str, str, str]] = DEGREES
 ) -> Word:
-    """非常漂亮, very beautiful: what follows the subject, and what follows the verb be."""
-    (before, after, en), adjective = dice.pick(degrees), dice.pick(adjectives)
+    """Return an adjective with a degree: 非常漂亮, very beautiful."""
+    (before, after, en), adjective = rng.pick(degrees), rng.pick(adjectives)
     if (before == "太" and adjective.zh in WELCOME) or (
         before == "非常" and adjective.zh in LIMITS
     ):
         before, after, en = "真", "", "really "
-    if before == "不" and adjective.zh.startswith("有"):  # nobody says 不有用
+    if before == "不" and adjective.zh.startswith("有"):  # 不有用 is ungrammatical
         before, after, en = "很", "", ""
     return Word(before + adjective.zh + after, en + adjective.en)
 
 
-# ---- a clause: subject, verb and object in a tense; t and T are the time
+# ── clauses: subject, verb and object in a tense; t and T are the time
 HABIT = "{s}{t}{v}{o}", "{S} {verbs} {O} {T}"
 NOW = "{s}正在{v}{o}", "{S} {be} {ing} {O}"
 PAST = "{s}{t}{v}了{o}", "{S} {past} {O} {T}"
@@ -297,7 +299,7 @@ NO_TIME = Word("", "")
 
 
 def clause(form: tuple[str, str], who: Who, action: Action, time: Word = NO_TIME) -> Word:
-    """The form filled in, with the verb in the tense and person it asks for."""
+    """Fill in a form, with the verb in its tense and person."""
     verb = action.verb.en
     forms = {
         "verb": verb,
@@ -313,7 +315,7 @@ def clause(form: tuple[str, str], who: Who, action: Action, time: Word = NO_TIME
 
 
 def tidy(text: str) -> str:
-    """One space between words, wherever a slot stayed empty."""
+    """Remove the double spaces of empty slots."""
     return text.replace("  ", " ").strip()
 
 

@@ -1,28 +1,28 @@
-// The attention view: all heads small, one large; as a matrix or as lines; two sentences side by side.
-// In: the attentions of a pass. Out: the view; `app.look` remembers what is looked at.
-// Only the large picture's numbers are fetched in full.
+// The attention view: thumbnails of all heads and one large picture, as a matrix or as lines.
+// A second sentence can be shown beside the first.
+// `app.selection` is the kind of attention, layer, head and form that are shown.
 
 import { make, fill } from "./dom.js";
 import { choices, button, note } from "./controls.js";
-import { t, say } from "./words.js";
-import { HeatMap } from "./heat.js";
+import { t, localized } from "./words.js";
+import { HeatMap } from "./heatmap.js";
 import { bars, largest } from "./bars.js";
 import { lineDrawing } from "./lines.js";
-import { miniatures, pressHeads } from "./minis.js";
+import { thumbnailGrid, pressHeads } from "./thumbnails.js";
 import { mergeWords } from "./matrix.js";
 import { rowNames, rowWords, columnSide, tokensOf } from "./sides.js";
 
 export function showAttention(app) {
   const { attention } = app.pass;
   if (!attention.length) return make("p", { class: "card soft" }, t("noAttention"));
-  app.look ??= { ...firstHead(attention), unit: "pieces", form: "matrix", row: null, other: null };
-  if (!attention.some(({ name }) => name === app.look.which)) app.look.which = attention.at(-1).name;
+  app.selection ??= { ...initialMode(attention), unit: "tokens", form: "matrix", row: null, other: null };
+  if (!attention.some(({ name }) => name === app.selection.kind)) app.selection.kind = attention.at(-1).name;
   return new AttentionView(app).element;
 }
 
-// What is shown first: the head that guided alignment has trained, if there is one. Other heads of cross-attention have
-// their own tasks, and the word alignment is seen best in the mean of all of them.
-function firstHead(attention) {
+// Initially the head trained by guided alignment, if there is one. Without it, single cross-attention heads do not
+// align words; the mean of all heads does so best.
+function initialMode(attention) {
   const cross = attention.find(({ name }) => name === "cross");
   if (cross?.guided) return { mode: "head", ...cross.guided };
   return { mode: cross ? "all" : "head" };
@@ -31,11 +31,11 @@ function firstHead(attention) {
 class AttentionView {
   constructor(app) {
     this.app = app;
-    this.look = app.look;
+    this.selection = app.selection;
     this.modes = make("span");
     this.side = make("div", { class: "card" });
-    this.place = make("div", { class: "pair" });
-    const large = make("div", { class: "card" }, this.compareForm(), this.place);
+    this.panels = make("div", { class: "pair" });
+    const large = make("div", { class: "card" }, this.compareForm(), this.panels);
     this.element = make("div", {}, this.tools(), make("div", { class: "attention" }, this.side, large));
     this.drawSide();
     this.drawModes();
@@ -43,58 +43,58 @@ class AttentionView {
   }
 
   tools() {
-    const whiches = this.app.pass.attention.map(({ name, title }) => [name, say(title)]);
+    const kinds = this.app.pass.attention.map(({ name, title }) => [name, localized(title)]);
     return make("div", { class: "row tools" },
-      whiches.length > 1 ? this.pick("which", t("whichAttention"), whiches) : null,
+      kinds.length > 1 ? this.radio("kind", t("attentionKind"), kinds) : null,
       this.modes,
-      this.pick("unit", t("unit"), [["pieces", t("pieces")], ["words", t("wholeWords")]]),
-      this.pick("form", t("form"), [["matrix", t("matrix")], ["lines", t("lines")]]));
+      this.radio("unit", t("unit"), [["tokens", t("tokens")], ["words", t("wholeWords")]]),
+      this.radio("form", t("form"), [["matrix", t("matrix")], ["lines", t("lines")]]));
   }
 
-  pick(key, name, options) {
-    return choices(options, this.look[key], name, (value) => this.change({ [key]: value }));
+  radio(key, name, options) {
+    return choices(options, this.selection[key], name, (value) => this.change({ [key]: value }));
   }
 
-  // Of cross-attention there is no rollout: its rows and columns are different tokens.
+  // Cross-attention has no rollout: its rows and columns are different tokens.
   drawModes() {
     const modes = [["all", t("allLayers")], ["mean", t("oneLayer")], ["head", t("oneHead")], ["rollout", t("rollout")]];
-    if (this.look.which === "cross") modes.pop();
-    if (!modes.some(([mode]) => mode === this.look.mode)) this.look.mode = "all";
-    fill(this.modes, this.pick("mode", t("mode"), modes));
+    if (this.selection.kind === "cross") modes.pop();
+    if (!modes.some(([mode]) => mode === this.selection.mode)) this.selection.mode = "all";
+    fill(this.modes, this.radio("mode", t("mode"), modes));
   }
 
   change(choice) {
-    Object.assign(this.look, choice);
-    if (choice.which || choice.unit) this.look.row = null;
-    if (choice.which) this.drawSide();
-    if (choice.which) this.drawModes();
-    pressHeads(this.side, this.inside());
+    Object.assign(this.selection, choice);
+    if (choice.kind || choice.unit) this.selection.row = null;
+    if (choice.kind) this.drawSide();
+    if (choice.kind) this.drawModes();
+    pressHeads(this.side, this.isSelected());
     this.draw();
   }
 
-  // Whether a head is in the large picture; that of all layers is not marked.
-  inside() {
-    const { layer, head, mode } = this.look;
-    return (one) => one.layer === layer && (mode === "mean" || (mode === "head" && one.head === head));
+  // A predicate: whether a head is in the large picture; for all layers no head is marked.
+  isSelected() {
+    const { layer, head, mode } = this.selection;
+    return (other) => other.layer === layer && (mode === "mean" || (mode === "head" && other.head === head));
   }
 
   current() {
-    return this.app.pass.attention.find(({ name }) => name === this.look.which);
+    return this.app.pass.attention.find(({ name }) => name === this.selection.kind);
   }
 
   drawSide() {
     const { layers } = this.current();
-    if (!layers.some(({ layer, heads }) => layer === this.look.layer && this.look.head < heads)) {
-      Object.assign(this.look, { layer: layers.at(-1).layer, head: 0 });
+    if (!layers.some(({ layer, heads }) => layer === this.selection.layer && this.selection.head < heads)) {
+      Object.assign(this.selection, { layer: layers.at(-1).layer, head: 0 });
     }
-    const choose = (layer, head) => this.chooseHead(layer, head);
-    fill(this.side, make("h3", {}, t("allHeads")), miniatures(this.app, this.current(), choose));
-    pressHeads(this.side, this.inside());
+    const select = (layer, head) => this.selectHead(layer, head);
+    fill(this.side, make("h3", {}, t("allHeads")), thumbnailGrid(this.app, this.current(), select));
+    pressHeads(this.side, this.isSelected());
   }
 
-  // A layer that is clicked while its mean is shown gives its mean; else the head itself.
-  chooseHead(layer, head) {
-    if (this.look.mode !== "mean") this.look.mode = "head";
+  // If the mean of a layer is shown, a click selects the layer, otherwise the head.
+  selectHead(layer, head) {
+    if (this.selection.mode !== "mean") this.selection.mode = "head";
     this.drawModes();
     this.change({ layer, head });
   }
@@ -109,7 +109,7 @@ class AttentionView {
       event.preventDefault();
       this.compareWith(field.value);
     };
-    this.stop = button(t("compareStop"), () => this.change({ other: null }), { hidden: !this.look.other });
+    this.stop = button(t("compareStop"), () => this.change({ other: null }), { hidden: !this.selection.other });
     return make("form", { class: "row compare-form", onsubmit: submit },
       make("label", { class: "row" }, make("span", { class: "soft small" }, t("compare")), field),
       make("button", {}, t("compareRun")), this.stop);
@@ -117,7 +117,7 @@ class AttentionView {
 
   otherText() {
     const { model, pass } = this.app;
-    return this.look.other?.text ?? model.examples.find((text) => text !== pass.text) ?? pass.text;
+    return this.selection.other?.text ?? model.examples.find((text) => text !== pass.text) ?? pass.text;
   }
 
   async compareWith(text) {
@@ -126,73 +126,73 @@ class AttentionView {
   }
 
   async draw() {
-    const passes = [this.app.pass, ...(this.look.other ? [this.look.other] : [])];
-    const wanted = this.wanted = {};
+    const passes = [this.app.pass, ...(this.selection.other ? [this.selection.other] : [])];
+    const request = this.request = {};
     const grids = await this.app.guard(Promise.all(passes.map((pass) => this.gridOf(pass))));
-    if (!grids || wanted !== this.wanted) return;
-    this.place.classList.toggle("two", grids.length > 1);
+    if (!grids || request !== this.request) return;
+    this.panels.classList.toggle("two", grids.length > 1);
     if (this.stop) this.stop.hidden = grids.length === 1;
-    fill(this.place, ...grids.map((grid, i) => this.panel(grid, passes[i])));
+    fill(this.panels, ...grids.map((grid, i) => this.panel(grid, passes[i])));
   }
 
   async gridOf(pass) {
-    const { which, unit } = this.look, side = columnSide(which);
-    const { shape: [rows, columns], data } = await this.app.source.tensor(this.numbersName(pass));
-    const names = { rowNames: rowNames(pass, which), columnNames: tokensOf(pass, side) };
+    const { kind, unit } = this.selection, side = columnSide(kind);
+    const { shape: [rows, columns], data } = await this.app.source.tensor(this.requestName(pass));
+    const names = { rowNames: rowNames(pass, kind), columnNames: tokensOf(pass, side) };
     const grid = { values: data, rows, columns, ...names };
-    return unit === "words" ? mergeWords(grid, rowWords(pass, which), pass.sides[side].words) : grid;
+    return unit === "words" ? mergeWords(grid, rowWords(pass, kind), pass.sides[side].words) : grid;
   }
 
-  numbersName({ id }) {
-    const { which, layer, head, mode } = this.look;
-    if (mode === "rollout") return `pass/${id}/rollout/${which}`;
-    if (mode === "all") return `pass/${id}/attention/${which}/mean`;
-    return `pass/${id}/attention/${which}/${layer}/${mode === "head" ? head : "mean"}`;
+  requestName({ id }) {
+    const { kind, layer, head, mode } = this.selection;
+    if (mode === "rollout") return `pass/${id}/rollout/${kind}`;
+    if (mode === "all") return `pass/${id}/attention/${kind}/mean`;
+    return `pass/${id}/attention/${kind}/${layer}/${mode === "head" ? head : "mean"}`;
   }
 
   title() {
-    const { layer, head, mode } = this.look;
+    const { layer, head, mode } = this.selection;
     if (mode === "rollout") return `${t("rollout")} · ${t("rolloutAbout")}`;
-    if (mode === "all") return `${say(this.current().title)} · ${t("allLayersAbout")}`;
+    if (mode === "all") return `${localized(this.current().title)} · ${t("allLayersAbout")}`;
     const heads = t(mode === "head" ? "headNumber" : "headsMean", head + 1);
-    return `${say(this.current().title)} · ${t("layer", layer + 1)} · ${heads}`;
+    return `${localized(this.current().title)} · ${t("layer", layer + 1)} · ${heads}`;
   }
 
   panel(grid, pass) {
-    const { which, layer, head, mode, unit, form, row, other } = this.look;
-    const below = make("div", { class: "looks" });
-    const choose = (chosen) => {
-      this.look.row = chosen;
-      fill(below, this.looks(grid, chosen));
+    const { kind, layer, head, mode, unit, form, row, other } = this.selection;
+    const below = make("div", { class: "weights" });
+    const select = (selected) => {
+      this.selection.row = selected;
+      fill(below, this.weights(grid, selected));
     };
-    const picture = form === "lines" ? this.lines(grid, choose) : this.matrix(grid, choose);
-    choose(row !== null && row < grid.rows ? row : null);
-    const shows = [which, layer, head, mode, unit, form].join(" ");
-    return make("section", { class: "panel", "data-text": pass.text, "data-shows": shows },
+    const picture = form === "lines" ? this.lines(grid, select) : this.matrix(grid, select);
+    select(row !== null && row < grid.rows ? row : null);
+    const selection = [kind, layer, head, mode, unit, form].join(" ");
+    return make("section", { class: "panel", "data-text": pass.text, "data-selection": selection },
       other ? make("h3", {}, pass.text) : null, note(this.title()),
-      note(t(which === "cross" ? "rowsWrite" : "rowsLook")), picture, below);
+      note(t(kind === "cross" ? "rowsArePredictions" : "rowsAreQueries")), picture, below);
   }
 
-  matrix(grid, choose) {
-    const heat = new HeatMap(choose);
-    heat.show({ ...grid, kind: "share", square: true, about: this.title() });
-    return heat.element;
+  matrix(grid, select) {
+    const heatmap = new HeatMap(select);
+    heatmap.show({ ...grid, kind: "probability", square: true, about: this.title() });
+    return heatmap.element;
   }
 
-  lines(grid, choose) {
+  lines(grid, select) {
     const holder = make("div");
     const show = (row) => {
-      choose(row);
+      select(row);
       fill(holder, lineDrawing(grid, row, show));
     };
-    fill(holder, lineDrawing(grid, this.look.row, show));
+    fill(holder, lineDrawing(grid, this.selection.row, show));
     return holder;
   }
 
-  looks(grid, row) {
-    if (row === null) return this.look.form === "lines" ? note(t("clickWord")) : null;
+  weights(grid, row) {
+    if (row === null) return this.selection.form === "lines" ? note(t("clickWord")) : null;
     const values = grid.values.subarray(row * grid.columns, (row + 1) * grid.columns);
-    const title = t(this.look.which === "cross" ? "looksAtWriting" : "looksAt", grid.rowNames[row]);
+    const title = t(this.selection.kind === "cross" ? "weightsOfPrediction" : "weightsOf", grid.rowNames[row]);
     return make("div", { "data-row": row, "data-name": grid.rowNames[row] },
       make("h3", {}, title), bars(largest(values, grid.columnNames)));
   }

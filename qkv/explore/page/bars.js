@@ -1,18 +1,18 @@
-// Shares as bars: the chance of each next token, or how much of a look goes where.
-// In: rows of { name, share, before }. Out: a list of bars; the mark on a bar is the share before a change.
-// The exact number stands in data-value, the rounded one beside the bar. A cosine is a bar too: { name, cosine }.
+// Bar charts: probabilities of next tokens, attention weights, cosine similarities.
+// rows: [{ name, fraction, before }, ...]; the mark on a bar is the value before an edit.
+// The exact value is in data-value, the rounded one beside the bar.
 
 import { make } from "./dom.js";
 
-export function percent(share) {
-  if (share > 0 && share < 0.0005) return "<0.1%";
-  return `${(100 * share).toFixed(1)}%`;
+export function percent(fraction) {
+  if (fraction > 0 && fraction < 0.0005) return "<0.1%";
+  return `${(100 * fraction).toFixed(1)}%`;
 }
 
-// Of what is not among the likeliest, only this is known: it is no likelier than the last of them.
-export function atMost(share) {
-  const told = percent(share);
-  return told.startsWith("<") ? told : `≤ ${told}`;
+// A token outside the top k is at most as probable as the last of them.
+export function atMost(fraction) {
+  const text = percent(fraction);
+  return text.startsWith("<") ? text : `≤ ${text}`;
 }
 
 export function bars(rows, longest = longestOf(rows), kind = "bars") {
@@ -20,19 +20,19 @@ export function bars(rows, longest = longestOf(rows), kind = "bars") {
 }
 
 function longestOf(rows) {
-  return Math.max(...rows.map(({ share, before }) => Math.max(share, before ?? 0)));
+  return Math.max(...rows.map(({ fraction, before }) => Math.max(fraction, before ?? 0)));
 }
 
 export function cosineBar({ id, name, cosine }) {
-  return { id, name, share: Math.max(0, cosine), value: cosine, label: cosine.toFixed(3).replace("-", "−") };
+  return { id, name, fraction: Math.max(0, cosine), value: cosine, label: cosine.toFixed(3).replace("-", "−") };
 }
 
-function bar({ name, share, before, id, value = share, label = percent(share) }, longest) {
+function bar({ name, fraction, before, id, value = fraction, label = percent(fraction) }, longest) {
   const track = make("span", { class: "track" }, make("i"));
-  track.firstChild.style.width = `${(100 * share) / longest}%`;
+  track.firstChild.style.width = `${(100 * fraction) / longest}%`;
   if (before !== undefined) track.append(mark(before, longest));
-  const told = { "data-name": name, "data-id": id, "data-value": value };
-  return make("div", { class: value ? "bar" : "bar out", role: "listitem", ...told },
+  const data = { "data-name": name, "data-id": id, "data-value": value };
+  return make("div", { class: value ? "bar" : "bar zero", role: "listitem", ...data },
     make("span", { title: name }, name), track, make("span", {}, label));
 }
 
@@ -42,8 +42,8 @@ function mark(before, longest) {
   return element;
 }
 
-// The largest shares of a row, with the names of its columns.
-export function largest(values, names, most = 8) {
-  return Array.from(values, (share, column) => ({ name: names[column], share, column }))
-    .sort((a, b) => b.share - a.share).slice(0, most);
+// The largest values of a row, with the names of its columns.
+export function largest(values, names, limit = 8) {
+  return Array.from(values, (fraction, column) => ({ name: names[column], fraction, column }))
+    .sort((a, b) => b.fraction - a.fraction).slice(0, limit);
 }

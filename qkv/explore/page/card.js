@@ -1,17 +1,17 @@
-// A card of the "try things" page.
-// In: a title, a sentence about it, and content that may arrive later. Out: the card, at once.
-// If the content never comes, the card says why, in one sentence.
+// A card of the experiments view.
+// The card is drawn immediately; its content is filled in when the promise resolves.
+// If the promise fails, the card shows the error.
 
 import { make, fill } from "./dom.js";
 import { note } from "./controls.js";
-import { say } from "./words.js";
+import { localized } from "./words.js";
 
-export function card(name, title, about, arriving, kind = "") {
-  const place = make("div", { class: "card-content" }, make("span", { class: "soft" }, "…"));
-  Promise.resolve(arriving).then((content) => fill(place, ...[content].flat()), (error) => {
-    if (!error.sentence) throw error;
-    fill(place, note(say(error.sentence)));
+export function card(name, title, about, promise, kind = "") {
+  const body = make("div", { class: "card-content" }, make("span", { class: "soft" }, "…"));
+  Promise.resolve(promise).then((content) => fill(body, ...[content].flat()), (error) => {
+    if (!error.texts) throw error;
+    fill(body, note(localized(error.texts)));
   });
   return make("section", { class: `card ${kind}`, "data-card": name },
-    make("h2", {}, title), about ? note(about) : null, place);
+    make("h2", {}, title), about ? note(about) : null, body);
 }

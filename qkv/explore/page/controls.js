@@ -1,19 +1,19 @@
-// What a person presses and pulls.
-// In: labels, values, and what to do. Out: buttons, rows of choices, sliders; all of them work from the keyboard.
-// Native elements wherever there is one, so that focus, roles and arrow keys come by themselves.
+// Buttons, notes, sliders and radio groups.
+// Native elements where they exist, so that focus, roles and keys work.
+// All controls can be used from the keyboard.
 
 import { make } from "./dom.js";
 
-export function button(label, onclick, having = {}) {
-  return make("button", { type: "button", onclick, ...having }, label);
+export function button(label, onclick, attributes = {}) {
+  return make("button", { type: "button", onclick, ...attributes }, label);
 }
 
-// A quiet sentence.
-export function note(text, having = {}) {
-  return make("p", { class: "soft small", ...having }, text);
+// A short explanatory text.
+export function note(text, attributes = {}) {
+  return make("p", { class: "soft small", ...attributes }, text);
 }
 
-// What makes a drawn thing a button: for SVG, which has none.
+// Attributes that make an SVG element a button.
 export function pressable(press) {
   const onkeydown = (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -23,7 +23,7 @@ export function pressable(press) {
   return { role: "button", tabindex: 0, onclick: press, onkeydown };
 }
 
-// A slider with its name and its value; show(value) says how the value is read.
+// A slider with its label and value; show(value) formats the value.
 export function slider(label, { name, min, max, step, value }, oninput, { show = String, onchange } = {}) {
   const output = make("output", {}, show(value));
   const input = make("input", { type: "range", name, min, max, step, value, "aria-label": label });
@@ -35,27 +35,27 @@ export function slider(label, { name, min, max, step, value }, oninput, { show =
   return make("label", { class: "slider" }, make("span", {}, label), input, output);
 }
 
-// A row of buttons of which one is pressed: [[value, label], ...]; arrow keys walk along it.
-export function choices(options, chosen, name, onchoose) {
+// A radio group: [[value, label], ...]; arrow keys move the selection.
+export function choices(options, selected, name, onselect) {
   const press = (value) => {
     mark(buttons, options, value);
-    onchoose(value);
+    onselect(value);
   };
   const buttons = options.map(([value, label]) =>
     button(label, () => press(value), { role: "radio", "data-choice": value }));
-  mark(buttons, options, chosen);
-  return make("div", { class: "choices", role: "radiogroup", "aria-label": name, onkeydown: alongButtons }, ...buttons);
+  mark(buttons, options, selected);
+  return make("div", { class: "choices", role: "radiogroup", "aria-label": name, onkeydown: moveFocus }, ...buttons);
 }
 
-function mark(buttons, options, chosen) {
-  buttons.forEach((one, i) => {
-    one.setAttribute("aria-checked", String(options[i][0] === chosen));
-    one.tabIndex = options[i][0] === chosen ? 0 : -1;
+function mark(buttons, options, selected) {
+  buttons.forEach((element, i) => {
+    element.setAttribute("aria-checked", String(options[i][0] === selected));
+    element.tabIndex = options[i][0] === selected ? 0 : -1;
   });
 }
 
-// Left and right move the focus to the neighbour and press it.
-export function alongButtons(event) {
+// Arrow keys move the focus to the adjacent button and press it.
+export function moveFocus(event) {
   const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
   if (!step) return;
   const buttons = [...event.currentTarget.querySelectorAll("button")];

@@ -1,20 +1,20 @@
-// Elements of the page, made in one line each.
-// In: a tag, what it should have, its children. Out: an element; text enters as text only, never as HTML.
-// A child that is not a node becomes a text node, so what a person or a model writes cannot become markup.
+// Creation of HTML and SVG elements.
+// make(tag, attributes, ...children): a child that is not a node becomes a text node.
+// So text of users and models is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 // make("button", { class: "quiet", onclick: run }, "Run")
-export function make(tag, having = {}, ...children) {
-  return furnish(document.createElement(tag), having, children);
+export function make(tag, attributes = {}, ...children) {
+  return applyAttributes(document.createElement(tag), attributes, children);
 }
 
-export function draw(tag, having = {}, ...children) {
-  return furnish(document.createElementNS(SVG, tag), having, children);
+export function draw(tag, attributes = {}, ...children) {
+  return applyAttributes(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function furnish(element, having, children) {
-  for (const [name, value] of Object.entries(having)) {
+function applyAttributes(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value != null) element.setAttribute(name, value);
@@ -23,31 +23,31 @@ function furnish(element, having, children) {
   return element;
 }
 
-// The element holds exactly these children from now on.
+// Replace the children of the element.
 export function fill(element, ...children) {
   element.replaceChildren(...children.filter((child) => child != null));
   return element;
 }
 
-// The width of a drawing, in CSS pixels: as wide as it likes to be, or as this window has room for within a card.
-export function roomFor(wide) {
-  return Math.min(wide, document.documentElement.clientWidth - 54);
+// The width of a drawing in CSS pixels: the preferred one, or what fits into a card of this window.
+export function availableWidth(preferred) {
+  return Math.min(preferred, document.documentElement.clientWidth - 54);
 }
 
 export function byId(id) {
   return document.getElementById(id);
 }
 
-// 0.04213, 12.35, 1.2e-5: four digits that matter.
-export function digits(value) {
+// 0.04213, 12.35, 1.2e-5: four significant digits.
+export function formatNumber(value) {
   if (!Number.isFinite(value)) return value === -Infinity ? "−∞" : String(value);
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const shown = size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
-  return shown.replace("-", "−");
+  const text = size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return text.replace("-", "−");
 }
 
-// The list scrolls so that the item is in sight; the page does not.
+// Scroll the list, not the page, so that the item is visible.
 export function scrollWithin(list, item) {
   const [outer, inner] = [list.getBoundingClientRect(), item.getBoundingClientRect()];
   if (inner.top < outer.top + 30) list.scrollTop += inner.top - outer.top - 60;

@@ -1,106 +1,106 @@
-// The page: a text in, three views of what the model does with it.
-// In: the model's facts and passes from the source. Out: the top of the page, the tabs and the chosen view.
-// `app` is all that the views share: the model, the open pass, and what the person has chosen so far.
+// Entry point: the text form, three tabs and the selected view of the open pass.
+// `app` is the state that the views share: model metadata, open pass, selected step and position, edits.
+// A view draws itself from `app`; `redraw` draws everything, `refresh` the selected view.
 
 import { fill, byId } from "./dom.js";
-import { button, note, alongButtons } from "./controls.js";
-import { t, say, both } from "./words.js";
+import { button, note, moveFocus } from "./controls.js";
+import { t, localized, both } from "./words.js";
 import { findSource } from "./source.js";
-import { drawTop } from "./top.js";
-import { asTheSystem, asTheServer } from "./settings.js";
-import { showWalk } from "./walk.js";
+import { drawHeader } from "./header.js";
+import { applySystemSettings, applyServerLanguage } from "./settings.js";
+import { showSteps } from "./steps.js";
 import { showAttention } from "./attention.js";
-import { showTryout } from "./tryout.js";
+import { showExperiments } from "./experiments.js";
 
-const VIEWS = { walk: showWalk, attention: showAttention, tryout: showTryout };
-const app = { tab: "walk", text: "", step: 0, position: 0, pass: null, edits: new Set(), draft: null,
-  guard, open, tell, refresh, redraw };
+const VIEWS = { steps: showSteps, attention: showAttention, experiments: showExperiments };
+const app = { tab: "steps", text: "", step: 0, position: 0, pass: null, edits: new Set(), draft: null,
+  guard, open, showError, refresh, redraw };
 
 async function start() {
   app.source = findSource();
-  asTheSystem(redraw);
+  applySystemSettings(redraw);
   app.model = await app.source.json("model");
-  asTheServer(app.model.language);
+  applyServerLanguage(app.model.language);
   document.title = `${app.model.name} · qkv`;
   app.text = (app.source.offline ? app.source.passes[0]?.text : app.model.examples[0]) ?? "";
   redraw();
   if (app.text) await open({ text: app.text });
 }
 
-// One text through the model; the views then show this pass.
+// Run the model on a text; the views then show this pass.
 async function open(request) {
   const { draft } = app;
-  tell(null);
+  showError(null);
   byId("view").classList.add("busy");
   const pass = await guard(app.source.open(request));
   byId("view").classList.remove("busy");
   if (!pass) return;
-  keepPlace(app.pass, pass);
+  keepPosition(app.pass, pass);
   keepEdits(app.pass, pass);
-  if (app.draft === draft) app.draft = null;  // what was typed while the model ran stays
+  if (app.draft === draft) app.draft = null;  // keep what was typed while the model ran
   Object.assign(app, { pass, text: pass.text });
   redraw();
 }
 
-// The same step and, in the same text, the same position as before; else the beginning.
-function keepPlace(old, pass) {
+// Keep the selected step and, in the same text, the position; otherwise start from the beginning.
+function keepPosition(old, pass) {
   if (old?.steps.length !== pass.steps.length) app.step = 0;
   if (old?.text !== pass.text) app.position = pass.family === "generator" ? Infinity : 0;
   app.position = Math.max(0, Math.min(app.position, pass.positions - 1));
 }
 
-// A part stays switched off in the next text; a swapped token was a token of the old one.
+// Ablations apply to the next text, too; swaps belong to the tokens of the old one.
 function keepEdits(old, pass) {
   if (old?.text === pass.text) return;
-  for (const one of app.edits) if (one.startsWith("swap:")) app.edits.delete(one);
+  for (const edit of app.edits) if (edit.startsWith("swap:")) app.edits.delete(edit);
 }
 
-// Everything anew: another pass, another language.
+// Draw everything again: after another pass or in another language.
 function redraw() {
-  drawTop(app);
+  drawHeader(app);
   drawTabs();
-  tell(app.trouble);
+  showError(app.error);
   refresh();
 }
 
 function refresh() {
-  app.leave?.();
-  app.leave = null;
+  app.cleanUp?.();
+  app.cleanUp = null;
   if (app.pass) fill(byId("view"), VIEWS[app.tab](app));
   else if (!app.text) fill(byId("view"), note(t("begin"), { class: "card soft" }));
 }
 
 function drawTabs() {
-  const tabs = Object.keys(VIEWS).map((name) => button(t(name), () => choose(name), {
+  const tabs = Object.keys(VIEWS).map((name) => button(t(name), () => selectTab(name), {
     role: "tab", id: `tab-${name}`, "aria-selected": String(name === app.tab), "aria-controls": "view",
     tabindex: name === app.tab ? 0 : -1 }));
   fill(byId("tabs"), ...tabs);
   byId("tabs").setAttribute("aria-label", t("views"));
-  byId("tabs").onkeydown = alongButtons;
+  byId("tabs").onkeydown = moveFocus;
 }
 
-function choose(name) {
+function selectTab(name) {
   app.tab = name;
   drawTabs();
   byId(`tab-${name}`).focus();
   refresh();
 }
 
-// Whatever fails becomes one sentence at the top of the page.
-async function guard(doing) {
+// Show the error of a failed promise at the top of the page.
+async function guard(promise) {
   try {
-    return await doing;
+    return await promise;
   } catch (error) {
-    tell(error.sentence ?? both("unexpected", error.message));
-    if (!error.sentence) throw error;
+    showError(error.texts ?? both("unexpected", error.message));
+    if (!error.texts) throw error;
     return null;
   }
 }
 
-function tell(sentence) {
-  app.trouble = sentence;
-  byId("trouble").hidden = !sentence;
-  byId("trouble").textContent = sentence ? say(sentence) : "";
+function showError(texts) {
+  app.error = texts;
+  byId("error").hidden = !texts;
+  byId("error").textContent = texts ? localized(texts) : "";
 }
 
 guard(start());

@@ -1,6 +1,6 @@
-// Small arithmetic on attention matrices.
-// In: weights between pieces. Out: weights between whole words.
-// What the pieces of a word look at is averaged, what is looked at is summed: a row still sums to one.
+// Attention weights between words from those between tokens.
+// Sum over the keys of a word, mean over its queries.
+// So each row still sums to one.
 
 // words: [{ text, tokens: [0, 1] }, ...] for the rows and for the columns
 export function mergeWords({ values, columns }, rowWords, columnWords) {

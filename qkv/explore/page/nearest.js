@@ -1,6 +1,6 @@
-// Nearest sentences, for a model that turns sentences into vectors.
-// In: sentences, one a line. Out: the same, the closest to the open sentence first.
-// Closeness is the cosine of the sentence vectors.
+// Nearest sentences of an encoder-only model.
+// The user types sentences, one per line; they are sorted by similarity to the open one.
+// Similarity is the cosine of the sentence vectors.
 
 import { make, fill } from "./dom.js";
 import { button, note } from "./controls.js";
@@ -21,10 +21,10 @@ async function content(app) {
     fill(list, rows.length ? bars(rows, 1, "bars sentences") : note(t("noSentences")));
   };
   await show();
-  return app.source.offline ? [about, list] : [about, typed(app, show), list];
+  return app.source.offline ? [about, list] : [about, sentenceField(app, show), list];
 }
 
-function typed(app, show) {
+function sentenceField(app, show) {
   const field = make("textarea", { rows: 4, "aria-label": t("nearest") });
   field.value = app.sentences ?? "";
   const send = async () => {

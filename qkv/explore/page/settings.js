@@ -1,34 +1,34 @@
-// The person's language and colours.
-// In: the last visit, the system, the server. Out: html[lang] and html[data-theme], and two switches.
-// What is chosen is remembered, where the browser lets us.
+// Language and color theme.
+// Defaults come from the system and the server; the user's choice is kept in localStorage.
+// The settings are html[lang] and html[data-theme].
 
 import { choices } from "./controls.js";
 import { t, setLanguage, currentLanguage } from "./words.js";
-import { theme } from "./colours.js";
+import { theme } from "./colors.js";
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
-// Colours follow the system until the person chooses.
-export function asTheSystem(redraw) {
-  const follow = () => {
-    document.documentElement.dataset.theme = recall("theme") ?? (DARK.matches ? "dark" : "light");
+// The theme follows the system until the user selects one.
+export function applySystemSettings(redraw) {
+  const apply = () => {
+    document.documentElement.dataset.theme = load("theme") ?? (DARK.matches ? "dark" : "light");
   };
-  setLanguage(recall("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
-  follow();
+  setLanguage(load("language") ?? (navigator.language.startsWith("zh") ? "zh" : "en"));
+  apply();
   DARK.addEventListener("change", () => {
-    follow();
+    apply();
     redraw();
   });
 }
 
-// Whoever runs the server in Chinese sees the page in Chinese.
-export function asTheServer(language) {
-  if (!recall("language") && language === "zh") setLanguage("zh");
+// If the server runs in Chinese, the page is in Chinese.
+export function applyServerLanguage(language) {
+  if (!load("language") && language === "zh") setLanguage("zh");
 }
 
 export function languageSwitch(redraw) {
   return choices([["en", "EN"], ["zh", "中文"]], currentLanguage(), t("language"), (chosen) => {
-    keep("language", chosen);
+    store("language", chosen);
     setLanguage(chosen);
     redraw();
     document.querySelector(`[data-choice="${chosen}"]`).focus();
@@ -37,17 +37,17 @@ export function languageSwitch(redraw) {
 
 export function themeSwitch(refresh) {
   return choices([["light", t("light")], ["dark", t("dark")]], theme(), t("theme"), (chosen) => {
-    keep("theme", chosen);
+    store("theme", chosen);
     document.documentElement.dataset.theme = chosen;
     refresh();
   });
 }
 
-// A page that may not keep anything (a private window) simply forgets.
-function recall(name) {
+// localStorage may be unavailable, for example in a private window; then nothing is stored.
+function load(name) {
   try { return localStorage.getItem(`qkv-${name}`); } catch { return null; }
 }
 
-function keep(name, value) {
-  try { localStorage.setItem(`qkv-${name}`, value); } catch { /* forgets */ }
+function store(name, value) {
+  try { localStorage.setItem(`qkv-${name}`, value); } catch { /* not stored */ }
 }

@@ -1,60 +1,61 @@
-// Where all numbers and words of the page come from: the server, or what is recorded in the file itself.
-// In: a name such as "pass/3f2a/top/4". Out: JSON, or a tensor { shape, data }; trouble is a sentence.
-// The names are those of qkv/explore/app.py; a recorded file keeps the answers under the same names.
+// Data source of the page: the server, or the answers recorded in an offline file.
+// A request name such as "pass/3f2a/top/4" gives JSON or a tensor { shape, data }.
+// The names are those of ROUTES in qkv/explore/explorer.py.
 
 import { both } from "./words.js";
 
-export class Trouble extends Error {
-  constructor(sentence) {
-    super(sentence.en);
-    this.sentence = sentence;
+// An error with its message in both languages.
+export class PageError extends Error {
+  constructor(texts) {
+    super(texts.en);
+    this.texts = texts;
   }
 }
 
 export function findSource() {
   const recorded = document.getElementById("qkv-data");
-  return recorded ? new Recorded(JSON.parse(recorded.textContent)) : new Server();
+  return recorded ? new OfflineFile(JSON.parse(recorded.textContent)) : new Server();
 }
 
-// "top/4" and { k: 5 } -> "top/4?k=5"; keys in alphabetical order, as the recorded file writes them.
-export function named(path, query = {}) {
+// requestName("top/4", { k: 5 }) -> "top/4?k=5"; keys in alphabetical order, as in recorded files.
+export function requestName(path, query = {}) {
   const pairs = Object.entries(query).filter(([, value]) => value != null).sort();
   return pairs.length ? `${path}?${pairs.map(([key, value]) => `${key}=${value}`).join("&")}` : path;
 }
 
-// last(question) gives the answer to the question asked last; an earlier one that comes late gives null.
-export function lastOf() {
-  let asked;
-  return async (question) => {
-    const mine = asked = {};
-    const answer = await question;
-    return mine === asked ? answer : null;
+// latest(promise) resolves to the answer of the latest call; a late answer of an earlier call gives null.
+export function latestOnly() {
+  let current;
+  return async (promise) => {
+    const request = current = {};
+    const answer = await promise;
+    return request === current ? answer : null;
   };
 }
 
 class Server {
   offline = false;
-  kept = new Map();
+  cache = new Map();
 
   async json(name) {
-    if (!this.kept.has(name)) this.keep(name, (await this.ask(name)).json());
-    return this.kept.get(name);
+    if (!this.cache.has(name)) this.store(name, (await this.request(name)).json());
+    return this.cache.get(name);
   }
 
   async tensor(name) {
-    if (!this.kept.has(name)) this.keep(name, readTensor(await this.ask(name)));
-    return this.kept.get(name);
+    if (!this.cache.has(name)) this.store(name, readTensor(await this.request(name)));
+    return this.cache.get(name);
   }
 
-  // The latest answers stay at hand: going back to a step costs nothing.
-  keep(name, answer) {
-    this.kept.set(name, answer);
-    if (this.kept.size > 60) this.kept.delete(this.kept.keys().next().value);
+  // The latest answers are cached.
+  store(name, answer) {
+    this.cache.set(name, answer);
+    if (this.cache.size > 60) this.cache.delete(this.cache.keys().next().value);
   }
 
-  // What every pass was told of this may no longer be true: forget("/nearest").
-  forget(ending) {
-    for (const name of this.kept.keys()) if (name.endsWith(ending)) this.kept.delete(name);
+  // Drop cached answers that are no longer valid: forget("/nearest").
+  forget(suffix) {
+    for (const name of this.cache.keys()) if (name.endsWith(suffix)) this.cache.delete(name);
   }
 
   open(request) {
@@ -62,30 +63,30 @@ class Server {
   }
 
   async send(name, body) {
-    return (await this.ask(name, {
+    return (await this.request(name, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
     })).json();
   }
 
-  async ask(name, options) {
-    let answer;
+  async request(name, options) {
+    let response;
     try {
-      answer = await fetch(`api/${name}`, options);
+      response = await fetch(`api/${name}`, options);
     } catch {
-      throw new Trouble(both("unreachable"));
+      throw new PageError(both("unreachable"));
     }
-    if (!answer.ok) throw new Trouble((await answer.json().catch(() => ({}))).error ?? both("unreachable"));
-    return answer;
+    if (!response.ok) throw new PageError((await response.json().catch(() => ({}))).error ?? both("unreachable"));
+    return response;
   }
 }
 
-async function readTensor(answer) {
-  const shape = answer.headers.get("X-Shape").split(",").filter(Boolean).map(Number);
-  const bytes = await answer.arrayBuffer();
-  return { shape, data: answer.headers.get("X-Dtype") === "uint8" ? new Uint8Array(bytes) : new Float32Array(bytes) };
+async function readTensor(response) {
+  const shape = response.headers.get("X-Shape").split(",").filter(Boolean).map(Number);
+  const bytes = await response.arrayBuffer();
+  return { shape, data: response.headers.get("X-Dtype") === "uint8" ? new Uint8Array(bytes) : new Float32Array(bytes) };
 }
 
-class Recorded {
+class OfflineFile {
   offline = true;
 
   constructor({ passes, answers, tensors }) {
@@ -93,42 +94,42 @@ class Recorded {
   }
 
   async json(name) {
-    return this.answers[name] ?? missing();
+    return this.answers[name] ?? notRecorded();
   }
 
   async open({ text, edits }) {
-    const pass = this.passes.find((one) => one.text === text);
-    return pass && !edits?.length ? this.json(`pass/${pass.id}`) : missing();
+    const pass = this.passes.find((recorded) => recorded.text === text);
+    return pass && !edits?.length ? this.json(`pass/${pass.id}`) : notRecorded();
   }
 
   async send() {
-    return missing();
+    return notRecorded();
   }
 
-  // The whole is recorded; a head, a mean of heads or some rows are cut out of it here.
+  // Full tensors are recorded; a head, a mean of heads or a range of rows is computed here.
   async tensor(name) {
     const [path, query] = name.split("?");
     const { index, rows } = Object.fromEntries(new URLSearchParams(query ?? ""));
-    if (this.tensors[path]) return cutRows(cutHead(decode(this.tensors[path]), index), rows);
+    if (this.tensors[path]) return selectRows(selectHead(decode(this.tensors[path]), index), rows);
     const [, layer, head] = path.match(/^(.*)\/([^/]+)$/) ?? [];
-    return this.tensors[layer] ? cutHead(decode(this.tensors[layer]), head) : missing();
+    return this.tensors[layer] ? selectHead(decode(this.tensors[layer]), head) : notRecorded();
   }
 }
 
-function missing() {
-  throw new Trouble(both("notRecorded"));
+function notRecorded() {
+  throw new PageError(both("notRecorded"));
 }
 
-// Base64 becomes numbers once, and stays numbers.
+// Decode base64 once.
 function decode(recorded) {
   if (typeof recorded.data === "string") {
-    const bytes = Uint8Array.from(atob(recorded.data), (letter) => letter.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(recorded.data), (character) => character.charCodeAt(0));
     recorded.data = recorded.dtype === "uint8" ? bytes : new Float32Array(bytes.buffer);
   }
   return recorded;
 }
 
-function cutHead({ shape, data }, head) {
+function selectHead({ shape, data }, head) {
   if (head === undefined) return { shape, data };
   const size = shape.slice(1).reduce((a, b) => a * b, 1);
   if (head !== "mean") return { shape: shape.slice(1), data: data.subarray(head * size, (Number(head) + 1) * size) };
@@ -137,7 +138,7 @@ function cutHead({ shape, data }, head) {
   return { shape: shape.slice(1), data: mean };
 }
 
-function cutRows({ shape, data }, rows) {
+function selectRows({ shape, data }, rows) {
   if (!rows) return { shape, data };
   const [first, last] = rows.split(":").map(Number);
   const size = shape.slice(1).reduce((a, b) => a * b, 1);

@@ -1,46 +1,47 @@
-// Swap a token: another one in its place.
-// In: the tokens of the text. Out: a row of tokens; one is clicked, a new one typed, and the edit joins the others.
-// A swap is written swap:side.position.id, so what is typed must be a single token.
+// Swap a token of the text for another one.
+// Click a token, type its replacement, and the edit joins the others in app.edits.
+// A swap is written swap:side.position.id, so the replacement must be a single token.
 
 import { make, fill } from "./dom.js";
 import { button, note } from "./controls.js";
 import { t, both } from "./words.js";
-import { Trouble } from "./source.js";
+import { PageError } from "./source.js";
 
-export function swapper(app, again) {
+export function swapControl(app, update) {
   const side = app.pass.sides.source ? "source" : "target";
-  const place = make("div", { class: "swap-place" });
-  const chips = app.pass.sides[side].tokens.map((token, at) => chip(app, { side, at, token, place, again }));
+  const formArea = make("div", { class: "swap-form" });
+  const chips = app.pass.sides[side].tokens.map((token, position) =>
+    chip(app, { side, position, token, formArea, update }));
   return make("div", { class: "swap" }, make("h3", {}, t("swap")), note(t("swapAbout")),
-    make("div", { class: "tokens" }, ...chips), place);
+    make("div", { class: "tokens" }, ...chips), formArea);
 }
 
-// A swapped token is pressed; clicking it again puts the old one back.
-function chip(app, { side, at, token, place, again }) {
-  const swap = () => [...app.edits].find((one) => one.startsWith(`swap:${side}.${at}.`));
+// A swapped token is marked as pressed; clicking it again restores the old one.
+function chip(app, { side, position, token, formArea, update }) {
+  const swap = () => [...app.edits].find((edit) => edit.startsWith(`swap:${side}.${position}.`));
   const mark = () => element.setAttribute("aria-pressed", String(Boolean(swap())));
   const done = () => {
-    fill(place);
+    fill(formArea);
     mark();
-    again();
+    update();
   };
   const press = () => {
     if (app.edits.delete(swap())) return done();
-    const form = swapForm(app, { side, at, token }, done);
-    fill(place, form);
+    const form = swapForm(app, { side, position, token }, done);
+    fill(formArea, form);
     return form.elements.token.focus();
   };
-  const element = button(token, press, { class: "token", "data-swap": at });
+  const element = button(token, press, { class: "token", "data-swap": position });
   mark();
   return element;
 }
 
-function swapForm(app, { side, at, token }, done) {
+function swapForm(app, { side, position, token }, done) {
   const field = make("input", { type: "text", name: "token", size: 12, "aria-label": t("swap"), autocomplete: "off" });
   const send = async () => {
     const { tokens } = await app.source.send("tokens", { text: field.value, side });
-    if (tokens.length !== 1) throw new Trouble(both("swapOne", field.value, tokens.length));
-    app.edits.add(`swap:${side}.${at}.${tokens[0].id}`);
+    if (tokens.length !== 1) throw new PageError(both("swapOne", field.value, tokens.length));
+    app.edits.add(`swap:${side}.${position}.${tokens[0].id}`);
     done();
   };
   const onsubmit = (event) => {

@@ -1,0 +1,120 @@
+"""Find the nearest spec that another format supports, and weights that compute the same with it.
+
+Shared by the Hugging Face and GGUF exports. See docs/convert.md, "Export".
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from qkv.checkpoint.families.config import group_layers
+from qkv.errors import QkvError
+from qkv.messages import _
+from qkv.model.spec import Sinusoidal, Spec
+from qkv.model.transformer import Transformer
+
+Format = TypeVar("Format")  # a Hugging Face family with its config, or a GGUF architecture
+
+
+def nearest(
+    spec: Spec, targets: Iterable[tuple[Format, Spec]], absorbable: Callable[[str, Any, Any], bool]
+) -> tuple[Format, Spec, list[str]]:
+    """The format whose spec differs least, that spec, and the parts it does not support."""
+    candidates = []
+    for format, target in targets:
+        gaps = list(differences(asdict(canonical(spec)), asdict(canonical(target))))
+        parts = [f"{gap[0]} {gap[1]!r}" for gap in gaps if not absorbable(*gap)]
+        candidates.append((format, target, parts, len(gaps)))
+    format, target, parts, _distance = min(candidates, key=lambda item: (len(item[2]), item[3]))
+    return format, target, parts
+
+
+def refuse_unsupported(parts: list[str], wrong: str) -> None:
+    if parts:
+        raise QkvError("model.json", wrong, _("keep this model in the qkv format"))
+
+
+def canonical(spec: Spec) -> Spec:
+    """A normal form to compare specs: equal layers grouped, no dropout."""
+    sides = {
+        side: stack
+        and replace(
+            stack, layers=group_layers(replace(layer, repeat=1) for layer in stack.each_layer())
+        )
+        for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
+    }
+    return replace(spec, dropout=0.0, **sides)  # type: ignore[arg-type]
+
+
+def differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The path and both values of every leaf in which two trees differ."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for name in a:
+            yield from differences(a[name], b[name], f"{path}.{name}".lstrip("."))
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        for index, pair in enumerate(zip(a, b, strict=True)):
+            yield from differences(*pair, f"{path}.{index}")
+    elif a != b and not (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b)):
+        yield path, a, b
+
+
+def is_absorbable(path: str, native: Any, target: Any) -> bool:
+    """Whether a difference can be absorbed into the weights.
+
+    A missing bias is a bias of zeros; another layout of sinusoids is a permutation of d_model.
+    """
+    bias = (
+        path.endswith("bias")
+        and native is False
+        and target is True
+        and not path.endswith("score_correction_bias")
+    )
+    types = path == "token_types" and native == 0
+    return bias or types or path == "positions.layout"
+
+
+def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
+    """Weights of the target spec that compute the same function."""
+    with torch.device("meta"):
+        expected = Transformer(target).state_dict()
+    dtype = next(iter(weights.values())).dtype
+    missing = {
+        name: torch.zeros(tensor.shape, dtype=dtype)
+        for name, tensor in expected.items()
+        if name not in weights
+    }
+    complete = {name: (missing if name in missing else weights)[name].cpu() for name in expected}
+    differs = isinstance(spec.positions, Sinusoidal) and spec.positions != target.positions
+    return permute_d_model(complete, spec.d_model) if differs else complete
+
+
+def permute_d_model(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """Reorder d_model, even dimensions first: sin, cos, ... -> all sin, then all cos."""
+    order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+    inputs = (
+        "embed.weight",
+        "q_proj.weight",
+        "k_proj.weight",
+        "v_proj.weight",
+        "up_proj.weight",
+        "gate_proj.weight",
+    )
+    outputs = (
+        "o_proj.weight",
+        "o_proj.bias",
+        "down_proj.weight",
+        "down_proj.bias",
+        "norm.weight",
+        "norm.bias",
+    )
+    new = dict(weights)
+    for name, weight in weights.items():
+        if name.endswith(inputs) or name == "lm_head.weight":
+            new[name] = weight[:, order]
+        elif name.endswith(outputs):
+            new[name] = weight[order]
+    return new

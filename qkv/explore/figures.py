@@ -1,0 +1,66 @@
+"""Figures of attention weights as PNG images. See docs/explore.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from qkv.errors import QkvError, near_miss
+from qkv.evaluate.figures import attention_heatmap
+from qkv.explore.attention_views import weights
+from qkv.explore.passes import Pass
+from qkv.explore.trace import attention_kinds
+from qkv.messages import _
+
+
+class Picture:
+    """A PNG image that a notebook displays; `save` writes it to a file."""
+
+    def __init__(self, png: bytes):
+        self.png = png
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def save(self, path: str | Path) -> Path:
+        Path(path).write_bytes(self.png)
+        return Path(path)
+
+
+def picture_of(
+    grid: Tensor,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    title: str = "",
+) -> Picture:
+    """Draw attention weights, (heads, query, key) or (query, key); default labels are positions."""
+    rows = [str(n) for n in range(grid.shape[-2])] if rows is None else rows
+    columns = [str(n) for n in range(grid.shape[-1])] if columns is None else columns
+    with TemporaryDirectory() as folder:
+        return Picture(
+            attention_heatmap(grid, rows, columns, Path(folder) / "picture.png", title).read_bytes()
+        )
+
+
+def draw_attention(
+    pass_: Pass, path: str | Path, kind: str | None = None, layer: int | None = None
+) -> Path:
+    """Draw every head of one layer; by default the last one, of cross-attention if there is any."""
+    kinds = {attention["name"]: attention for attention in attention_kinds(pass_)}
+    if not kinds:
+        raise QkvError(pass_.explored.name, _("the model has no attention layers"))
+    kind = next(reversed(kinds)) if kind is None else kind
+    if kind not in kinds:
+        raise QkvError("--kind", _("no '{kind}' attention", kind=kind), near_miss(kind, kinds))
+    layers = [entry["layer"] for entry in kinds[kind]["layers"]]
+    layer = layers[-1] if layer is None else layer
+    if layer not in layers:
+        raise QkvError(
+            "--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers))
+        )
+    rows, columns = (
+        pass_.explored.display_tokens(pass_.ids[kinds[kind][axis]], kinds[kind][axis])
+        for axis in ("rows", "columns")
+    )
+    return attention_heatmap(weights(pass_, kind, layer), rows, columns, path, pass_.text)

@@ -1,0 +1,69 @@
+"""Query parameters, validated: numbers within limits, row ranges, edits. See docs/explore.md."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from qkv.explore.api_error import ApiError
+from qkv.explore.edits import shortened
+from qkv.messages import Both, both
+
+
+class Query:
+    """Parameters by name; each is validated when it is read."""
+
+    def __init__(self, params: Mapping[str, str]):
+        self.params = params
+
+    def integer(self, name: str, default: int, minimum: int, maximum: int) -> int:
+        text = self.params.get(name, str(default))
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not minimum <= int(text) <= maximum:
+            expected = both(
+                "an integer from {minimum} to {maximum}", minimum=minimum, maximum=maximum
+            )
+            raise invalid_parameter(name, text, expected)
+        return int(text)
+
+    def number(self, name: str, default: float, minimum: float, maximum: float) -> float:
+        text = self.params.get(name, str(default))
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not minimum <= value <= maximum:
+            expected = both(
+                "a number from {minimum} to {maximum}", minimum=minimum, maximum=maximum
+            )
+            raise invalid_parameter(name, text, expected)
+        return value
+
+    def index(self) -> int | None:
+        return self.integer("index", 0, 0, 100_000) if "index" in self.params else None
+
+    def rows(self) -> slice | None:
+        """rows=0:64."""
+        text = self.params.get("rows")
+        if text is None:
+            return None
+        match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
+        if not match or int(match[1]) >= int(match[2]):
+            raise invalid_parameter("rows", text, both("rows such as 0:64"))
+        return slice(int(match[1]), int(match[2]))
+
+    def edits(self) -> list[str]:
+        """edits=head:decoder.0.attn.3,positions:decoder."""
+        return [edit for edit in self.params.get("edits", "").split(",") if edit]
+
+
+def invalid_parameter(name: str, text: str, expected: Both) -> ApiError:
+    return ApiError(
+        422,
+        "{name} is '{text}'; it must be {expected}.",
+        name=name,
+        text=shortened(text),
+        expected=expected,
+    )
+
+
+def not_found(name: str) -> ApiError:
+    return ApiError(404, "'{name}' does not exist.", name=shortened(name))

@@ -1,0 +1,105 @@
+"""Values of the tensors in a trace, computed on request.
+
+Activations inside a layer come from re-running that layer step by step. See docs/explore.md.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.explore.api_error import ApiError
+from qkv.explore.passes import Pass
+from qkv.explore.tensor_view import TensorView
+from qkv.explore.trace import SIDE_OF
+from qkv.model.attention_context import position_ids_of
+from qkv.model.pooling import pool
+
+MAX_ELEMENTS = 4_000_000  # of a tensor sent at once
+
+
+def fetch(
+    pass_: Pass, view: TensorView, index: int | None = None, rows: slice | None = None
+) -> Tensor:
+    """The tensor, or one element of its first axis, or a range of rows of either."""
+    shape = view.shape
+    if index is not None:
+        if len(shape) < 2 or not 0 <= index < shape[0]:
+            raise ApiError(
+                422,
+                "There is no element {index} in a tensor of shape {shape}.",
+                index=index,
+                shape=shape,
+            )
+        shape = shape[1:]
+    if rows is not None:
+        shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
+    check_size(shape)
+    if view.path == "=logits":
+        return logits(pass_, rows if index is None else slice(index, index + 1))[
+            0 if index is not None else slice(None)
+        ]
+    full = full_tensor(pass_, view)
+    part = full if index is None else full[index]
+    return part if rows is None else part[rows]
+
+
+def check_size(shape: tuple[int, ...]) -> None:
+    n_elements = torch.Size(shape).numel()
+    if n_elements > MAX_ELEMENTS:
+        raise ApiError(
+            413,
+            "{n_elements:,} values are too many for one request; ask for fewer rows.",
+            n_elements=n_elements,
+        )
+
+
+def full_tensor(pass_: Pass, view: TensorView) -> Tensor:
+    """All values of a tensor of the trace."""
+    if view.path.startswith("="):
+        return derived_tensor(pass_, view.path[1:])
+    block = ".".join(view.path.lstrip("<").split(".")[:3])
+    output = pass_.activations_of(block)[view.path]
+    return output if view.item is None else output[view.item]
+
+
+def derived_tensor(pass_: Pass, name: str) -> Tensor:
+    """Tensors that are no module's output: first layer input, final states, sentence vectors."""
+    stack, _, kind = name.partition(".")
+    if kind == "output":
+        return pass_.final_states[stack][0]
+    if kind:
+        with pass_.running():
+            return input_tensors(pass_, stack)[kind]
+    pooled, sentence = sentence_vectors(pass_)
+    return pooled if name == "pooling" else sentence
+
+
+def input_tensors(pass_: Pass, name: str) -> dict[str, Tensor]:
+    """The steps from ids to the input of the first layer, each (length, d_model)."""
+    model, ids = pass_.explored.model, pass_.ids_tensor(SIDE_OF[name])
+    stack = getattr(model, name)
+    table = (
+        model.source_embed if name == "encoder" and model.source_embed is not None else model.embed
+    )
+    steps = {"ids": ids[0], "embedding": table.weight[ids[0]]}
+    x = steps["scaled"] = steps["embedding"] * model.scale
+    if model.type_embed is not None and name == "encoder":
+        x = steps["type"] = x + model.type_embed.weight[0]
+    x = steps["positions"] = stack.positions(x[None], position_ids_of(len(x), 0, None, x.device))[0]
+    steps["embed_norm"] = stack.embed_norm(x)
+    return steps
+
+
+def logits(pass_: Pass, rows: slice | None = None) -> Tensor:
+    """Logits at these positions, (rows, vocab)."""
+    states = pass_.final_states["encoder" if pass_.logits_side == "source" else "decoder"][0]
+    with pass_.running():
+        return pass_.explored.model.logits(states if rows is None else states[rows])
+
+
+def sentence_vectors(pass_: Pass) -> tuple[Tensor, Tensor]:
+    """The pooled vector, and the same normalized if the model normalizes, (d_model,) each."""
+    config = pass_.explored.pooling
+    with pass_.running():
+        pooled = pool(pass_.final_states["encoder"], None, config.pooling)[0]
+        return pooled, F.normalize(pooled, dim=-1) if config.normalize else pooled

@@ -1,0 +1,59 @@
+"""Options of the embedder: pooling, normalization, dimensions and truncation.
+
+See docs/embedding.md.
+"""
+
+from dataclasses import dataclass
+
+from qkv.errors import QkvError, near_miss
+from qkv.messages import _
+from qkv.model.pooling import POOLINGS
+
+TRUNCATIONS = ("truncate", "chunk")
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """Options of Embedder; None: the value stored with the model.
+
+    Attributes:
+        pooling: cls, mean or max.
+        normalize: Whether to L2-normalize the vectors.
+        dimensions: Keep only the first dimensions (Matryoshka).
+        truncation: For texts beyond the maximum length: truncate them, or split them into chunks
+            and average the vectors (chunk).
+        batch_size: The maximum number of texts per batch.
+    """
+
+    pooling: str | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    truncation: str = "truncate"
+    batch_size: int = 64
+
+    def check(self, d_model: int) -> None:
+        """Raise an error for an invalid option; `d_model` is the width of the model."""
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise QkvError(
+                "pooling",
+                _("no pooling '{pooling}'", pooling=self.pooling),
+                near_miss(self.pooling, POOLINGS),
+            )
+        if self.truncation not in TRUNCATIONS:
+            raise QkvError(
+                "truncation",
+                _("no truncation '{truncation}'", truncation=self.truncation),
+                near_miss(self.truncation, TRUNCATIONS),
+            )
+        if self.dimensions is not None and not 1 <= self.dimensions <= d_model:
+            raise QkvError(
+                "dimensions",
+                _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
+                _("use 1 to {d_model}", d_model=d_model),
+            )
+        if self.batch_size < 1:
+            raise QkvError(
+                "batch_size",
+                _("{batch_size} is too small", batch_size=self.batch_size),
+                _("use 1 or more"),
+            )

@@ -1,0 +1,83 @@
+"""BPE encoding step by step: each merge applied to a word, its rank, and the tokens after it.
+
+See docs/tokenizers.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.messages import _
+from qkv.text.lines import replace_surrogates
+from qkv.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """The tokens after one merge; `rank` counts merges from 1 in training order.
+
+    The initial step (characters or bytes) has no merge and no rank.
+    """
+
+    merge: tuple[str, str] | None
+    rank: int | None
+    pieces: list[str]
+
+
+def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
+    """Return the initial symbols, then each merge in order; the last step is encode(word)."""
+    model = tokenizer.config["model"]
+    if model["type"] != "BPE":
+        raise QkvError(
+            _("tokenizer"), _("{type} has no merges", type=model["type"]), _("use a BPE tokenizer")
+        )
+    ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"], start=1)}
+    words = [_initial_symbols(model, part) for part in _pre_tokens(tokenizer, word)]
+    steps = [MergeStep(None, None, list(chain.from_iterable(words)))]
+    while candidates := [
+        (ranks[pair], pair) for pieces in words for pair in pairwise(pieces) if pair in ranks
+    ]:
+        rank, pair = min(candidates)
+        words = [_merge_pair(pieces, pair) for pieces in words]
+        steps.append(MergeStep(pair, rank, list(chain.from_iterable(words))))
+    return steps
+
+
+def _pre_tokens(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Normalize and pre-tokenize a text; no merge crosses a pre-token boundary."""
+    text, core = replace_surrogates(text), tokenizer.core
+    text = core.normalizer.normalize_str(text) if core.normalizer else text
+    if not core.pre_tokenizer:
+        return [text]
+    return [part for part, _ in core.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _initial_symbols(model: dict[str, Any], pre_token: str) -> list[str]:
+    """Return the characters of a pre-token, with the end-of-word suffix if the model has one."""
+    if model.get("ignore_merges") and pre_token in model["vocab"]:
+        return [pre_token]
+    symbols = [*pre_token[:-1], pre_token[-1:] + (model["end_of_word_suffix"] or "")]
+    return [known for symbol in symbols if symbol for known in _in_vocab(model, symbol)]
+
+
+def _in_vocab(model: dict[str, Any], symbol: str) -> Iterator[str]:
+    """Yield the symbol if it is in the vocabulary, else its bytes or the unknown token."""
+    if symbol in model["vocab"]:
+        yield symbol
+    elif model["byte_fallback"]:
+        yield from (f"<0x{byte:02X}>" for byte in symbol.encode())
+    elif model["unk_token"]:
+        yield model["unk_token"]
+
+
+def _merge_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    """Merge each `pair`, left to right: _merge_pair(["a", "b", "c"], ("a", "b")) == ["ab", "c"]."""
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged

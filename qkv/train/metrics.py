@@ -1,0 +1,111 @@
+"""metrics.jsonl: one JSON line per report or validation of a run; and curves.png drawn from it.
+
+See docs/training.md.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.messages import _
+from qkv.train.state import OLD_METRICS
+
+METRICS, CURVES = "metrics.jsonl", "curves.png"
+TIMING_FIELDS = ("seconds", "tokens_per_second")  # all that differs between two equal runs
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """All complete lines of a metrics.jsonl; a line that is being written is left out."""
+    path = Path(path)
+    if not path.is_file():
+        raise QkvError(path, _("no such file"), _("give the metrics.jsonl of a run"))
+    entries = [_parse(line) for line in path.read_bytes().splitlines(keepends=True)]
+    return [entry for entry in entries if entry is not None]
+
+
+def append_metrics(path: Path, entry: dict[str, Any]) -> None:
+    """Append one line; JSON has no NaN and no infinity, so they become null."""
+    finite = {name: _finite(value) for name, value in entry.items()}
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n")
+    except OSError as error:
+        wrong = _("cannot be written ({strerror})", strerror=error.strerror)
+        raise QkvError(path, wrong, _("free disk space, then continue with --resume")) from error
+
+
+def truncate_after(path: Path, step: int) -> set[tuple[int, str]]:
+    """Remove lines after `step` and an incomplete line; returns (step, kind) of the others."""
+    kept, size = set(), 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        entry = _parse(line)
+        if entry is None or entry["step"] > step:
+            os.truncate(path, size)
+            break
+        kept.add((entry["step"], entry["kind"]))
+        size += len(line)
+    return kept
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A line with the names of today's metrics, None if it is incomplete or not a report."""
+    try:
+        entry: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or not line.endswith(b"\n"):
+        return None
+    if not isinstance(entry.get("step"), int) or not isinstance(entry.get("kind"), str):
+        return None
+    return {OLD_METRICS.get(str(name), str(name)): value for name, value in entry.items()}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ── curves ───────────────────────────────────────────────────────────────────────────────────────
+def draw_curves(metrics: str | Path) -> Path:
+    """Draw curves.png beside metrics.jsonl: losses, BLEU or recall, learning rate."""
+    from matplotlib.figure import Figure  # slow to import, and training does not need it
+
+    from qkv.evaluate.figures import fonts_with, save
+
+    curves = _curves(read_metrics(metrics))
+    if not curves:
+        raise QkvError(metrics, _("has no report yet"), _("train for more steps"))
+    with fonts_with([name + line for name, lines in curves.items() for line in lines]):
+        figure = Figure(figsize=(8, 2.6 * len(curves)), layout="constrained")
+        panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, (name, lines) in zip(panels, curves.items(), strict=True):
+            for label, points in lines.items():
+                panel.plot(
+                    *zip(*points, strict=True), label=label, marker="." if len(points) < 60 else ""
+                )
+            panel.set_ylabel(name)
+            panel.grid(alpha=0.3)
+            panel.legend()
+        panels[-1].set_xlabel(_("step"))
+        return save(figure, Path(metrics).with_name(CURVES))
+
+
+def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Panel -> line -> (step, value), without metrics that were not measured."""
+    wanted = [
+        (_("loss"), _("training"), "train", "loss"),
+        (_("loss"), _("validation"), "valid", "loss"),
+        ("BLEU", _("validation"), "valid", "bleu"),
+        (_("recall@1"), _("validation"), "valid", "recall_at_1"),
+        (_("learning rate"), _("training"), "train", "lr"),
+    ]
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for panel, label, kind, name in wanted:
+        of_kind = (
+            entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None
+        )
+        if points := [(entry["step"], entry[name]) for entry in of_kind]:
+            curves.setdefault(panel, {})[label] = points
+    return curves
