@@ -59,6 +59,7 @@ test-slow: test-cpus
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: .venv/dev.stamp

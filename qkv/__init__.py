@@ -1,4 +1,4 @@
-"""qkv: the Transformer as one piece of software.
+"""qkv: a Transformer library for translation, language models and sentence embeddings.
 
 import qkv
 translator = qkv.load("runs/zh-en")
@@ -17,9 +17,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is first asked for, so that `import qkv` is quick."""
+    """Import classes that need torch on first use, so that `import qkv` is fast."""
     if name in __all__:
-        return getattr(
-            import_module("qkv.pipeline.embedder" if name == "Embedder" else "qkv.pipeline"), name
-        )
+        module = "qkv.pipeline.embedder" if name == "Embedder" else "qkv.pipeline"
+        return getattr(import_module(module), name)
     raise AttributeError(f"module 'qkv' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""`python -m qkv` is `qkv`; torchrun needs this form."""
+"""`python -m qkv` runs the command line; torchrun needs this form."""
 
 from qkv.cli import main
 

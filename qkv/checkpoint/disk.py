@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.files import sync
+from qkv.files import sync as sync
 from qkv.messages import _
 
 Content = bytes | Callable[[Path], None]  # the bytes of a file, or a function that writes them

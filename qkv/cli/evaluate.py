@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
+from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, LengthPenalty
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -40,6 +40,8 @@ Pairs = Annotated[
     Path | None,
     typer.Option(help=_("two sentences and a similarity score per line, for an embedding model")),
 ]
+
+Json = Annotated[bool, typer.Option("--json", help=_("print JSON"))]
 
 
 def evaluate(

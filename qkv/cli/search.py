@@ -14,7 +14,7 @@ import typer
 from qkv.cli.embed import BatchSize, Dimensions, Pooling, Truncation, count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.translate import Device, Folder, Json
+from qkv.cli.translate import Device, Folder
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -31,6 +31,8 @@ IndexFolder = Annotated[
     typer.Option("--index", help=_("folder of the vector index; default SENTENCES.index")),
 ]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("rebuild the index"))]
+
+Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per query"))]
 
 
 def search(

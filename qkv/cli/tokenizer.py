@@ -80,7 +80,8 @@ def train(
     errors: Errors = "strict",
     as_json: AsJson = False,
 ) -> None:
-    from qkv.text.train_tokenizer import PASSES, TokenizerOptions, special_tokens, train_tokenizer
+    from qkv.text.normalization import TokenizerOptions
+    from qkv.text.train_tokenizer import PASSES, special_tokens, train_tokenizer
 
     options = TokenizerOptions(
         lowercase, nfkc, split_chinese, min_frequency, tuple(special), add_prefix_space

@@ -45,8 +45,8 @@ def cross_entropy(
     if len(weight) < MIN_CHUNKED_VOCAB or autocast or not is_cpu_float(x):
         return _plain(F.linear(x, weight, bias), targets, smoothing, r_drop)
     if r_drop:
-        return _RDropCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)
-    return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing)
+        return _RDropCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)  # type: ignore[no-untyped-call]
+    return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
 
 
 def _plain(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> Tensor:

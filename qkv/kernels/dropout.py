@@ -17,7 +17,7 @@ LEVELS = 256  # values of a random byte: p is rounded to 1/256, and the scale ac
 def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
     """dropout(x), or residual + dropout(x)."""
     if x.device.type == "cpu":
-        return _MaskedAdd.apply(residual, x, random_mask(x, p))
+        return _MaskedAdd.apply(residual, x, random_mask(x, p))  # type: ignore[no-untyped-call]
     dropped = F.dropout(x, p)
     return dropped if residual is None else residual + dropped
 

@@ -1,8 +1,8 @@
 // RMSNorm of the rows of (batch, heads, length, width), and its gradient; called by
 // kernels/rms_norm.py.
 //
-// Each row is read from memory once: the first loop over it computes the sum, the second one finds
-// the row in the first-level cache. As separate operations, each would be a pass over the whole
+// Each row is read from memory once: the first loop over it computes the sum, the second one reads
+// the row from the first-level cache. As separate operations, each would be a pass over the whole
 // tensor.
 #include "api.h"
 
@@ -26,8 +26,8 @@ void qkv_rms_norm(const HeadLayout *h, const number *in, const number *gain, num
 
 // With n = x * scale and the gradient g of the output: dx = (gain g - n mean(gain g n)) * scale,
 // and dgain = sum of g n. A thread takes whole batch indices, each with its own gain sums, (batch,
-// width), zeros at first, which the caller adds up: the order of all sums, and so the digits, do
-// not depend on the number of threads.
+// width), initially zero, which the caller adds: the order of all sums, and so the result, does not
+// depend on the number of threads.
 void qkv_rms_norm_backward(const HeadLayout *h, const number *in, const number *gain,
                            const number *scales, const number *grads, int threads, number *out,
                            number *gain_sums) {

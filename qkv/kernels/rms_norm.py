@@ -27,7 +27,7 @@ from qkv.kernels.calling import (
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """gain * x / sqrt(mean(x^2) + eps) for x (..., width) and gain (width,)."""
     if use_custom_gradient(x):
-        return _RMSNorm.apply(x, gain, eps)
+        return _RMSNorm.apply(x, gain, eps)  # type: ignore[no-untyped-call]
     return F.rms_norm(x, list(gain.shape), gain, eps)
 
 

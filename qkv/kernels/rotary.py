@@ -33,7 +33,7 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         sin: Sines, in the same shape.
     """
     if use_custom_gradient(x):
-        return _RotateHalves.apply(x, cos, sin)
+        return _RotateHalves.apply(x, cos, sin)  # type: ignore[no-untyped-call]
     half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)

@@ -222,7 +222,7 @@ def test_the_quantized_copy_has_the_weights_of_the_file(digits, tmp_path):
         .log_softmax(dim=-1)
         .gather(2, target[..., None])[..., 0]
     )
-    actual = CTranslate2Runtime(tmp_path / "int8", metadata | {"dtype": "float32"}).log_probs(
+    actual = CTranslate2Runtime(tmp_path / "int8", metadata | {"dtype": "float32"}).logprobs(
         source, target
     )
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)

@@ -316,8 +316,7 @@ def test_an_unknown_option_gives_the_near_miss(error_line):
 def test_a_vocabulary_larger_than_the_text_supports_is_rejected(error_line):
     line = error_line("--out", "run", settings=["vocab_size=50000"])
     found = re.fullmatch(
-        r"vocab_size: the text yields only ([\d,]+) tokens, not 50,000; use at most ([\d,]+)",
-        line,
+        r"vocab_size: the text yields only ([\d,]+) tokens, not 50,000; use at most ([\d,]+)", line
     )
     assert found and found[1] == found[2] and 300 < int(found[1].replace(",", "")) < 50_000
 
@@ -384,8 +383,7 @@ def test_a_model_that_is_not_an_encoder_decoder_is_rejected(error_line, files, m
     ]
     assert qkv(monkeypatch, *arguments, "--set", "model=gpt2") == 2
     assert (
-        capsys.readouterr().err
-        == "model: 'gpt2' is not an encoder-decoder; "
+        capsys.readouterr().err == "model: 'gpt2' is not an encoder-decoder; "
         "translation needs an encoder and a decoder, as in 'tiny'\n"
     )
     assert qkv(monkeypatch, *arguments, "--set", "model=gone/model.json") == 2

@@ -34,7 +34,7 @@ PAPER = {
     "d_model": 32,
     "n_heads": 2,
     "d_ff": 64,
-    "place": "post",
+    "placement": "post",
     "positions": "sinusoidal",
     "dropout": 0.0,
 }

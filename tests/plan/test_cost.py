@@ -312,7 +312,7 @@ def test_cache_bytes_equal_those_of_a_cache(name: str) -> None:
     )
     for _ in range(workload.target):
         model.decode(torch.ones(workload.batch, 1, dtype=torch.long), memory, cache)
-    cross = sum(one.nbytes for layer in cache.layers for one in layer.cross.tensors or ())
+    cross = sum(tensor.nbytes for layer in cache.layers for tensor in layer.cross.tensors or ())
     expected = cost.memory(spec, workload)
     assert expected.cache_per_token * workload.batch * workload.target == cache.bytes
     assert expected.cache == cache.bytes + cross and (cross > 0) == (name == "encoder-decoder")

@@ -11,7 +11,7 @@ from qkv.errors import QkvError
 from qkv.text.lines import read_lines, replace_surrogates
 
 
-def written(tmp_path, content: bytes, name: str = "corpus.txt"):
+def write_file(tmp_path, content: bytes, name: str = "corpus.txt"):
     path = tmp_path / name
     path.write_bytes(content)
     return path
@@ -24,12 +24,12 @@ def message_of(path, errors: str | None = "strict") -> str:
 
 
 def test_only_newlines_end_a_line_and_one_carriage_return_is_stripped(tmp_path):
-    path = written(tmp_path, "a\r\n\r\nb\u2028c\fd\r\r\n\n末".encode())
+    path = write_file(tmp_path, "a\r\n\r\nb\u2028c\fd\r\r\n\n末".encode())
     assert list(read_lines(path)) == ["a", "", "b\u2028c\fd\r", "", "末"]
 
 
 def test_a_byte_order_mark_is_stripped(tmp_path):
-    assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfhello\n\xef\xbb\xbfworld\n"))) == [
+    assert list(read_lines(write_file(tmp_path, b"\xef\xbb\xbfhello\n\xef\xbb\xbfworld\n"))) == [
         "hello",
         "\ufeffworld",
     ]
@@ -37,7 +37,7 @@ def test_a_byte_order_mark_is_stripped(tmp_path):
 
 @pytest.mark.parametrize("name", ["corpus.txt.gz", "corpus.txt"])
 def test_gzip_is_detected_by_name_or_magic_bytes(tmp_path, name):
-    assert list(read_lines(written(tmp_path, gzip.compress("一\n二\n".encode()), name))) == [
+    assert list(read_lines(write_file(tmp_path, gzip.compress("一\n二\n".encode()), name))) == [
         "一",
         "二",
     ]
@@ -46,17 +46,17 @@ def test_gzip_is_detected_by_name_or_magic_bytes(tmp_path, name):
 def test_each_unreadable_file_has_a_one_line_error(tmp_path):
     assert message_of(tmp_path / "none.txt") == "none.txt: no such file; check the path"
     assert (
-        message_of(written(tmp_path, b""))
+        message_of(write_file(tmp_path, b""))
         == "corpus.txt: empty file; give a text file with at least one line"
     )
-    assert message_of(written(tmp_path, b"\xef\xbb\xbf")).startswith("corpus.txt: empty file")
-    assert message_of(written(tmp_path, gzip.compress(b""), "empty.gz")).startswith(
+    assert message_of(write_file(tmp_path, b"\xef\xbb\xbf")).startswith("corpus.txt: empty file")
+    assert message_of(write_file(tmp_path, gzip.compress(b""), "empty.gz")).startswith(
         "empty.gz: empty file"
     )
-    assert message_of(written(tmp_path, b"\x89PNG\r\n\0\0")) == (
+    assert message_of(write_file(tmp_path, b"\x89PNG\r\n\0\0")) == (
         "corpus.txt: a binary file, not text; give plain text in UTF-8"
     )
-    assert message_of(written(tmp_path, gzip.compress(b"text" * 99)[:-9], "truncated.gz")) == (
+    assert message_of(write_file(tmp_path, gzip.compress(b"text" * 99)[:-9], "truncated.gz")) == (
         "truncated.gz: damaged gzip file; is the download complete?"
     )
     (tmp_path / "folder").mkdir()
@@ -64,7 +64,7 @@ def test_each_unreadable_file_has_a_one_line_error(tmp_path):
 
 
 def test_invalid_bytes_are_reported_by_line_and_byte_or_replaced(tmp_path):
-    path = written(tmp_path, b"good\n\xe5\xa5\xbd caf\xe9 \xff\n")
+    path = write_file(tmp_path, b"good\n\xe5\xa5\xbd caf\xe9 \xff\n")
     line = "corpus.txt, line 2, byte 8: 0xe9 is not UTF-8; convert the file to UTF-8"
     assert message_of(path) == f"{line} or use --errors replace"
     assert message_of(path, errors=None) == line  # for commands without that option
@@ -72,13 +72,13 @@ def test_invalid_bytes_are_reported_by_line_and_byte_or_replaced(tmp_path):
 
 
 def test_the_byte_number_counts_the_byte_order_mark(tmp_path):
-    assert "line 1, byte 5: 0xff" in message_of(written(tmp_path, b"\xef\xbb\xbfa\xff\n"))
-    assert list(read_lines(written(tmp_path, b"\xef\xbb\xbfa\xff\n"), "replace")) == ["a\ufffd"]
+    assert "line 1, byte 5: 0xff" in message_of(write_file(tmp_path, b"\xef\xbb\xbfa\xff\n"))
+    assert list(read_lines(write_file(tmp_path, b"\xef\xbb\xbfa\xff\n"), "replace")) == ["a\ufffd"]
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_a_lone_surrogate_in_a_file_becomes_one_replacement_character(tmp_path, errors):
-    path = written(tmp_path, "a\ud800b\udfff\n".encode("utf-8", "surrogatepass"))
+    path = write_file(tmp_path, "a\ud800b\udfff\n".encode("utf-8", "surrogatepass"))
     assert (
         list(read_lines(path, errors))
         == ["a\ufffdb\ufffd"]
