@@ -87,9 +87,8 @@ def evaluate_translation(
     if out:
         refuse_unwritable(out)
     sources, references = aligned(*files)
-    score(
-        references[:1], references[:1], *metric_options
-    )  # reports an invalid option before translating
+    # Report an invalid option before translating.
+    score(references[:1], references[:1], *metric_options)
     translator = Translator.load(folder, device, int8)
     baseline_outputs = _outputs_of(baseline, device, sources, config) if baseline else None
     start = time.perf_counter()

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", "Translator", "Generator")
 
-BATCHES_PER_READ = (
-    16  # lines are read ahead and sorted by length, so that batches need less padding
-)
+# Lines are read ahead and sorted by length, so that batches need less padding.
+BATCHES_PER_READ = 16
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("a model folder"))]
 Text = Annotated[
