@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import chromium, served, tab, until
-from test_page_layout import asked_for_first_view
+from test_page_layout import requests_of_first_view
 
 import qkv
 from qkv.cli.explore import open_explorer
@@ -144,7 +144,7 @@ def test_the_offline_file_shows_them_without_a_network(
 def test_the_first_view_of_the_demo_needs_two_requests(browser, explorer):
     with served(make_app(explorer)) as address:
         assert [
-            path for path in asked_for_first_view(browser, address) if path.startswith("/api/")
+            path for path in requests_of_first_view(browser, address) if path.startswith("/api/")
         ] == ["/api/model", "/api/pass"]
         with tab(browser, address) as page:
             assert page.inner_text("#generated") == "machine learning is interesting"
