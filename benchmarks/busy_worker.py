@@ -16,7 +16,7 @@ TRAIN = {
         "text.txt",
         "--set=model.layers=4",
         "--set=model.d_model=128",
-        "--set=context_length=64",
+        "--set=CONTEXT=64",
         "--set=batch_tokens=1536",
         "--set=steps=150",
         "--set=vocab_size=1000",
@@ -42,7 +42,7 @@ def train(work: str, folder: Path) -> float:
         "-m",
         "qkv",
         "train",
-        *TRAIN[work],
+        *(option.replace("CONTEXT", context_option()) for option in TRAIN[work]),
         *(QUICK if "translate" in work else []),
         "--out",
         str(out),
@@ -51,6 +51,14 @@ def train(work: str, folder: Path) -> float:
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     speeds = [step["tokens_per_second"] for step in steps if "tokens_per_second" in step]
     return statistics.median(speeds[int(SKIPPED_FRACTION * len(speeds)) :])
+
+
+def context_option() -> str:
+    """The recipe option of the checkout that is measured: "context" before it was renamed."""
+    import qkv
+
+    recipe = Path(qkv.__file__).parent / "train" / "recipe.py"
+    return "context_length" if "context_length" in recipe.read_text("utf-8") else "context"
 
 
 def use(work: str, folder: Path) -> float:
@@ -65,7 +73,7 @@ def use(work: str, folder: Path) -> float:
     if name == "translate":
         translator = qkv.load(folder / "train-translate")
         sentences = [pair.source for pair in builtin_pairs()[1]][:256]
-        return rate(lambda: len(translator(sentences, beam_size=int(beam), max_target_len=20)))
+        return rate(lambda: len(translator(sentences, beam_size=int(beam))))
     generator = qkv.load(folder / "train-generate")
     prompts = [pair.source[:4] for pair in builtin_pairs()[1]][: int(beam)]
 

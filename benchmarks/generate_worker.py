@@ -45,12 +45,10 @@ def generation(model, kind: str, tokens: int):
     from qkv.engine.stepper import make_stepper
     from qkv.generate.config import GenerationConfig
     from qkv.generate.loop import Bounds, generate
-    from qkv.model.eval_mode import eval_mode
 
     def run(prompts):
-        with eval_mode(model):
-            settings = GenerationConfig(max_new_tokens=tokens, temperature=0, seed=0)
-            found = generate(make_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
+        settings = GenerationConfig(max_new_tokens=tokens, temperature=0, seed=0)
+        found = generate(make_stepper(model, kind == "int8"), prompts, settings, Bounds(512))
         assert all(len(sequence.ids) == tokens for sequence in found)
 
     return run
@@ -140,7 +138,7 @@ def loss(folder: str) -> str:
     model = qkv_model(folder)
     import torch
 
-    from qkv.engine.packed_model import int8_loss
+    from qkv.evaluate.int8_loss import int8_loss
 
     float32, int8 = int8_loss(
         model, torch.randint(3, VOCAB, (4, 128), generator=torch.Generator().manual_seed(0))

@@ -43,20 +43,11 @@ def load_qkv(folder: str, beam: int, batch: int, int8: bool):
     model = load_huggingface(f"{folder}/huggingface").model.eval()
 
     def translate(rows):
-        ids = torch.from_numpy(rows)
+        config, limits = BeamSearchConfig(2, 3, 0, beam, 0.6), [LENGTH] * len(rows)
         if beam == 1:
-            found = greedy(
-                model, ids, None, bos_id=2, eos_id=3, pad_id=0, max_target_len=LENGTH, int8=int8
-            )
+            found = greedy(model, rows.tolist(), config, limits, int8)
         else:
-            best = beam_search(
-                model,
-                ids,
-                None,
-                BeamSearchConfig(2, 3, 0, beam, 0.6),
-                torch.full((len(ids),), LENGTH),
-                int8,
-            )
+            best = beam_search(model, rows.tolist(), config, limits, int8)
             found = [hypotheses[0].ids for hypotheses in best]
         assert all(len(row) == LENGTH for row in found)
 

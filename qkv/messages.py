@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# N_("...") marks a message for extraction; it is translated later, by `_(message)`.
+N_ = str
 LANGUAGES = ("en", "zh")
 LOCALES = {"en": "en", "zh": "zh_CN"}
 
@@ -31,7 +33,7 @@ def _from_environment() -> str:
     return "en"
 
 
-_current = _from_environment()
+_current: str | None = None  # None: that of the environment
 
 
 def set_language(language: str) -> None:
@@ -42,7 +44,7 @@ def set_language(language: str) -> None:
 
 
 def current_language() -> str:
-    return _current
+    return _current or _from_environment()
 
 
 def _(message: str, /, **values: Any) -> str:
@@ -51,12 +53,7 @@ def _(message: str, /, **values: Any) -> str:
     >>> _("no field '{name}'", name="warmup")
     "no field 'warmup'"
     """
-    return translate(_current, message, **values)
-
-
-def N_(message: str) -> str:
-    """Mark a message for extraction; it is translated later, by `_(message)`."""
-    return message
+    return translate(current_language(), message, **values)
 
 
 def both(message: str, /, **values: Any) -> Both:
@@ -79,7 +76,7 @@ def translate(language: str, message: str, /, **values: Any) -> str:
 
 def listed(names: Iterable[object]) -> str:
     """Join names with the separator of the current language: 'a, b' or 'a、b'."""
-    separator = ", " if _current == "en" else "、"
+    separator = ", " if current_language() == "en" else "、"
     return separator.join(map(str, names))
 
 

@@ -3,24 +3,16 @@
 The error names every wrong field, its value and what would be right, in the user's language.
 """
 
-import re
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from qkv.errors import QkvError, near_miss
-from qkv.messages import _
+from qkv.errors import QkvError, expected_value, near_miss
+from qkv.messages import N_, _
 
 Kind = TypeVar("Kind")
-
-
-class FieldProblem(NamedTuple):
-    """A wrong field: its path in the file, what is wrong, what would be right."""
-
-    path: str
-    wrong: str
-    right: str
+FieldProblem = tuple[str, str, str]  # path in the file, what is wrong, what would be right
 
 
 def read_as(kind: type[Kind], tree: object, where: object) -> Kind:
@@ -42,44 +34,30 @@ def adapter(kind: Hashable) -> Any:
     return TypeAdapter(cast(type, kind))
 
 
-def explain(error: Any, known: Iterable[str], omit: Container[object] = ()) -> FieldProblem:
-    """Convert a pydantic error; `known` are the field names, `omit` path parts not in the file."""
-    location = [str(part) for part in error["loc"] if part not in omit]
-    path, kind, value = ".".join(location), error["type"], error["input"]
+def dotted(location: Iterable[object]) -> str:
+    """The path of a value in the file: ("names", 0) -> names.0."""
+    return ".".join(map(str, location))
+
+
+def explain(
+    error: Any,
+    known: Iterable[str],
+    path_of: Callable[[tuple[Any, ...]], str] = dotted,
+    if_missing: str = N_("add this field"),
+) -> FieldProblem:
+    """Convert a pydantic error; `known` are the field names, `path_of` converts its location."""
+    kind, location = error["type"], error["loc"]
     if kind == "unexpected_keyword_argument":
-        name = location[-1]
-        return FieldProblem(
-            ".".join(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known)
-        )
+        name = str(location[-1])
+        return path_of(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known)
     if kind in ("missing", "missing_argument"):
-        return FieldProblem(path, _("is missing"), _("add this field"))
-    wrong = _("cannot be {value!r}", value=value)
-    if kind == "literal_error":
-        return FieldProblem(
-            path, wrong, near_miss(str(value), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-        )
-    return FieldProblem(path, wrong, right_type(kind) or str(error["msg"]))
+        return path_of(location), _("is missing"), _(if_missing)
+    wrong = _("cannot be {value!r}", value=error["input"])
+    return path_of(location), wrong, expected_value(error)
 
 
-def right_type(kind: str) -> str:
-    """What to write instead, by the first word of pydantic's error type; "" for other types."""
-    return {
-        "int": _("use a whole number"),
-        "float": _("use a number"),
-        "bool": _("use true or false"),
-        "tuple": _("use a list"),
-        "string": _("use text, in quotes if it looks like something else"),
-        "dataclass": _("use an object"),
-    }.get(kind.partition("_")[0], "")
-
-
-def to_error(where: object, problems: Sequence[FieldProblem]) -> QkvError:
-    """One QkvError for all problems: the first is `where`, the others follow it."""
-    first, *rest = dict.fromkeys(problems)  # without duplicates
-    more = "".join(
-        f" | {path}: {wrong}; {right}" if path else f" | {wrong}; {right}"
-        for path, wrong, right in rest
-    )
-    return QkvError(
-        f"{where}, {first.path}" if first.path else where, first.wrong, first.right + more
-    )
+def to_error(where: object, problems: Iterable[FieldProblem]) -> QkvError:
+    """One QkvError for all problems; the path of the first belongs to `where`."""
+    (path, wrong, right), *rest = dict.fromkeys(problems)  # without duplicates
+    more = [f"{at}: {what}; {remedy}" if at else f"{what}; {remedy}" for at, what, remedy in rest]
+    return QkvError(f"{where}, {path}" if path else where, wrong, " | ".join([right, *more]))

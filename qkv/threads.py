@@ -169,3 +169,8 @@ def available_threads(limit: int) -> int:
         _meter = LoadMeter()
     free = _meter.free_cores()
     return limit if free is None else max(1, min(limit, round(free)))
+
+
+def inference_threads_for(work: int, min_work: int) -> int:
+    """Threads where results do not depend on their number: one if there is little work."""
+    return available_threads(thread_limit()) if work >= min_work else 1

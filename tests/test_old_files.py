@@ -53,12 +53,14 @@ def test_an_old_score_is_the_log_probability_before_tokens_are_suppressed(beam_s
     """<bos> and <pad> are now suppressed before the softmax; the model's logits are equal."""
     translator = qkv.load(V0 / "translate")
     for source, best in zip(SENTENCES, RUNS["translate"][f"beam {beam_size}"], strict=True):
-        row = torch.tensor([translator.encode_source(source)])
+        row = translator.encode_source(source)
         (found,) = translator.backend.search(
-            row.tolist(), TranslationConfig(beam_size=beam_size, n_best=n_best)
+            [row],
+            [min(2 * len(row) + 20, translator.backend.max_len)],
+            TranslationConfig(beam_size=beam_size, n_best=n_best),
         )
         for today, (_, score) in zip(found[:n_best], best, strict=True):
-            (gains,) = forced_log_probs(translator.model, row, None, [today.ids], translator.bos)
+            (gains,) = forced_log_probs(translator.model, [row], [today.ids], translator.bos)
             assert sum(gains) / ((5 + len(gains)) / 6) ** 0.6 == pytest.approx(
                 score, rel=1e-6, abs=1e-5
             )

@@ -1,8 +1,11 @@
 """Tiny encoder-decoder models: random ones, and one partly trained to reverse its input."""
 
+from weakref import WeakKeyDictionary
+
 import pytest
 import torch
 
+from qkv.engine import packed_model
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 
@@ -22,6 +25,13 @@ def rows(
     ids[~attention_mask] = PAD
     width = int(lengths.max()) + 1
     return ids[:, :width], attention_mask[:, :width]
+
+
+def unpadded(ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> list[list[int]]:
+    """The ids of each row without padding."""
+    if attention_mask is None:
+        return ids.tolist()
+    return [row[is_token].tolist() for row, is_token in zip(ids, attention_mask, strict=True)]
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +79,6 @@ def half_trained() -> Transformer:
 @pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])
 def step_backend(request, monkeypatch):
     """Packed steps run in torch operations, or in the native library, which must exist."""
-    monkeypatch.setattr(
-        "qkv.engine.packed_model.can_be_native", lambda weight: request.param == "native"
-    )
+    monkeypatch.setattr(packed_model, "can_be_native", lambda weight: request.param == "native")
+    monkeypatch.setattr(packed_model, "_packed_models", WeakKeyDictionary())  # packed otherwise
     return request.param

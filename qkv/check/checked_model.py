@@ -46,8 +46,7 @@ class CheckedModel:
 
         A large float32 model shares its weights with the copy.
         """
-        n_parameters = sum(weight.numel() for weight in self.original.parameters())
-        dtype = torch.float64 if n_parameters < MAX_FLOAT64_PARAMETERS else torch.float32
+        dtype = torch.float64 if self.n_parameters < MAX_FLOAT64_PARAMETERS else torch.float32
         shares = dtype == self.original.embed.weight.dtype
         shared = (*self.original.parameters(), *self.original.buffers()) if shares else ()
         # A tensor that a training pass left on a module (the router's auxiliary loss) is not a leaf
@@ -62,6 +61,10 @@ class CheckedModel:
         memo |= {id(tensor): tensor.detach() for tensor in left}
         model = copy.deepcopy(self.original, memo)
         return (model if shares else model.to(dtype)).eval()
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(weight.numel() for weight in self.original.parameters())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,9 +82,8 @@ class CheckedModel:
     @cached_property
     def max_length(self) -> int:
         """Length of the longest test sequence; 70 tokens make a growing cache reallocate twice."""
-        stacks = (self.model.encoder, self.model.decoder)
-        limits = [stack.limit for stack in stacks if stack is not None and stack.limit is not None]
-        return min([70, *limits])
+        stacks = filter(None, (self.model.encoder, self.model.decoder))
+        return min(70, *(stack.limit or 70 for stack in stacks))
 
     @property
     def extra_padding(self) -> int:
@@ -134,7 +136,8 @@ def unpadded_row(batch: TokenBatch, row: int) -> TokenBatch:
     """One row of a padded batch, without its padding."""
 
     def tokens_of(ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return ids[row][None] if attention_mask is None else ids[row][attention_mask[row]][None]
+        assert attention_mask is not None
+        return ids[row][attention_mask[row]][None]
 
     source = batch.source
     if source is not None:

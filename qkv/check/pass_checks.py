@@ -1,5 +1,9 @@
 """Checks of forward passes: causality, KV cache, padding, batch invariance, fused attention."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
 import torch
 
 from qkv.check.checked_model import (
@@ -22,21 +26,18 @@ def later_tokens_have_no_effect(checked: CheckedModel) -> CheckResult:
     assert stack is not None
     if not stack.causal:
         return CheckResult(None, _("attention is bidirectional, as in model.json"))
-    batch = checked.random_batch(1, length).reorder(
-        torch.zeros(length, dtype=torch.long, device=checked.device)
-    )
+    first_row = torch.zeros(length, dtype=torch.long, device=checked.device)
+    batch = checked.random_batch(1, length).reorder(first_row)
     # Row r: the tokens after position r.
     later = torch.ones(length, length, dtype=torch.bool, device=checked.device).triu(1)
-    changed = TokenBatch(
-        batch.ids.where(~later, (batch.ids + 1) % spec.vocab_size), source=batch.source
-    )
+    changed = batch.ids.where(~later, (batch.ids + 1) % spec.vocab_size)
     before = final_states(checked.model, batch)  # (length, length, d_model)
-    after = final_states(checked.model, changed)
+    after = final_states(checked.model, replace(batch, ids=changed))
     change = (after - before).abs().amax(dim=-1).masked_fill(later, 0.0)  # (length, length)
     change /= before.abs().max().clamp(min=1e-30)
     position = int((change > checked.tolerance).any(dim=0).int().argmax())
     condition = _("token {position} changes when only later tokens change", position=position)
-    return compared(checked, {condition: float(change.max())})
+    return compared(checked, [(condition, float(change.max()))])
 
 
 def cache_has_no_effect(checked: CheckedModel) -> CheckResult:
@@ -46,67 +47,55 @@ def cache_has_no_effect(checked: CheckedModel) -> CheckResult:
     batch = checked.random_batch(3, checked.max_length)
     shorter = checked.random_batch(3, checked.max_length - checked.extra_padding)
     padded = checked.padded(shorter, "left", pad_id=0)
-    differences = {
-        _("without padding"): cache_difference(checked.model, batch),
-        _("padding on the left"): cache_difference(checked.model, padded),
-    }
+    batches = {_("without padding"): batch, _("padding on the left"): padded}
+    differences = (
+        (condition, difference)
+        for condition, batch in batches.items()
+        for difference in cache_differences(checked.model, batch)
+    )
     return compared(checked, differences)
 
 
-def cache_difference(model: Transformer, batch: TokenBatch) -> float:
+def cache_differences(model: Transformer, batch: TokenBatch) -> Iterator[float]:
     """Decode in chunks with the cache, reorder the rows halfway, and compare with full passes."""
     rows = torch.tensor([2, 0, 0], device=batch.ids.device)
     cuts = [cut for cut in (3, 6, 7, 67, 68, 69) if cut < batch.ids.shape[1]]
-    starts, half = [0, *cuts], len(cuts) // 2
-    cache, memory, largest = model.new_cache(), encode_source(model, batch), 0.0
-    full = final_states(model, batch)
-    for index, start in enumerate(starts):
-        if index == half and index:
+    cache, memory, full = model.new_cache(), encode_source(model, batch), final_states(model, batch)
+    for index, (start, end) in enumerate(pairwise([0, *cuts, None])):
+        if index and index == len(cuts) // 2:
             cache.reorder(rows)
             batch, memory = batch.reorder(rows), None if memory is None else memory.reorder(rows)
             full = final_states(model, batch)
-        chunk = slice(start, starts[index + 1] if index + 1 < len(starts) else None)
+        chunk = slice(start, end)
         mask = None if batch.attention_mask is None else batch.attention_mask[:, chunk]
         states = model.decode(batch.ids[:, chunk], memory, cache, mask)
         tokens = slice(None) if mask is None else mask  # states of padding are not compared
         if mask is None or mask.any():
-            difference = relative_difference(states[tokens], full[:, chunk][tokens])
-            largest = larger(largest, difference)
-    return largest
-
-
-def larger(a: float, b: float) -> float:
-    """The maximum, where NaN counts as the largest value."""
-    return b if b != b or b > a else a
+            yield relative_difference(states[tokens], full[:, chunk][tokens])
 
 
 def padding_has_no_effect(checked: CheckedModel) -> CheckResult:
-    spec, differences = checked.model.spec, {}
+    spec, differences = checked.model.spec, []
     last_id = min(spec.vocab_size, spec.source_vocab_size or spec.vocab_size) - 1
     for side, condition in padding_sides().items():
-        first, second = (
-            checked.padded(short_batch(checked), side, pad_id) for pad_id in (0, last_id)
-        )
-        a, b = final_states(checked.model, first), final_states(checked.model, second)
+        batches = [checked.padded(short_batch(checked), side, pad_id) for pad_id in (0, last_id)]
+        a, b = (final_states(checked.model, batch) for batch in batches)
         if not (a.isfinite().all() and b.isfinite().all()):
-            message = _("{condition}: NaN or infinity", condition=condition)
-            return CheckResult(False, message)
-        mask = first.attention_mask
-        differences[condition] = relative_difference(a[mask], b[mask])
+            return CheckResult(False, _("{condition}: NaN or infinity", condition=condition))
+        mask = batches[0].attention_mask
+        differences.append((condition, relative_difference(a[mask], b[mask])))
     return compared(checked, differences)
 
 
 def batch_has_no_effect(checked: CheckedModel) -> CheckResult:
-    differences = {}
+    differences = []
     for side, condition in padding_sides().items():
         batch = checked.padded(short_batch(checked), side, pad_id=0)
-        states, largest = final_states(checked.model, batch), 0.0
         assert batch.attention_mask is not None
-        for row in range(len(states)):
+        for row, states in enumerate(final_states(checked.model, batch)):
             single = final_states(checked.model, unpadded_row(batch, row))[0]
-            difference = relative_difference(states[row][batch.attention_mask[row]], single)
-            largest = larger(largest, difference)
-        differences[condition] = largest
+            tokens = states[batch.attention_mask[row]]
+            differences.append((condition, relative_difference(tokens, single)))
     return compared(checked, differences)
 
 
@@ -115,15 +104,12 @@ def fused_attention_equals_eager(checked: CheckedModel) -> CheckResult:
         return CheckResult(None, _("there is no fused attention"))
     unpadded = short_batch(checked)
     batches = {_("without padding"): unpadded}
-    batches |= {
-        condition: checked.padded(unpadded, side, pad_id=0)
-        for side, condition in padding_sides().items()
-    }
-    fused = {name: final_states(checked.model, batch) for name, batch in batches.items()}
+    for side, condition in padding_sides().items():
+        batches[condition] = checked.padded(unpadded, side, pad_id=0)
+    fused = [final_states(checked.model, batch) for batch in batches.values()]
     with eager_attention(checked.model):
-        eager = {name: final_states(checked.model, batch) for name, batch in batches.items()}
-    differences = {name: relative_difference(fused[name], eager[name]) for name in batches}
-    return compared(checked, differences)
+        eager = [final_states(checked.model, batch) for batch in batches.values()]
+    return compared(checked, zip(batches, map(relative_difference, fused, eager), strict=True))
 
 
 def short_batch(checked: CheckedModel) -> TokenBatch:

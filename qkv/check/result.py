@@ -1,7 +1,8 @@
 """The result of a check."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 
@@ -20,11 +21,12 @@ class CheckResult:
     title: str = ""  # in the language of the messages
 
 
-def compared(checked: CheckedModel, differences: Mapping[str, float]) -> CheckResult:
-    """Passed if every difference is within rounding; the message has the largest one."""
-    condition, largest = max(
-        differences.items(), key=lambda item: item[1] if item[1] == item[1] else torch.inf
-    )
+def compared(checked: CheckedModel, differences: Iterable[tuple[str, float]]) -> CheckResult:
+    """Passed if every (condition, difference) is within rounding; the message has the largest one.
+
+    NaN counts as the largest.
+    """
+    condition, largest = max(differences, key=lambda item: torch.inf if isnan(item[1]) else item[1])
     if largest <= checked.tolerance:
         message = _("largest difference {difference:.0e}", difference=largest)
         return CheckResult(True, message, largest)

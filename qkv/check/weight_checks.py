@@ -6,10 +6,9 @@ from torch import Tensor
 
 from qkv.check.checked_model import CheckedModel, relative_difference
 from qkv.check.result import CheckResult
-from qkv.messages import _, listed
+from qkv.messages import N_, _, listed
 from qkv.model import spec as s
 from qkv.model.head import LmHead
-from qkv.text.tokenizer import Tokenizer
 
 
 def weights_are_finite(checked: CheckedModel) -> CheckResult:
@@ -21,26 +20,20 @@ def weights_are_finite(checked: CheckedModel) -> CheckResult:
     if broken:
         message = _("NaN or infinity in {weights}; use an earlier checkpoint", weights=broken)
         return CheckResult(False, message)
-    n_parameters = sum(weight.numel() for weight in checked.original.parameters())
-    return CheckResult(True, _("{n_parameters:,} parameters", n_parameters=n_parameters))
+    return CheckResult(True, _("{n_parameters:,} parameters", n_parameters=checked.n_parameters))
 
 
 def tied_weights_match_spec(checked: CheckedModel) -> CheckResult:
-    head, spec = checked.model.lm_head, checked.model.spec.head
+    model = checked.model
+    head, spec, embedding = model.lm_head, model.spec.head, model.embed.weight
     if not isinstance(head, LmHead) or spec is None:
         return CheckResult(None, _("this model has no output head"))
     if isinstance(spec, s.LmHead) and not spec.tied:
-        return untied_head_differs(head, checked.model.embed.weight)
-    x = torch.randn(
-        1,
-        4,
-        checked.model.spec.d_model,
-        generator=torch.Generator().manual_seed(1),
-        dtype=torch.float64,
-    )
-    x = x.to(checked.device, checked.dtype)
-    tied_logits = F.linear(head.prepared(x), checked.model.embed.weight, head.bias)
-    difference = relative_difference(checked.model.logits(x), tied_logits)
+        return untied_head_differs(head, embedding)
+    generator, shape = torch.Generator().manual_seed(1), (1, 4, model.spec.d_model)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64).to(embedding)
+    tied_logits = F.linear(head.prepared(x), embedding, head.bias)
+    difference = relative_difference(model.logits(x), tied_logits)
     if difference <= checked.tolerance:
         message = _("the head uses the embedding matrix, as in model.json")
         return CheckResult(True, message, difference)
@@ -66,40 +59,32 @@ def vocabulary_sizes_match(checked: CheckedModel) -> CheckResult:
     rows = {"tokenizer": min(spec.vocab_size, source), "source": source, "target": spec.vocab_size}
     if not checked.tokenizers:
         return CheckResult(None, _("there is no tokenizer in the folder"))
-    mismatches = [
-        size_mismatch(name, tokenizer, rows[name]) for name, tokenizer in checked.tokenizers.items()
-    ]
-    if any(mismatches):
-        return CheckResult(False, listed(filter(None, mismatches)))
-    sizes = ", ".join(
-        f"{tokenizer.vocab_size:,} / {rows[name]:,}"
-        for name, tokenizer in checked.tokenizers.items()
+    tokens = {name: tokenizer.vocab_size for name, tokenizer in checked.tokenizers.items()}
+    mismatches = listed(
+        filter(None, (size_mismatch(name, tokens[name], rows[name]) for name in tokens))
     )
+    if mismatches:
+        return CheckResult(False, mismatches)
+    sizes = ", ".join(f"{tokens[name]:,} / {rows[name]:,}" for name in tokens)
     return CheckResult(True, _("tokens / embedding rows: {sizes}", sizes=sizes))
 
 
-def size_mismatch(name: str, tokenizer: Tokenizer, rows: int) -> str:
+def size_mismatch(name: str, tokens: int, rows: int) -> str:
     """A message if there are more tokens than rows, or many more rows than tokens.
 
     A few spare rows are usual: vocabularies are padded to a multiple of 64 or 128.
     """
-    tokens = tokenizer.vocab_size
+    message = ""
     if tokens > rows:
-        return _(
+        message = N_(
             "{name}: {tokens:,} tokens, but the embedding has {rows:,} rows; it is another "
-            "model's tokenizer",
-            name=name,
-            tokens=tokens,
-            rows=rows,
+            "model's tokenizer"
         )
-    if rows - tokens > max(128, rows // 50):
-        return _(
-            "{name}: {tokens:,} tokens for {rows:,} embedding rows; is it this model's tokenizer?",
-            name=name,
-            tokens=tokens,
-            rows=rows,
+    elif rows - tokens > max(128, rows // 50):
+        message = N_(
+            "{name}: {tokens:,} tokens for {rows:,} embedding rows; is it this model's tokenizer?"
         )
-    return ""
+    return message and _(message, name=name, tokens=tokens, rows=rows)
 
 
 def saving_is_bit_exact(checked: CheckedModel) -> CheckResult:
@@ -107,14 +92,8 @@ def saving_is_bit_exact(checked: CheckedModel) -> CheckResult:
         return CheckResult(None, _("no function to save and load was given"))
     model, tokenizers = checked.reload(checked.original, checked.tokenizers)
     before, after = checked.original.state_dict(), model.state_dict()
-    changed = [
-        name
-        for name in {**before, **after}
-        if name not in before
-        or name not in after
-        or before[name].dtype != after[name].dtype
-        or not torch.equal(bytes_of(before[name]), bytes_of(after[name]))
-    ]
+    names = {**before, **after}
+    changed = [name for name in names if not same_bits(before.get(name), after.get(name))]
     changed += ["model.json"] * (model.spec != checked.original.spec)
     changed += [
         name
@@ -124,6 +103,12 @@ def saving_is_bit_exact(checked: CheckedModel) -> CheckResult:
     if changed:
         return CheckResult(False, _("changed after loading: {names}", names=listed(changed)))
     return CheckResult(True, _("{n_tensors} tensors", n_tensors=len(before)))
+
+
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None or a.dtype != b.dtype:
+        return False
+    return torch.equal(bytes_of(a), bytes_of(b))
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

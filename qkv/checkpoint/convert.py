@@ -3,7 +3,6 @@
 See docs/convert.md.
 """
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +13,7 @@ from qkv.checkpoint.huggingface.export import refuse_occupied, save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import WeightsMetadata, stored_files
-from qkv.checkpoint.parity import (
-    ParityReport,
-    compare,
-    file_hashes,
-    generates_text,
-    load_reference,
-    native_forward,
-)
+from qkv.checkpoint.parity import ParityReport, compare, file_hashes, load_reference
 
 
 def import_folder(
@@ -67,17 +59,4 @@ def check_parity(native: Path, foreign: Path, n_inputs: int, output: Path) -> Pa
     if n_inputs == 0:
         return None
     model = load_folder(native, dtype=torch.float32).model
-    with ExitStack() as resources:
-        name, forward = load_reference(foreign, model.spec, resources)
-        max_difference, tolerance, n_same = compare(
-            model.spec, native_forward(model), forward, n_inputs
-        )
-    return ParityReport(
-        name,
-        max_difference,
-        tolerance,
-        n_same,
-        n_inputs,
-        generates_text(model.spec),
-        file_hashes(output),
-    )
+    return compare(model, *load_reference(foreign, model.spec), n_inputs, file_hashes(output))

@@ -147,14 +147,15 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise not_saved(path, error) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            wrong = _("not saved, the disk is full")
+            right = _("free some space and try again (the previous version is intact)")
+        else:
+            wrong = _("not saved ({reason})", reason=error.strerror or str(error))
+            right = _("check the folder and its permissions (the previous version is intact)")
+        raise QkvError(path, wrong, right) from error
 
 
-def not_saved(path: Path, error: OSError) -> QkvError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        wrong = _("not saved, the disk is full")
-        right = _("free some space and try again (the previous version is intact)")
-    else:
-        wrong = _("not saved ({reason})", reason=error.strerror or str(error))
-        right = _("check the folder and its permissions (the previous version is intact)")
-    return QkvError(path, wrong, right)
+def refuse_missing_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise QkvError(path, _("no such folder"), _("check the path"))

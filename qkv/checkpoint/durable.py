@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -54,23 +54,23 @@ def write_new_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 def replace_folder(folder: Path, path: Path) -> None:
     """Rename `folder` to `path`; the previous version is at `old_path(path)` in between."""
+    old = old_path(path)
     if path.exists():
-        disk.rename(path, old_path(path))
+        disk.rename(path, old)
     try:
         disk.rename(folder, path)
         disk.sync(path.parent)
     except OSError:
         if path.exists():
             disk.rename(path, folder)
-        if old_path(path).exists():
-            disk.rename(old_path(path), path)
+        if old.exists():
+            disk.rename(old, path)
         raise
-    try_to_delete(old_path(path))
+    try_to_delete(old)
 
 
-def remove_folder(path: str | Path) -> None:
+def remove_folder(path: Path) -> None:
     """Delete a folder atomically: it is renamed before its files are deleted."""
-    path = Path(path)
     with disk_errors(path):
         finish_replacement(path)
         trash = scratch_path(path)
@@ -79,10 +79,10 @@ def remove_folder(path: str | Path) -> None:
         delete(trash)  # after an interruption, the next save deletes the rest
 
 
-def current_folder(path: str | Path) -> Path:
+def current_folder(path: Path) -> Path:
     """Where the complete version of `path` is: `old_path` after a crash between the two renames."""
-    path = Path(path)
-    return old_path(path) if not path.exists() and old_path(path).exists() else path
+    old = old_path(path)
+    return old if old.exists() and not path.exists() else path
 
 
 def old_path(path: Path) -> Path:
@@ -91,75 +91,66 @@ def old_path(path: Path) -> Path:
 
 def finish_replacement(path: Path) -> None:
     """After an interruption: restore the old version if `path` is missing, else delete it."""
-    if not old_path(path).exists():
-        return
-    if path.exists():
-        delete(old_path(path))
-    else:
-        disk.rename(old_path(path), path)
+    old = old_path(path)
+    if old.exists() and path.exists():
+        delete(old)
+    elif old.exists():
+        disk.rename(old, path)
 
 
 def refuse_unknown_files(path: Path, files: Mapping[str, Content]) -> None:
     """Raise an error if replacing the folder would delete files that this library did not write."""
     if not path.exists():
         return
+    right = _("move it or save to another folder")
     if not path.is_dir():
-        raise QkvError(
-            path, _("a file with this name exists"), _("move it or save to another folder")
-        )
+        raise QkvError(path, _("a file with this name exists"), right)
     known = {MANIFEST, *files, *(read_manifest(path) or {})}
-    unknown = sorted(child.name for child in path.iterdir() if child.name not in known)
-    if unknown:
-        names = ", ".join(unknown)
-        raise QkvError(
-            path,
-            _("contains files that saving would delete ({names})", names=names),
-            _("move it or save to another folder"),
-        )
+    names = ", ".join(sorted({child.name for child in path.iterdir()} - known))
+    if names:
+        wrong = _("contains files that saving would delete ({names})", names=names)
+        raise QkvError(path, wrong, right)
 
 
 # ---- the manifest --------------------------------------------------------------------------------
 
 
-def verify_folder(path: str | Path) -> Path:
+def verify_folder(path: Path) -> Path:
     """Compare every file with the manifest; return the folder to read."""
-    path = Path(path)
     folder = current_folder(path)
-    if not folder.is_dir():
-        raise QkvError(path, _("no such folder"), _("check the path"))
-    faults = list(find_faults(folder))
+    disk.refuse_missing_folder(folder)
+    faults = find_faults(folder)
     if faults:
-        (name, wrong), *others = faults
+        (name, wrong), *others = faults.items()
         wrong = ", ".join([wrong, *(f"{path.name}/{other} {fault}" for other, fault in others)])
         raise QkvError(f"{path.name}/{name}", wrong, _("restore it from a backup"))
     return folder
 
 
-def find_faults(folder: Path) -> Iterator[tuple[str, str]]:
+def find_faults(folder: Path) -> dict[str, str]:
     """Each file that differs from the manifest, with what is wrong."""
     expected = read_manifest(folder)
     if expected is None:
-        yield MANIFEST, _("missing or damaged")
-        return
-    for name in sorted({*expected, *(child.name for child in folder.iterdir())} - {MANIFEST}):
-        try:
-            found = fingerprint(folder / name)
-        except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
-            yield (
-                name,
-                _("missing")
-                if missing
-                else _("cannot be read ({strerror})", strerror=error.strerror),
-            )
-            continue
-        if name not in expected:
-            yield name, _("not in the manifest")
-        elif found["bytes"] != expected[name].get("bytes"):
-            size, saved = found["bytes"], expected[name].get("bytes")
-            yield name, _("{size} bytes instead of {expected}", size=size, expected=saved)
-        elif found != expected[name]:
-            yield name, _("its content changed (SHA-256 differs)")
+        return {MANIFEST: _("missing or damaged")}
+    names = sorted({*expected, *(child.name for child in folder.iterdir())} - {MANIFEST})
+    faults = {name: find_fault(folder / name, expected.get(name)) for name in names}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def find_fault(path: Path, expected: dict[str, object] | None) -> str:
+    """How a file differs from its entry in the manifest; "" if it is the same."""
+    try:
+        found = fingerprint(path)
+    except FileNotFoundError:
+        return _("missing")
+    except OSError as error:
+        return _("cannot be read ({strerror})", strerror=error.strerror)
+    if expected is None:
+        return _("not in the manifest")
+    size, saved = found["bytes"], expected.get("bytes")
+    if size != saved:
+        return _("{size} bytes instead of {expected}", size=size, expected=saved)
+    return "" if found == expected else _("its content changed (SHA-256 differs)")
 
 
 def fingerprint(path: Path) -> dict[str, object]:
@@ -201,11 +192,6 @@ def write_file(path: str | Path, content: Content) -> None:
         disk.sync(path.parent)
 
 
-def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file, atomically."""
-    write_file(path, packed(tensors))
-
-
 def packed(
     tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
 ) -> Callable[[Path], None]:
@@ -237,21 +223,23 @@ def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     return owned
 
 
-def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """All tensors of a safetensors file, after its header was checked."""
-    if not Path(path).is_file():
+    if not path.is_file():
         raise QkvError(path, _("no such file"), _("check the path"))
     try:
         return load_file(path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise QkvError(
-            path, _("cannot be read ({reason})", reason=reason), _("check its permissions")
-        ) from error
+        wrong = _("cannot be read ({reason})", reason=error.strerror or str(error))
+        raise QkvError(path, wrong, _("check its permissions")) from error
     except Exception as error:  # safetensors raises ValueError, KeyError and its own type
-        reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        wrong = _("not a valid safetensors file ({reason})", reason=reason)
-        raise QkvError(path, wrong, _("copy or download it again")) from error
+        raise invalid_safetensors(path, error) from error
+
+
+def invalid_safetensors(path: Path, error: Exception) -> QkvError:
+    reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
+    wrong = _("not a valid safetensors file ({reason})", reason=reason)
+    return QkvError(path, wrong, _("copy or download it again"))
 
 
 def resolve_link(path: str | Path) -> Path:

@@ -4,7 +4,7 @@ A save is atomic and keeps other files (metrics, checkpoints); a loaded model is
 the saved one. See docs/files.md, "Model folder".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +14,16 @@ from torch import nn
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.durable import MANIFEST, fingerprint, packed, read_manifest, write_folder
-from qkv.checkpoint.loaded_model import (
-    ALIGNMENT,
-    GENERATION,
-    POOLING,
-    LoadedModel,
-    metadata_of,
-    read_alignment,
-    read_generation,
-    read_pooling,
-)
+from qkv.checkpoint.loaded_model import LoadedModel, metadata_of, read_stored
 from qkv.checkpoint.weights import (
     PICKLE_SUFFIXES,
-    SkipInit,
     fill,
+    meta_model,
     refuse_not_finite,
     refuse_pickles,
-    reset_aux_loss,
 )
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.model.spec import Spec
 from qkv.model.spec_io import from_json, to_json
 from qkv.model.transformer import Transformer
@@ -41,6 +31,8 @@ from qkv.text.tokenizer import Tokenizer
 
 MODEL, WEIGHTS = "model.json", "model.safetensors"
 TOKENIZERS = {"tokenizer": "tokenizer.json", "source": "source.json", "target": "target.json"}
+# What to do if a required file is missing.
+MISSING = {MODEL: N_("is this a model folder?"), WEIGHTS: N_("is the copy complete?")}
 
 # A save first writes the complete new version to NEXT, with one rename at the end. From then on
 # the new version is the current one: each of its files is read from NEXT or, once moved, from the
@@ -81,9 +73,10 @@ def save_model(
         TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()
     }
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
-    assert not files.keys() & (extra_files or {}).keys(), extra_files
+    extra = dict(extra_files or {})
+    assert not files.keys() & extra.keys(), extra
     move_into_place(folder)  # finish an interrupted save
-    write_folder(folder / NEXT, {**files, **(extra_files or {})})
+    write_folder(folder / NEXT, files | extra)
     move_into_place(folder)
 
 
@@ -164,7 +157,7 @@ def load_version(
 
     A changed file is reported before any other error.
     """
-    refuse_incomplete(folder, version)
+    refuse_incomplete(folder, version, MISSING)
     with ThreadPoolExecutor(1) as executor:
         verification = executor.submit(refuse_changed, folder, version)
         try:
@@ -177,24 +170,19 @@ def read_version(
     folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
 ) -> LoadedModel:
     spec = read_model_json(folder, version)
-    with torch.device("meta"), SkipInit():  # no memory is allocated before the weights are read
-        model = Transformer(spec)
+    model = meta_model(spec)
     fill(model, version.files[WEIGHTS], device, dtype)
-    reset_aux_loss(model, device)
-    named = {
-        name: version.files[file] for name, file in TOKENIZERS.items() if file in version.files
+    tokenizers = {
+        name: Tokenizer.load(version.files[file])
+        for name, file in TOKENIZERS.items()
+        if file in version.files
     }
     sha256 = str(version.manifest[WEIGHTS]["sha256"]) if version.manifest else None
-    generation, pooling, alignment = (
-        version.files.get(name, folder / name) for name in (GENERATION, POOLING, ALIGNMENT)
-    )
     return LoadedModel(
         model.eval(),
-        {name: Tokenizer.load(path) for name, path in named.items()},
+        tokenizers,
         metadata_of(model, version.files[WEIGHTS].stat().st_size, sha256),
-        read_generation(generation),
-        read_pooling(pooling),
-        read_alignment(alignment, spec),
+        *read_stored(lambda name: version.files.get(name, folder / name), spec),
     )
 
 
@@ -206,28 +194,24 @@ def read_folder_spec(folder: Path) -> Spec:
     """The spec of a qkv model folder; its weights may be missing."""
     refuse_no_folder(folder)
     version = current_version(folder)
-    refuse_without(folder, version, MODEL, _("is this a model folder?"))
+    refuse_incomplete(folder, version, {MODEL})
     return read_model_json(folder, version)
 
 
 def refuse_no_folder(folder: Path) -> None:
-    if folder.is_file() and folder.suffix in PICKLE_SUFFIXES:
-        refuse_pickles(folder.parent)
     if folder.is_file():
+        if folder.suffix in PICKLE_SUFFIXES:
+            refuse_pickles(folder.parent)
         raise QkvError(folder, _("is a file"), _("give the folder that contains it"))
     if not folder.is_dir():
         raise QkvError(folder, _("no such folder"), _("check the path"))
 
 
-def refuse_incomplete(folder: Path, version: Version) -> None:
-    refuse_without(folder, version, MODEL, _("is this a model folder?"))
-    refuse_without(folder, version, WEIGHTS, _("is the copy complete?"))
-
-
-def refuse_without(folder: Path, version: Version, name: str, right: str) -> None:
-    if name not in version.files:
-        refuse_pickles(folder)
-        raise QkvError(folder, _("no {name}", name=name), right)
+def refuse_incomplete(folder: Path, version: Version, required: Iterable[str]) -> None:
+    for name in required:
+        if name not in version.files:
+            refuse_pickles(folder)
+            raise QkvError(folder, _("no {name}", name=name), _(MISSING[name]))
 
 
 def refuse_changed(folder: Path, version: Version) -> None:

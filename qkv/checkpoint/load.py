@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from qkv.checkpoint.folder import load_model, read_folder_spec
-from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface, read_spec
 from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -38,6 +37,8 @@ def load_folder(
     """
     check_device(device)
     if is_huggingface(folder):
+        from qkv.checkpoint.huggingface.reader import load_huggingface
+
         return load_huggingface(
             folder, device, dtype if dtype or as_stored else torch.float32, only_finite
         )
@@ -49,7 +50,16 @@ def load_folder(
 
 def load_spec(folder: str | Path) -> Spec:
     """The spec of the model in a folder, without its weights."""
-    return read_spec(Path(folder)) if is_huggingface(folder) else read_folder_spec(Path(folder))
+    if is_huggingface(folder):
+        from qkv.checkpoint.huggingface.reader import read_spec
+
+        return read_spec(Path(folder))
+    return read_folder_spec(Path(folder))
+
+
+def is_huggingface(folder: str | Path) -> bool:
+    """Whether this is a Hugging Face folder: it has config.json and no model.json."""
+    return (Path(folder) / "config.json").exists() and not (Path(folder) / "model.json").exists()
 
 
 def half_to_float32(model: Transformer) -> Transformer:

@@ -5,12 +5,15 @@ See docs/files.md, "Model folder".
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from qkv.checkpoint.shards import read_json, read_table
-from qkv.model.guided import AlignmentHead, alignment_head
+from qkv.errors import QkvError
+from qkv.messages import _
+from qkv.model.guided import AlignmentHead
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.pydantic_errors import read_as
@@ -74,12 +77,10 @@ def stored_files(
     alignment: AlignmentHead | None = None,
 ) -> dict[str, bytes]:
     """The JSON files stored with a model; a default value needs no file."""
-    ids = {"start_id": generation.start_id, "pad_id": generation.pad_id}
     files: dict[str, Any] = {}
     if generation != NOT_STORED:
-        files[GENERATION] = {name: id for name, id in ids.items() if id is not None} | {
-            "eos_ids": generation.eos_ids
-        }
+        ids = asdict(generation)
+        files[GENERATION] = {name: id for name, id in ids.items() if id is not None}
     if pooling is not None:
         files[POOLING] = {
             "pooling": pooling.pooling,
@@ -95,7 +96,8 @@ def stored_files(
 
 def read_generation(path: Path) -> SpecialTokenIds:
     """Read generation.json, if it exists."""
-    return read_as(SpecialTokenIds, read_table(path.parent, path.name, {}), path)
+    stored = read_table(path.parent, path.name, {})
+    return read_as(SpecialTokenIds, stored, path) if stored else NOT_STORED
 
 
 def read_pooling(path: Path) -> PoolingConfig | None:
@@ -105,6 +107,27 @@ def read_pooling(path: Path) -> PoolingConfig | None:
     return read_as(PoolingConfig, stored, path) if stored else None
 
 
-def read_alignment(path: Path, spec: Spec) -> AlignmentHead | None:
-    """Read alignment.json, if it exists: a cross-attention head of this model."""
-    return alignment_head(read_json(path.parent, path.name, {}) or None, spec, path)
+def read_stored(
+    path_of: Callable[[str], Path], spec: Spec
+) -> tuple[SpecialTokenIds, PoolingConfig | None, AlignmentHead | None]:
+    """Read the JSON files stored with a model, where they exist."""
+    alignment = path_of(ALIGNMENT)
+    return (
+        read_generation(path_of(GENERATION)),
+        read_pooling(path_of(POOLING)),
+        alignment_head(read_json(alignment.parent, ALIGNMENT, {}) or None, spec, alignment),
+    )
+
+
+def alignment_head(stored: Any, spec: Spec, where: object) -> AlignmentHead | None:
+    """The head that alignment.json names; an error if the model has no such head."""
+    if stored is None:
+        return None
+    layers = spec.decoder.each_layer() if spec.decoder is not None else []
+    n_heads = [layer.cross.n_heads for layer in layers if layer.cross is not None]  # all or none
+    match stored:
+        case {"layer": int(layer), "head": int(head)}:
+            if 0 <= layer < len(n_heads) and 0 <= head < n_heads[layer]:
+                return AlignmentHead(layer, head)
+    wrong = _("names no cross-attention head of this model: {stored}", stored=str(stored)[:80])
+    raise QkvError(where, wrong, _("write a layer and a head, both from 0"))

@@ -44,8 +44,7 @@ class Transposed(Row):
     def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
         return [transposed(tensor) for tensor in tensors]
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [transposed(tensor) for tensor in tensors]
+    to_foreign = to_native
 
 
 class TransposedConcat(Row):
@@ -82,15 +81,16 @@ class RowVector(Row):
 class Family:
     """A model family: its name mapping, and the conversion between its config.json and a spec."""
 
-    model_type: str  # as in config.json
+    architecture: str  # "Llama": LlamaForCausalLM, or LlamaModel without a head
     rows: Callable[[Spec], list[Row]]  # the name mapping
     read: Callable[[Any], Spec]  # config.json -> spec
     write: Callable[[Spec], dict[str, Any] | None]  # spec -> config.json; None: cannot be expressed
-    prefix: str = ""  # names in a checkpoint of the base model lack this prefix
     # Patterns of stored tensors that are not weights: attention masks, rotary frequencies.
-    ignored: Callable[[Spec], tuple[str, ...]] = lambda spec: ()
+    ignored: tuple[str, ...] = ()  # {n_layers} is the number of layers
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tied to the first of these
     aliases: Mapping[str, str] = field(default_factory=dict)  # old suffixes of names -> current
+    prefix: str = "model."  # names in a checkpoint of the base model lack this prefix
+    head: str = "ForCausalLM"  # the architecture's suffix if it has a language modeling head
 
 
 @dataclass(frozen=True)
@@ -102,24 +102,25 @@ class ResolvedRow:
     native: tuple[str, ...]
 
 
-def resolve_rows(
-    rows: list[Row], state_dict: Mapping[str, Tensor]
-) -> tuple[list[ResolvedRow], list[str]]:
-    """The rows resolved for the names of a state dict, and the names that no row maps."""
+def part_rows(names: Mapping[str, str], foreign: str = "", native: str = "") -> list[Row]:
+    """Rows of the weights and biases of parts: their foreign and native names, with prefixes."""
+    return [
+        Row(f"{foreign}{theirs}.{{p}}", f"{native}{ours}.{{p}}") for theirs, ours in names.items()
+    ]
+
+
+def resolve_rows(rows: list[Row], state_dict: Mapping[str, Tensor]) -> list[ResolvedRow]:
+    """The rows resolved for the names of a state dict; each name must have a row."""
     table = {native: row for row in rows for native in row.native_names}
     found: dict[tuple[str, ...], ResolvedRow] = {}
-    unmapped = []
     for name, tensor in state_dict.items():
         pattern, values = as_pattern(name)
-        row = table.get(pattern)
-        if row is None:
-            unmapped.append(name)
-            continue
+        row = table[pattern]
         experts = range(len(tensor)) if isinstance(row, Stacked) else range(1)
         foreign = tuple(row.foreign.format(**values, e=e) for e in experts)
         native = tuple(native_name.format(**values) for native_name in row.native_names)
         found[foreign] = ResolvedRow(row, foreign, native)
-    return list(found.values()), unmapped
+    return list(found.values())
 
 
 def as_pattern(name: str) -> tuple[str, dict[str, str]]:

@@ -7,8 +7,7 @@ See docs/convert.md, "Parity report".
 import importlib.util
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.durable import fingerprint
-from qkv.checkpoint.huggingface.reader import load_huggingface, read_config
-from qkv.checkpoint.shards import Shards
+from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.shards import INDEX, Shards, read_table
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer
 
@@ -27,6 +26,7 @@ RELATIVE_TOLERANCE = 1e-4  # of the largest output: float32 rounding when sums r
 
 # (source ids, target ids) -> logits, or hidden states of a model without a head
 Forward = Callable[[Tensor, Tensor], Tensor]
+Hashes = dict[str, dict[str, Any]]  # file name -> bytes, sha256
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ParityReport:
     n_same: int
     n_inputs: int
     greedy: bool  # whether greedy texts were compared, or only hidden states and logits
-    files: dict[str, dict[str, Any]]
+    files: Hashes
 
     @property
     def same(self) -> bool:
@@ -47,34 +47,44 @@ class ParityReport:
 
 
 def compare(
-    spec: Spec, native: Forward, reference: Forward, n_inputs: int
-) -> tuple[float, float, int]:
-    """Compare two models on random inputs.
+    model: Transformer, name: str, reference: Forward, n_inputs: int, files: Hashes
+) -> ParityReport:
+    """Compare a model with the reference of this name on random inputs.
 
-    Returns the maximum absolute difference, its tolerance, and on how many inputs the models agree
-    (in greedy text, if they generate text).
+    They agree on an input if their greedy texts are equal, or, if they generate none, their
+    outputs within the tolerance.
     """
-    generator = torch.Generator().manual_seed(0)
-    length = min(INPUT_TOKENS, spec.max_len)
-    source = torch.randint(
-        0, spec.source_vocab_size or spec.vocab_size, (n_inputs, length), generator=generator
-    )
-    target = torch.randint(0, spec.vocab_size, (n_inputs, length), generator=generator)
-    outputs, expected = native(source, target), reference(source, target)
-    differences = (outputs - expected).abs().flatten(1).amax(dim=1)  # (inputs,)
-    differences = differences.nan_to_num(nan=torch.inf)
-    tolerance = RELATIVE_TOLERANCE * max(1.0, float(expected.abs().max()))
-    if not generates_text(spec):
-        return float(differences.max()), tolerance, int((differences <= tolerance).sum())
+    spec, generator = model.spec, torch.Generator().manual_seed(0)
+    shape = (n_inputs, min(INPUT_TOKENS, spec.max_len))
+    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
+    target = torch.randint(0, spec.vocab_size, shape, generator=generator)
+    native = native_forward(model)
+    report = compare_outputs(name, native(source, target), reference(source, target), files)
+    if spec.decoder is None or not isinstance(spec.head, LmHead):
+        return report
     texts = [
         greedy(forward, source, target[:, :1], min(GREEDY_STEPS, spec.max_len - 1))
         for forward in (native, reference)
     ]
-    return float(differences.max()), tolerance, int((texts[0] == texts[1]).all(dim=1).sum())
+    n_same = int((texts[0] == texts[1]).all(dim=1).sum())
+    return replace(report, n_same=n_same, greedy=True)
 
 
-def generates_text(spec: Spec) -> bool:
-    return spec.decoder is not None and isinstance(spec.head, LmHead)
+def compare_outputs(
+    name: str,
+    outputs: Tensor,
+    expected: Tensor,
+    files: Hashes,
+    relative_tolerance: float = RELATIVE_TOLERANCE,
+) -> ParityReport:
+    """Compare outputs, (inputs, ...); the tolerance is relative to the largest expected one."""
+    differences = (outputs - expected).abs().flatten(1).amax(dim=1)  # (inputs,)
+    differences = differences.nan_to_num(nan=torch.inf)
+    tolerance = relative_tolerance * max(1.0, float(expected.abs().max()))
+    n_same = int((differences <= tolerance).sum())
+    return ParityReport(
+        name, float(differences.max()), tolerance, n_same, len(outputs), False, files
+    )
 
 
 def greedy(forward: Forward, source: Tensor, ids: Tensor, steps: int) -> Tensor:
@@ -96,7 +106,7 @@ def native_forward(model: Transformer) -> Forward:
     return forward
 
 
-def file_hashes(folder: Path) -> dict[str, dict[str, Any]]:
+def file_hashes(folder: Path) -> Hashes:
     """Size and SHA-256 of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): fingerprint(path) for path in files}
@@ -107,29 +117,27 @@ def has_transformers() -> bool:
     return importlib.util.find_spec("transformers") is not None
 
 
-def load_reference(folder: Path, spec: Spec, resources: ExitStack) -> tuple[str, Forward]:
+def load_reference(folder: Path, spec: Spec) -> tuple[str, Forward]:
     """The model of a Hugging Face folder in transformers, and its name in the report.
 
     Without transformers, this library reads the folder again.
     """
     if not has_transformers():
-        model = load_huggingface(folder).model
         name = "the same files, read again (transformers is not installed)"
-        return name, native_forward(model)
+        return name, native_forward(load_huggingface(folder).model)
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    auto_class = _auto_class(spec)
-    clean = resources.enter_context(TemporaryDirectory())
-    _copy_data(folder, Path(clean))
-    model = getattr(transformers, auto_class).from_pretrained(
-        clean,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=torch.float32,
-    )
+    with TemporaryDirectory() as clean:
+        _copy_data(folder, Path(clean))
+        model = getattr(transformers, _auto_class(spec)).from_pretrained(
+            clean,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+        )
     return f"transformers {transformers.__version__}", huggingface_forward(model.eval(), spec)
 
 
@@ -146,31 +154,22 @@ def huggingface_forward(model: Any, spec: Spec) -> Forward:
 
 
 def _auto_class(spec: Spec) -> str:
-    if spec.decoder is None:
-        return "AutoModelForMaskedLM" if isinstance(spec.head, MaskedHead) else "AutoModel"
-    if spec.head is None:
+    if isinstance(spec.head, MaskedHead):
+        return "AutoModelForMaskedLM"
+    if spec.decoder is None or spec.head is None:
         return "AutoModel"
     return "AutoModelForSeq2SeqLM" if spec.encoder else "AutoModelForCausalLM"
 
 
 def _copy_data(folder: Path, clean: Path) -> None:
     """Give transformers only the weights and the config without its references to code."""
-    config = {
-        name: value
-        for name, value in read_config(folder).items()
-        if name not in ("auto_map", "custom_pipelines")
-    }
+    config = read_table(folder, "config.json")
+    for name in ("auto_map", "custom_pipelines"):
+        config.pop(name, None)
     (clean / "config.json").write_text(json.dumps(config))
     shards = Shards(folder)
-    if len(shards.files) == 1:
-        (clean / "model.safetensors").symlink_to(shards.files[0])
-        return
-    for number, path in enumerate(shards.files):
-        (clean / f"model-{number}.safetensors").symlink_to(path)
-    numbers = {path: number for number, path in enumerate(shards.files)}
-    names = {
-        name: f"model-{numbers[entry.path]}.safetensors" for name, entry in shards.entries.items()
-    }
-    (clean / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": names})
-    )
+    links = {path: f"model-{number}.safetensors" for number, path in enumerate(shards.files)}
+    for path, link in links.items():
+        (clean / link).symlink_to(path)
+    names = {name: links[entry.path] for name, entry in shards.entries.items()}
+    (clean / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))

@@ -6,9 +6,9 @@ No file outside the folder is opened, and no pickle. See docs/convert.md, "Untru
 import json
 import math
 import mmap
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,15 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from qkv.checkpoint.weights import refuse_pickles
+from qkv.checkpoint.disk import refuse_missing_folder
+from qkv.checkpoint.durable import invalid_safetensors
+from qkv.checkpoint.weights import DTYPES, refuse_pickles
 from qkv.errors import QkvError
 from qkv.messages import _, listed
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MMAP_BYTES = 1 << 20  # larger tensors are read into memory pages of their own
 MAX_JSON_BYTES = 64 << 20  # the index of the largest published model has 10 MB
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Shards:
                 raise QkvError(
                     path,
                     _("repeats weights of another file ({names})", names=listed(repeated)),
-                    _download_again(),
+                    _("copy or download it again"),
                 )
             self.entries |= found
 
@@ -62,13 +63,15 @@ class Shards:
         with entry.path.open("rb") as file:
             file.seek(entry.start)
             if file.readinto(memory) != size:
-                raise QkvError(entry.path, _("changed while it was read"), _download_again())
+                raise QkvError(
+                    entry.path, _("changed while it was read"), _("copy or download it again")
+                )
         return torch.frombuffer(memory, dtype=DTYPES[entry.dtype]).view(entry.shape)
 
 
 def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) -> Any:
     """The content of a JSON file of the folder; `default` if there is no such file."""
-    if default is not None and not (folder / name).is_symlink() and not (folder / name).exists():
+    if default is not None and not lexists(folder / name):
         return default
     path = inside(folder, name)
     try:
@@ -107,13 +110,13 @@ def inside(folder: Path, *parts: str) -> Path:
         )
     path = folder.joinpath(*parts)
     try:
-        resolved, mode = path.resolve(strict=True), path.stat().st_mode
+        resolved = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise QkvError(path, _("no such file"), _("is the download complete?")) from None
     if not any(resolved.is_relative_to(root) for root in _roots(folder)):
         wrong = _("is a link to a file outside the folder")
         raise QkvError(path, wrong, _("replace it with the file itself"))
-    if not stat.S_ISREG(mode):
+    if not resolved.is_file():
         raise QkvError(path, _("is not a regular file"), _("replace it with the file itself"))
     return resolved
 
@@ -125,11 +128,10 @@ def _roots(folder: Path) -> list[Path]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise QkvError(folder, _("no such folder"), _("check the path"))
-    if (folder / WEIGHTS).is_symlink() or (folder / WEIGHTS).exists():
+    refuse_missing_folder(folder)
+    if lexists(folder / WEIGHTS):
         return [inside(folder, WEIGHTS)]
-    if (folder / INDEX).is_symlink() or (folder / INDEX).exists():
+    if lexists(folder / INDEX):
         return [inside(folder, name) for name in _shard_names(folder)]
     refuse_pickles(folder, _conversion_command)
     raise QkvError(folder, _("no {weights}", weights=WEIGHTS), _("is the download complete?"))
@@ -145,7 +147,7 @@ def _shard_names(folder: Path) -> list[str]:
         raise QkvError(
             folder / INDEX,
             _("has no object 'weight_map' from weight names to files"),
-            _download_again(),
+            _("copy or download it again"),
         )
     return sorted(set(names.values()))
 
@@ -159,10 +161,7 @@ def _read_header(path: Path) -> dict[str, Entry]:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
     except Exception as error:  # safetensors raises several types
-        reason = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
-        raise QkvError(
-            path, _("not a valid safetensors file ({reason})", reason=reason), _download_again()
-        ) from None
+        raise invalid_safetensors(path, error) from None
     header.pop("__metadata__", None)
     return {
         name: Entry(path, 8 + size + info["data_offsets"][0], tuple(info["shape"]), info["dtype"])
@@ -182,7 +181,3 @@ def _conversion_command(pickles: Iterable[str]) -> str:
         f"for n, t in torch.load(f, weights_only=True).items()}}, '{WEIGHTS}')\""
     )
     return _("in a sandbox, run in that folder: {command}", command=command)
-
-
-def _download_again() -> str:
-    return _("copy or download it again")

@@ -4,6 +4,7 @@ Shared by the Hugging Face and GGUF exports. See docs/convert.md, "Export".
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -12,11 +13,14 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.families.config import group_layers
+from qkv.checkpoint.weights import meta_model
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.spec import Sinusoidal, Spec
-from qkv.model.transformer import Transformer
 
+# Weights (out, in) whose second or first dimension is d_model.
+READS_D_MODEL = re.compile(r"(embed|([qkv]|up|gate)_proj)\.weight$|^lm_head\.weight$")
+WRITES_D_MODEL = re.compile(r"((o|down)_proj|norm)\.(weight|bias)$")
 Format = TypeVar("Format")  # a Hugging Face family with its config, or a GGUF architecture
 
 
@@ -41,13 +45,13 @@ def refuse_unsupported(parts: list[str], wrong: str) -> None:
 def canonical(spec: Spec) -> Spec:
     """A normal form to compare specs: equal layers grouped, no dropout."""
     sides = {
-        side: stack
-        and replace(
+        side: replace(
             stack, layers=group_layers(replace(layer, repeat=1) for layer in stack.each_layer())
         )
-        for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
+        for side in ("encoder", "decoder")
+        if (stack := getattr(spec, side))
     }
-    return replace(spec, dropout=0.0, **sides)  # type: ignore[arg-type]
+    return replace(spec, dropout=0.0, **sides)
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -67,27 +71,19 @@ def is_absorbable(path: str, native: Any, target: Any) -> bool:
 
     A missing bias is a bias of zeros; another layout of sinusoids is a permutation of d_model.
     """
-    bias = (
-        path.endswith("bias")
-        and native is False
-        and target is True
-        and not path.endswith("score_correction_bias")
-    )
-    types = path == "token_types" and native == 0
-    return bias or types or path == "positions.layout"
+    if path.endswith("bias"):
+        return native is False and target is True and not path.endswith("score_correction_bias")
+    return path == "positions.layout" or (path == "token_types" and native == 0)
 
 
 def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
     """Weights of the target spec that compute the same function."""
-    with torch.device("meta"):
-        expected = Transformer(target).state_dict()
+    expected = meta_model(target).state_dict()
     dtype = next(iter(weights.values())).dtype
-    missing = {
-        name: torch.zeros(tensor.shape, dtype=dtype)
+    complete = {
+        name: weights[name].cpu() if name in weights else torch.zeros(tensor.shape, dtype=dtype)
         for name, tensor in expected.items()
-        if name not in weights
     }
-    complete = {name: (missing if name in missing else weights)[name].cpu() for name in expected}
     differs = isinstance(spec.positions, Sinusoidal) and spec.positions != target.positions
     return permute_d_model(complete, spec.d_model) if differs else complete
 
@@ -95,26 +91,10 @@ def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> d
 def permute_d_model(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
     """Reorder d_model, even dimensions first: sin, cos, ... -> all sin, then all cos."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    inputs = (
-        "embed.weight",
-        "q_proj.weight",
-        "k_proj.weight",
-        "v_proj.weight",
-        "up_proj.weight",
-        "gate_proj.weight",
-    )
-    outputs = (
-        "o_proj.weight",
-        "o_proj.bias",
-        "down_proj.weight",
-        "down_proj.bias",
-        "norm.weight",
-        "norm.bias",
-    )
     new = dict(weights)
     for name, weight in weights.items():
-        if name.endswith(inputs) or name == "lm_head.weight":
+        if READS_D_MODEL.search(name):
             new[name] = weight[:, order]
-        elif name.endswith(outputs):
+        elif WRITES_D_MODEL.search(name):
             new[name] = weight[order]
     return new

@@ -18,8 +18,10 @@ from qkv.checkpoint.durable import read_tensors
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
+from qkv.model.spec import Spec
+from qkv.model.transformer import Transformer
 
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 OLD_NAMES = {"router.balance_bias": "router.score_correction_bias"}  # suffixes of weight names
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -40,18 +42,35 @@ class SkipInit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def meta_model(spec: Spec) -> Transformer:
+    """The model on the meta device: no memory is allocated before the weights are read."""
+    with torch.device("meta"), SkipInit():
+        return Transformer(spec)
+
+
 def fill(
     model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None
 ) -> None:
     """Load the weights of the file into the model, in the stored type or in `dtype`."""
     stored = read_tensors(path)  # memory-mapped: data is read from the disk on access
     named = {current_name(name): tensor for name, tensor in stored.items()}
-    check_weights(path, named, model.state_dict())
+    expected = model.state_dict()
+    found = {name: named[name] for name in expected if name in named}
+    unknown = [name for name in named if name not in expected]
+    check_weights(path, found, expected, unknown, N_("does it belong to this model.json?"))
     dtype = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in stored.values()))
-    weights = {
-        current_name(name): weight.to(device, dtype) for name, weight in read_each(path, stored)
-    }
+    weights = {name: weight.to(device, dtype) for name, weight in read_each(path, stored)}
+    assign_weights(model, weights, device)
+
+
+def assign_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], device: str | torch.device
+) -> None:
+    """Move a model from the meta device: no file contains the load-balancing loss of experts."""
     model.load_state_dict(weights, assign=True)
+    for module in model.modules():
+        if isinstance(module, ExpertFeedForward):
+            module.router_aux_loss = torch.zeros((), device=device)
 
 
 def current_name(name: str) -> str:
@@ -70,79 +89,66 @@ def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, T
         for name, like in stored.items():
             weight = torch.empty(like.shape, dtype=like.dtype)
             file.seek(8 + size + header[name]["data_offsets"][0])
-            memory = memoryview(weight.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
-            if file.readinto(memory) != weight.nbytes:
+            memory = weight.flatten().view(torch.uint8).numpy()
+            if file.readinto(memory) != weight.nbytes:  # type: ignore[arg-type]
                 raise QkvError(path, _("changed while it was read"), _("try again"))
-            yield name, weight
+            yield current_name(name), weight
 
 
-def check_weights(path: Path, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Compare names, shapes and dtypes of a file with those of the model."""
-    missing = [name for name in expected if name not in stored]
-    unknown = [name for name in stored if name not in expected]
+def check_weights(
+    where: Path,
+    found: Mapping[str, Any],
+    expected: Mapping[str, Tensor],
+    unknown: list[str],
+    right: str,
+) -> None:
+    """Raise one error for all weights that are missing, unknown, of another shape or not floats.
+
+    `found` are the expected weights of a file: tensors, or the entries of its header. `right` is
+    the message of what would be right, not yet translated.
+    """
+    missing = [name for name in expected if name not in found]
     shapes = [
         _(
             "{name}: {shape}, not {expected}",
             name=name,
-            shape=tuple(stored[name].shape),
+            shape=tuple(stored.shape),
             expected=tuple(expected[name].shape),
         )
-        for name in expected
-        if name in stored and stored[name].shape != expected[name].shape
+        for name, stored in found.items()
+        if stored.shape != expected[name].shape
     ]
     dtypes = [
-        f"{name}: {str(stored[name].dtype).removeprefix('torch.')}"
-        for name in expected
-        if name in stored and stored[name].dtype not in FLOAT_DTYPES
+        f"{name}: {str(stored.dtype).removeprefix('torch.')}"
+        for name, stored in found.items()
+        if stored.dtype not in (*DTYPES, *DTYPES.values())
     ]
-    right = _("does it belong to this model.json?")
-    refuse_mismatches(path, missing, unknown, shapes, dtypes, right)
-
-
-def refuse_mismatches(
-    where: Path,
-    missing: list[str],
-    unknown: list[str],
-    shapes: list[str],
-    dtypes: list[str],
-    right: str,
-) -> None:
-    """Raise one error for all weights that are missing, unknown, of another shape or not floats."""
-    found = [
-        (missing[:1] if len(missing) == 1 else [], N_("{count} weight missing ({names})")),
-        (missing if len(missing) > 1 else [], N_("{count} weights missing ({names})")),
-        (unknown, N_("{count} unknown ({names})")),
-        (shapes, N_("{count} of another shape ({names})")),
-        (dtypes, N_("{count} not of a float type ({names})")),
-    ]
-    mismatches = [
-        _(message, count=len(names), names=", ".join(names)) for names, message in found if names
-    ]
-    if mismatches:
-        raise QkvError(where, _(", ").join(mismatches), right)
-
-
-def reset_aux_loss(model: nn.Module, device: str | torch.device) -> None:
-    """Move the load-balancing loss of experts off the meta device: no file contains it."""
-    for module in model.modules():
-        if isinstance(module, ExpertFeedForward):
-            module.router_aux_loss = torch.zeros((), device=device)
-
-
-def not_finite(model: nn.Module) -> dict[str, int]:
-    """Weights with NaN or infinity, and how many of each."""
-    # A NaN or infinity makes the sum non-finite, so only such weights are counted one by one.
-    candidates = {
-        name: weight for name, weight in model.state_dict().items() if not weight.sum().isfinite()
+    one_missing = N_("{count} weight missing ({names})")
+    mismatches = {
+        one_missing if len(missing) == 1 else N_("{count} weights missing ({names})"): missing,
+        N_("{count} unknown ({names})"): unknown,
+        N_("{count} of another shape ({names})"): shapes,
+        N_("{count} not of a float type ({names})"): dtypes,
     }
-    counts = {name: int((~weight.isfinite()).sum()) for name, weight in candidates.items()}
-    return {name: count for name, count in counts.items() if count}
+    messages = [
+        _(message, count=len(names), names=", ".join(names))
+        for message, names in mismatches.items()
+        if names
+    ]
+    if messages:
+        raise QkvError(where, _(", ").join(messages), _(right))
 
 
 def refuse_not_finite(path: Path, model: nn.Module) -> None:
-    broken = not_finite(model)
-    if broken:
-        names = ", ".join(f"{name}: {count}" for name, count in broken.items())
+    """Raise an error that names the weights with NaN or infinity, and how many of each."""
+    # A NaN or infinity makes the sum non-finite, so only such weights are counted one by one.
+    counts = {
+        name: int((~weight.isfinite()).sum())
+        for name, weight in model.state_dict().items()
+        if not weight.sum().isfinite()
+    }
+    names = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    if names:
         raise QkvError(
             path,
             _("non-finite weights ({names})", names=names),

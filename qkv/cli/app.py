@@ -3,6 +3,7 @@
 Commands import torch and other heavy packages when they run, so that `qkv --help` is fast.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -52,50 +53,52 @@ app = typer.Typer(
         "(CPU threads; default: the CPUs that other processes leave idle)."
     ),
 )
-app.command(
-    "demo",
-    help=_(
-        "Train a small translation, language or embedding model on the built-in corpus in "
-        "three minutes, and use it."
+COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "demo": (
+        demo.demo,
+        _(
+            "Train a small translation, language or embedding model on the built-in corpus in "
+            "three minutes, and use it."
+        ),
     ),
-)(demo.demo)
+    "plan": (
+        plan.plan,
+        _("Estimate the cost of a model from its spec: parameters, FLOPs, memory, training time."),
+    ),
+    "check": (
+        check.check,
+        _("Check a model: causality, KV cache, padding and batch invariance, tied weights."),
+    ),
+    "translate": (
+        translate.translate,
+        _("Translate a text, the lines of a file, or standard input with beam search."),
+    ),
+    "generate": (
+        generate.generate,
+        _("Generate text from a prompt, from each line of a file, or from standard input."),
+    ),
+    "embed": (embed.embed, _("Embed every line of a file as a vector.")),
+    "search": (
+        search.search,
+        _("Semantic search: the lines of a file nearest to a query by cosine similarity."),
+    ),
+    "evaluate": (
+        evaluate.evaluate,
+        _("Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."),
+    ),
+    "explore": (
+        explore.explore,
+        _("Open a web page that shows every step of the model on your text."),
+    ),
+    "attention": (attention.attention, _("Draw attention weights as a heatmap.")),
+    "import": (convert.import_, _("Import a Hugging Face checkpoint; no code of it is executed.")),
+    "export": (convert.export, _("Export a model to Hugging Face, CTranslate2 or GGUF format.")),
+}
+for name, (function, help_text) in COMMANDS.items():
+    app.command(name, help=help_text)(function)
 app.add_typer(tokenizer.app, name="tokenizer")
 app.add_typer(train.app, name="train")
 app.add_typer(model.app, name="model")
-app.command(
-    "plan",
-    help=_("Estimate the cost of a model from its spec: parameters, FLOPs, memory, training time."),
-)(plan.plan)
-app.command(
-    "check",
-    help=_("Check a model: causality, KV cache, padding and batch invariance, tied weights."),
-)(check.check)
-app.command(
-    "translate",
-    help=_("Translate a text, the lines of a file, or standard input with beam search."),
-)(translate.translate)
-app.command(
-    "generate",
-    help=_("Generate text from a prompt, from each line of a file, or from standard input."),
-)(generate.generate)
-app.command("embed", help=_("Embed every line of a file as a vector."))(embed.embed)
-app.command(
-    "search",
-    help=_("Semantic search: the lines of a file nearest to a query by cosine similarity."),
-)(search.search)
-app.command(
-    "evaluate", help=_("Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity.")
-)(evaluate.evaluate)
-app.command("explore", help=_("Open a web page that shows every step of the model on your text."))(
-    explore.explore
-)
-app.command("attention", help=_("Draw attention weights as a heatmap."))(attention.attention)
-app.command("import", help=_("Import a Hugging Face checkpoint; no code of it is executed."))(
-    convert.import_
-)
-app.command("export", help=_("Export a model to Hugging Face, CTranslate2 or GGUF format."))(
-    convert.export
-)
 
 
 def run(arguments: list[str]) -> int:
@@ -117,19 +120,16 @@ def _as_one_line(error: Exception) -> Exception:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "qkv"
     text = error.format_message().rstrip(".").replace("\n", " ")
-    renamed = _renamed(where, getattr(error, "option_name", ""), text)
-    if renamed is not None:
-        return renamed
     wrong = text or _("no command given")  # typer has printed the help
-    return QkvError(where, wrong, _("see --help"))
+    renamed = _renamed(where, getattr(error, "option_name", ""), text)
+    return renamed or QkvError(where, wrong, _("see --help"))
 
 
 def _renamed(where: str, option: str, text: str) -> QkvError | None:
     """The error for an old name of an option or a subcommand."""
-    for old, new in RENAMED_OPTIONS.get(where, {}).items():
-        if option == old:
-            wrong = _("no option '{name}'", name=old)
-            return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
+    if new := RENAMED_OPTIONS.get(where, {}).get(option):
+        wrong = _("no option '{name}'", name=option)
+        return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
     for old, new in RENAMED_COMMANDS.get(where, {}).items():
         if not option and f"'{old}'" in text:
             wrong = _("no command '{name}'", name=old)

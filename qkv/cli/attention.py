@@ -1,9 +1,9 @@
 """`qkv attention`: a heatmap of attention weights."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def attention(
-    folder: Annotated[Path, typer.Argument(help=_("a model folder"))],
-    text: Annotated[str, typer.Argument(help=_("input text"))],
-    out: Annotated[Path, typer.Option(help=_("PNG file to write"))] = Path("attention.png"),
-    kind: Annotated[str | None, typer.Option(help="encoder, decoder, cross")] = None,
-    layer: Annotated[int | None, typer.Option(help=_("layer, from 0; draws all its heads"))] = None,
+    folder: Path = Argument(help=_("a model folder")),
+    text: str = Argument(help=_("input text")),
+    out: Path = Option(Path("attention.png"), help=_("PNG file to write")),
+    kind: str | None = Option(None, help="encoder, decoder, cross"),
+    layer: int | None = Option(None, help=_("layer, from 0; draws all its heads")),
 ) -> None:
     """Draw attention weights: a translator's cross-attention, else every head of the last layer."""
     from qkv.cli.explore import open_explorer

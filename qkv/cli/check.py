@@ -1,13 +1,14 @@
 """`qkv check`: check the invariants of a Transformer on a model folder. See docs/check.md."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument
 
+from qkv.cli.options import Json
+from qkv.cli.output import print_json
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ SYMBOLS = {True: "✓", False: "✗", None: "–"}
 
 
 def check(
-    folder: Path = typer.Argument(help=_("a model folder (qkv or Hugging Face format)")),
-    as_json: bool = typer.Option(False, "--json", help=_("print JSON")),
+    folder: Path = Argument(help=_("a model folder (qkv or Hugging Face format)")),
+    as_json: Json = False,
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""
     from qkv.check.checked_model import CheckedModel
@@ -29,11 +30,13 @@ def check(
     loaded = load_folder(folder, only_finite=False)
     checked = CheckedModel(loaded.model, loaded.tokenizers, saved_and_loaded)
     results = check_model(checked)
+    passed = all(result.passed is not False for result in results)
     if as_json:
-        print(to_json(folder, results))
+        rows = list(map(json_row, results))
+        print_json({"model": str(folder), "passed": passed, "results": rows}, indent=2)
     else:
         print("\n".join([headline(folder, checked), *map(line, results)]))
-    return int(any(result.passed is False for result in results))
+    return int(not passed)
 
 
 def saved_and_loaded(model: Any, tokenizers: Any) -> tuple[Any, Any]:
@@ -59,21 +62,10 @@ def headline(folder: Path, checked: "CheckedModel") -> str:
 
 
 def line(result: "CheckResult") -> str:
-    return _(
-        "{symbol} {title} ({message})",
-        symbol=SYMBOLS[result.passed],
-        title=result.title,
-        message=result.message,
-    )
+    return _("{symbol} {title} ({message})", symbol=SYMBOLS[result.passed], **asdict(result))
 
 
-def to_json(folder: Path, results: "list[CheckResult]") -> str:
+def json_row(result: "CheckResult") -> dict[str, Any]:
     """JSON has no NaN or infinity: such a difference is null."""
-    rows = [asdict(result) for result in results]
-    for row in rows:
-        if row["difference"] is not None and not math.isfinite(row["difference"]):
-            row["difference"] = None
-    passed = all(result.passed is not False for result in results)
-    return json.dumps(
-        {"model": str(folder), "passed": passed, "results": rows}, indent=2, ensure_ascii=False
-    )
+    finite = math.isfinite(result.difference or 0.0)
+    return asdict(result) | ({} if finite else {"difference": None})

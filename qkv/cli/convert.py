@@ -3,13 +3,14 @@
 The exit code is 1 if the two models compute different results. See docs/convert.md.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
+from qkv.cli.options import Json
+from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -18,20 +19,16 @@ if TYPE_CHECKING:
     from qkv.checkpoint.parity import ParityReport
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
-INPUTS = typer.Option(
-    8,
-    "--inputs",
-    min=0,
-    help=_("random inputs on which both models are compared; 0: no comparison"),
-)
-JSON = typer.Option(False, "--json", help=_("print JSON"))
+Inputs = Annotated[
+    int, Option(min=0, help=_("random inputs on which both models are compared; 0: no comparison"))
+]
 
 
 def import_(
-    folder: Path = typer.Argument(help=_("a Hugging Face model folder")),
-    out: Path = typer.Option(..., "--out", help=_("model folder to write")),
-    inputs: int = INPUTS,
-    as_json: bool = JSON,
+    folder: Path = Argument(help=_("a Hugging Face model folder")),
+    out: Path = Option(help=_("model folder to write")),
+    inputs: Inputs = 8,
+    as_json: Json = False,
 ) -> int:
     """Import a Hugging Face checkpoint; no code of it is executed."""
     from qkv.checkpoint.convert import import_folder
@@ -40,13 +37,13 @@ def import_(
 
 
 def export(
-    folder: Path = typer.Argument(help=_("a model folder")),
-    to: str = typer.Option(..., "--to", help=_("format: huggingface, ctranslate2 or gguf")),
-    out: Path = typer.Option(..., "--out", help=_("folder or file to write")),
-    int8: bool = typer.Option(False, "--int8", help=_("int8 quantization (ctranslate2, gguf)")),
-    float16: bool = typer.Option(False, "--float16", help=_("float16 weights (gguf)")),
-    inputs: int = INPUTS,
-    as_json: bool = JSON,
+    folder: Path = Argument(help=_("a model folder")),
+    to: str = Option(help=_("format: huggingface, ctranslate2 or gguf")),
+    out: Path = Option(help=_("folder or file to write")),
+    int8: bool = Option(False, "--int8", help=_("int8 quantization (ctranslate2, gguf)")),
+    float16: bool = Option(False, "--float16", help=_("float16 weights (gguf)")),
+    inputs: Inputs = 8,
+    as_json: Json = False,
 ) -> int:
     """Export a model to Hugging Face, CTranslate2 or GGUF format."""
     if to not in FORMATS:
@@ -55,8 +52,8 @@ def export(
     return print_report(out, *convert(folder, to, out, inputs, dtype), as_json)
 
 
-def weight_dtype(to: str, int8: bool, float16: bool) -> str | None:
-    """The data type of the weights; None if the format keeps that of the model."""
+def weight_dtype(to: str, int8: bool, float16: bool) -> str:
+    """The data type of the weights; huggingface keeps that of the model."""
     if int8 and float16:
         raise QkvError("--int8", _("--int8 and --float16 are both given"), _("give one of them"))
     if int8 and to == "huggingface":
@@ -67,11 +64,11 @@ def weight_dtype(to: str, int8: bool, float16: bool) -> str | None:
         )
     if float16 and to != "gguf":
         raise QkvError("--float16", _("not supported by {to}", to=to), _("use --to gguf"))
-    return None if to == "huggingface" else "int8" if int8 else "float16" if float16 else "float32"
+    return "int8" if int8 else "float16" if float16 else "float32"
 
 
 def convert(
-    folder: Path, to: str, out: Path, inputs: int, dtype: str | None
+    folder: Path, to: str, out: Path, inputs: int, dtype: str
 ) -> "tuple[WeightsMetadata, ParityReport | None]":
     """Write the model in the format `to`; return its metadata and the comparison."""
     if to == "ctranslate2":
@@ -81,7 +78,7 @@ def convert(
     if to == "gguf":
         from qkv.checkpoint.gguf.export import export_gguf
 
-        return export_gguf(folder, out, inputs, dtype or "float32")
+        return export_gguf(folder, out, inputs, dtype)
     from qkv.checkpoint.convert import export_folder
 
     return export_folder(folder, out, inputs)
@@ -93,27 +90,11 @@ def print_report(
     """Print the metadata and the comparison; return 1 if the results differ."""
     if as_json:
         parity = {**asdict(report), "same": report.same} if report else None
-        print(
-            json.dumps(
-                {"folder": str(out), "metadata": asdict(metadata), "report": parity},
-                ensure_ascii=False,
-            )
-        )
+        print_json({"folder": str(out), "metadata": asdict(metadata), "report": parity})
     else:
-        print(
-            "\n".join([headline(out, metadata), *(lines(report) if report else [not_compared()])])
-        )
-    return 0 if report is None or report.same else 1
-
-
-def headline(out: Path, metadata: "WeightsMetadata") -> str:
-    return _(
-        "{out}: {family}, {parameters:,} parameters, {dtype}",
-        out=out,
-        family=metadata.family,
-        parameters=metadata.parameters,
-        dtype=metadata.dtype,
-    )
+        print(_("{out}: {family}, {parameters:,} parameters, {dtype}", out=out, **asdict(metadata)))
+        print("\n".join(lines(report)) if report else _("– not compared (--inputs 0)"))
+    return int(report is not None and not report.same)
 
 
 def lines(report: "ParityReport") -> list[str]:
@@ -125,17 +106,11 @@ def lines(report: "ParityReport") -> list[str]:
             "  largest difference {largest:.1e} (tolerance {tolerance:.1e}), "
             "{criterion}: {n_same}/{n_inputs}",
             largest=report.max_difference,
-            tolerance=report.tolerance,
             criterion=criterion,
-            n_same=report.n_same,
-            n_inputs=report.n_inputs,
+            **asdict(report),
         ),
         *(
             f"  {name}  {file['bytes']:,}  sha256 {file['sha256']}"
             for name, file in report.files.items()
         ),
     ]
-
-
-def not_compared() -> str:
-    return _("– not compared (--inputs 0)")

@@ -5,10 +5,9 @@ Each demo has its module: demo_translate, demo_generate, demo_embed.
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,108 +18,81 @@ from qkv.messages import _
 RECIPE_FILE = "recipe.json"  # JSON is YAML too
 
 
-@dataclass(frozen=True)
-class Demo:
-    """A demo; its module has RECIPE, FILES, write_files(out) and show(out)."""
-
-    task: str
-    out: Path
-    module: ModuleType
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return (*self.module.FILES, RECIPE_FILE)
-
-
-DEMOS = {
-    "translate": Demo("translate", Path("runs/demo"), demo_translate),
-    "generate": Demo("generate", Path("runs/demo-generate"), demo_generate),
-    "embed": Demo("embed", Path("runs/demo-embed"), demo_embed),
+# Each module has OUT (the default folder), RECIPE, FILES, write_files(out) and show(out).
+DEMOS: dict[str, ModuleType] = {
+    "translate": demo_translate,
+    "generate": demo_generate,
+    "embed": demo_embed,
 }
 
 
 def demo(
-    task: Annotated[
-        str,
-        typer.Argument(
-            metavar="[translate|generate|embed]",
-            help=_(
-                "Chinese-English translation, a Chinese language model, or Chinese-English "
-                "sentence embeddings"
-            ),
+    task: str = typer.Argument(
+        "translate",
+        metavar="[translate|generate|embed]",
+        help=_(
+            "Chinese-English translation, a Chinese language model, or Chinese-English "
+            "sentence embeddings"
         ),
-    ] = "translate",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help=_("output folder; default runs/demo, runs/demo-generate or runs/demo-embed")
-        ),
-    ] = None,
-    minutes: Annotated[
-        float,
-        typer.Option(help=_("time limit of the training; fewer steps on a slow or busy machine")),
-    ] = 3.0,
-    retrain: Annotated[
-        bool, typer.Option(help=_("train again even if the folder has a model"))
-    ] = False,
+    ),
+    out: Path | None = typer.Option(
+        None, help=_("output folder; default runs/demo, runs/demo-generate or runs/demo-embed")
+    ),
+    minutes: float = typer.Option(
+        3.0, help=_("time limit of the training; fewer steps on a slow or busy machine")
+    ),
+    retrain: bool = typer.Option(False, help=_("train again even if the folder has a model")),
 ) -> int:
     if task not in DEMOS:
-        raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, list(DEMOS)))
+        raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, DEMOS))
     chosen = DEMOS[task]
-    out = out or chosen.out
-    _check_same_demo(out, chosen)
+    out = out or chosen.OUT
+    _check_same_demo(out, task)
     trained = (out / "model.json").is_file()
     if trained and not retrain and sys.stdin.isatty():
         retrain = not typer.confirm(_("{out} has a trained model. Use it?", out=out), default=True)
     if retrain or not trained:
-        code = _train(out, chosen, minutes, retrain)
-        if code:
+        if code := _train(out, task, minutes, retrain):
             return code
     else:
         print(_("Using the model in {out}; --retrain trains it again.", out=out), file=sys.stderr)
-    chosen.module.show(out)
+    use, train = chosen.show(out)
+    print(_("Next: {use}   |   {train}", use=use, train=train))
     return 0
 
 
-def _train(out: Path, chosen: Demo, minutes: float, retrain: bool) -> int:
+def _train(out: Path, task: str, minutes: float, retrain: bool) -> int:
     """Write the built-in corpus as files and train on them; an interrupted demo is resumed."""
     from qkv.cli.train import run_training
     from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
 
     if retrain:
-        _remove(out, chosen)
-    flags: dict[str, Any] = chosen.module.write_files(out)
-    recipe: Path | None = out / RECIPE_FILE
-    resume = bool(saved_steps(out))
-    if resume and (out / "train.yaml").is_file():
-        recipe = None
-    else:
-        write_text(
-            out / RECIPE_FILE,
-            json.dumps(
-                {"task": chosen.task, **chosen.module.RECIPE, "max_minutes": minutes}, indent=2
-            )
-            + "\n",
-        )
-    return run_training(chosen.task, out, recipe, [], flags, resume)
+        _remove(out, (*DEMOS[task].FILES, RECIPE_FILE))
+    flags: dict[str, Any] = DEMOS[task].write_files(out)
+    resume, recipe_file = bool(saved_steps(out)), None
+    if not (resume and (out / "train.yaml").is_file()):
+        recipe_file = out / RECIPE_FILE
+        recipe = {"task": task, **DEMOS[task].RECIPE, "max_minutes": minutes}
+        write_text(recipe_file, json.dumps(recipe, indent=2) + "\n")
+    return run_training(task, out, recipe_file, [], flags, resume)
 
 
-def _check_same_demo(out: Path, chosen: Demo) -> None:
+def _check_same_demo(out: Path, task: str) -> None:
     """Raise if the folder is of another demo; old recipes have no task, which means translate."""
     try:
-        task = json.loads((out / RECIPE_FILE).read_text(encoding="utf-8")).get("task", "translate")
+        found = json.loads((out / RECIPE_FILE).read_text(encoding="utf-8")).get("task", "translate")
     except (OSError, ValueError, AttributeError):
         return
-    if task != chosen.task:
+    if found != task:
         raise QkvError(
             out,
-            _("contains the demo '{found}', not '{task}'", found=task, task=chosen.task),
+            _("contains the demo '{found}', not '{task}'", found=found, task=task),
             _("choose another --out"),
         )
 
 
-def _remove(out: Path, chosen: Demo) -> None:
+def _remove(out: Path, files: tuple[str, ...]) -> None:
     """Delete the folder of a demo, unless it has other files or is being trained."""
     import shutil
 
@@ -128,7 +100,7 @@ def _remove(out: Path, chosen: Demo) -> None:
 
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not all((out / name).is_file() for name in chosen.files):
+    if not all((out / name).is_file() for name in files):
         raise QkvError(
             out, _("not a folder of this demo; it is not deleted"), _("choose another --out")
         )

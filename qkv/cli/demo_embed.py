@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.cli.demo_recipe import MODEL, OPTIMIZER
 from qkv.cli.demo_translate import FILES, TRAIN, VALID, write_pairs
 from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.embedder import Embedder
 
-__all__ = ["FILES", "RECIPE", "show", "write_files"]
+__all__ = ["FILES", "OUT", "RECIPE", "show", "write_files"]
 
+OUT = Path("runs/demo-embed")
 ENGLISH = "english.txt"  # the held-out English sentences, for `qkv search`
 RECIPE: dict[str, Any] = {
     "tokenizer": "byte_bpe",
@@ -19,24 +21,9 @@ RECIPE: dict[str, Any] = {
     "steps": 300,
     "batch_groups": 256,
     "pooling": "mean",
-    "model": {
-        "preset": "sentence-encoder",
-        "layers": 2,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 512,
-        "dropout": 0.05,
-        "positions": "rotary",
-        "activation": "relu2",
-        "bias": False,
-        "qk_norm": True,
-        "max_len": 128,
-    },
+    "model": {"preset": "sentence-encoder", "layers": 2, **MODEL, "max_len": 128},
     "temperature": 0.05,
-    "zero_init_residual": True,
-    "optimizer": "muon",
-    "muon_lr": 0.02,
-    "lr": 4e-3,
+    **OPTIMIZER,
     "warmup_steps": 30,
     "decay_fraction": 0.7,
     "save_every": 100,
@@ -54,20 +41,18 @@ def write_files(out: Path) -> dict[str, Any]:
     return {"pairs": str(out / TRAIN), "valid_pairs": str(out / VALID)}
 
 
-def show(out: Path) -> None:
-    """Print recall@1 on held-out pairs and nearest neighbors; draw a similarity matrix."""
+def show(out: Path) -> tuple[str, str]:
+    """Print recall@1 and nearest neighbors, draw a similarity matrix; return the next commands."""
     import qkv
     from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
     from qkv.evaluate.similarity import retrieval
 
     embedder = qkv.load(out)
     held_out = builtin_pairs()[1]
-    chinese = embedder([pair.source for pair in held_out])  # (500, d_model)
-    english = embedder([pair.target for pair in held_out])
-    forward, backward = (
-        retrieval(chinese, english).recall_at[1],
-        retrieval(english, chinese).recall_at[1],
-    )
+    # both (500, d_model)
+    chinese, english = (embedder(list(side)) for side in zip(*held_out, strict=True))
+    forward = retrieval(chinese, english).recall_at[1]
+    backward = retrieval(english, chinese).recall_at[1]
     print(_("\nOn {n_pairs} held-out pairs, by cosine similarity:", n_pairs=len(held_out)))
     print(f"recall@1 zh->en {forward:.1%}, en->zh {backward:.1%}\n")
     for pair in DEMO_SENTENCES:
@@ -82,9 +67,10 @@ def show(out: Path) -> None:
             curves=out / "curves.png",
         )
     )
-    use = f"qkv search {out} {out / ENGLISH} 机器学习很有趣"
-    train = "qkv train embed --source a.zh --target a.en --out runs/mine"
-    print(_("Next: {use}   |   {train}", use=use, train=train))
+    return (
+        f"qkv search {out} {out / ENGLISH} 机器学习很有趣",
+        "qkv train embed --source a.zh --target a.en --out runs/mine",
+    )
 
 
 def draw_similarity(embedder: "Embedder", path: Path) -> Path:
@@ -92,10 +78,7 @@ def draw_similarity(embedder: "Embedder", path: Path) -> Path:
     from qkv.data.builtin import DEMO_SENTENCES
     from qkv.evaluate.figures import attention_heatmap
 
-    rows, columns = (
-        [pair.source for pair in DEMO_SENTENCES],
-        [pair.target for pair in DEMO_SENTENCES],
-    )
+    rows, columns = map(list, zip(*DEMO_SENTENCES, strict=True))
     similarity = embedder(rows) @ embedder(columns).T  # (sentences, sentences)
     title = _("cosine similarity (negative values as 0)")
     # keep the end of a long label: two sentences differ in the last word

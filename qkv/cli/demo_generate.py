@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.cli.demo_recipe import MODEL, OPTIMIZER
 from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Generator
 
+OUT = Path("runs/demo-generate")
 TRAIN, VALID = FILES = "train.jsonl", "valid.jsonl"
 PROMPT = "今天天气"
 N_SAMPLES, TEMPERATURE, MAX_NEW_TOKENS = 100, 0.3, 40
@@ -20,23 +22,8 @@ RECIPE: dict[str, Any] = {
     "batch_tokens": 2_048,
     "context_length": 64,
     "separate_documents": True,
-    "model": {
-        "preset": "causal-lm",
-        "layers": 3,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 512,
-        "dropout": 0.05,
-        "positions": "rotary",
-        "activation": "relu2",
-        "bias": False,
-        "qk_norm": True,
-        "max_len": 64,
-    },
-    "zero_init_residual": True,
-    "optimizer": "muon",
-    "muon_lr": 0.02,
-    "lr": 4e-3,
+    "model": {"preset": "causal-lm", "layers": 3, **MODEL, "max_len": 64},
+    **OPTIMIZER,
     "warmup_steps": 60,
     "decay_fraction": 0.7,
     "save_every": 300,
@@ -57,8 +44,8 @@ def write_files(out: Path) -> dict[str, Any]:
     return {"text": [str(out / TRAIN)], "valid_text": [str(out / VALID)]}
 
 
-def show(out: Path) -> None:
-    """Print held-out perplexity, how many samples are grammatical, and example continuations."""
+def show(out: Path) -> tuple[str, str]:
+    """Print perplexity, grammatical samples and continuations; return the next commands."""
     import qkv
     from qkv.data.builtin import builtin_pairs
     from qkv.train.metrics import METRICS, read_metrics
@@ -69,13 +56,7 @@ def show(out: Path) -> None:
         key=lambda entry: entry["loss"],
     )
     print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(builtin_pairs()[1])))
-    print(
-        _(
-            "perplexity {perplexity:.2f} per character, {bits_per_byte:.3f} bits per byte",
-            perplexity=best["perplexity"],
-            bits_per_byte=best["bits_per_byte"],
-        )
-    )
+    print(_("perplexity {perplexity:.2f} per character, {bits_per_byte:.3f} bits per byte", **best))
     print(
         _(
             "{n_grammatical} of {n_samples} sampled continuations (temperature {temperature}) "
@@ -85,9 +66,7 @@ def show(out: Path) -> None:
             temperature=TEMPERATURE,
         )
     )
-    for text in dict.fromkeys(
-        text for seed in range(8) for text in continuations(generator, [PROMPT], seed)
-    ):
+    for text in dict.fromkeys(continuation(generator, PROMPT, seed) for seed in range(8)):
         print(f"{PROMPT} -> {text}")
     figure = draw_next_tokens(generator, out / "next-tokens.png")
     print(
@@ -97,17 +76,18 @@ def show(out: Path) -> None:
             curves=out / "curves.png",
         )
     )
-    use = f"qkv generate {out} {PROMPT} --temperature {TEMPERATURE} --n 3"
-    train = "qkv train generate --text book.txt --out runs/mine"
-    print(_("Next: {use}   |   {train}", use=use, train=train))
-
-
-def continuations(generator: "Generator", prompts: list[str], seed: int) -> list[str]:
-    """Each prompt with a sampled continuation."""
-    sequences = generator.generate(
-        prompts, max_new_tokens=MAX_NEW_TOKENS, temperature=TEMPERATURE, seed=seed
+    return (
+        f"qkv generate {out} {PROMPT} --temperature {TEMPERATURE} --n 3",
+        "qkv train generate --text book.txt --out runs/mine",
     )
-    return [prompt + texts[0].text for prompt, texts in zip(prompts, sequences, strict=True)]
+
+
+def continuation(generator: "Generator", prompt: str, seed: int) -> str:
+    """The prompt with a sampled continuation."""
+    [[sequence]] = generator.generate(
+        [prompt], max_new_tokens=MAX_NEW_TOKENS, temperature=TEMPERATURE, seed=seed
+    )
+    return prompt + sequence.text
 
 
 def held_out_prompts() -> list[str]:
@@ -124,13 +104,12 @@ def count_grammatical(generator: "Generator") -> int:
     from qkv.data.builtin.recognizer import is_sentence
 
     return sum(
-        is_sentence(text)
+        is_sentence(continuation(generator, prompt, seed))
         for seed, prompt in enumerate(held_out_prompts())
-        for text in continuations(generator, [prompt], seed)
     )
 
 
-def draw_next_tokens(generator: "Generator", path: Path, steps: int = 4, top: int = 8) -> Path:
+def draw_next_tokens(generator: "Generator", path: Path) -> Path:
     """Draw the most probable next characters at each step of a greedy continuation."""
     from math import exp
 
@@ -138,17 +117,15 @@ def draw_next_tokens(generator: "Generator", path: Path, steps: int = 4, top: in
 
     from qkv.evaluate.figures import fonts_with, save
 
-    [[sequence]] = generator.generate([PROMPT], max_new_tokens=steps, temperature=0.0, logprobs=top)
+    [[sequence]] = generator.generate([PROMPT], max_new_tokens=4, temperature=0.0, logprobs=8)
     candidates = sequence.top_logprobs or []
     texts = [PROMPT + "".join(sequence.tokens[:step]) for step in range(len(sequence.tokens))]
     with fonts_with([*texts, *(token for best in candidates for token, _ in best)]):
         figure = Figure(figsize=(2.6 * len(texts), 3.2), layout="constrained")
-        for panel, text, best in zip(
-            figure.subplots(1, len(texts), squeeze=False)[0], texts, candidates, strict=True
-        ):
-            tokens = [token for token, _ in best][::-1]
-            probs = [exp(logprob) for _, logprob in best][::-1]
-            panel.barh(range(len(tokens)), probs)
+        panels = figure.subplots(1, len(texts), squeeze=False)[0]
+        for panel, text, best in zip(panels, texts, candidates, strict=True):
+            tokens, logprobs = zip(*reversed(best), strict=True)
+            panel.barh(range(len(tokens)), list(map(exp, logprobs)))
             panel.set_yticks(range(len(tokens)), tokens, parse_math=False)
             panel.set_xlim(0, 1)
             panel.set_title(text, parse_math=False)

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from qkv.cli.demo_recipe import MODEL, OPTIMIZER
 from qkv.messages import _
 
+OUT = Path("runs/demo")
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
 ALIGNMENT = "train.align"  # gold word alignments of the training pairs
 RECIPE: dict[str, Any] = {
@@ -14,23 +16,8 @@ RECIPE: dict[str, Any] = {
     "steps": 1_200,
     "batch_tokens": 2_048,
     "target_language": "en",
-    "model": {
-        "preset": "seq2seq",
-        "layers": 3,
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 512,
-        "dropout": 0.05,
-        "positions": "rotary",
-        "activation": "relu2",
-        "bias": False,
-        "qk_norm": True,
-        "max_len": 128,
-    },
-    "zero_init_residual": True,
-    "optimizer": "muon",
-    "muon_lr": 0.02,
-    "lr": 4e-3,
+    "model": {"preset": "seq2seq", "layers": 3, **MODEL, "max_len": 128},
+    **OPTIMIZER,
     "warmup_steps": 50,
     "decay_fraction": 0.7,
     "save_every": 400,
@@ -63,8 +50,8 @@ def write_pairs(out: Path) -> None:
         write_text(out / name, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
-def show(out: Path) -> None:
-    """Print the scores on held-out sentences and example translations; draw a cross-attention."""
+def show(out: Path) -> tuple[str, str]:
+    """Print scores and translations, draw a cross-attention; return the next commands."""
     import qkv
     from qkv.cli.attention import draw_cross_attention
     from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
@@ -79,13 +66,11 @@ def show(out: Path) -> None:
     print(_("exact match {exact:.1%}", exact=scores.exact))
     print(scores)
     error = alignment_error_rate(translator, held_out)
-    print(_("alignment error rate (AER) {error:.3f}", error=error))
-    print()
-    for pair, output in zip(
-        DEMO_SENTENCES, translator([pair.source for pair in DEMO_SENTENCES]), strict=True
-    ):
-        print(f"{pair.source} -> {output}")
-    figure = draw_cross_attention(translator, DEMO_SENTENCES[1].source, out / "attention.png")
+    print(_("alignment error rate (AER) {error:.3f}", error=error), end="\n\n")
+    examples = [pair.source for pair in DEMO_SENTENCES]
+    for source, output in zip(examples, translator(examples), strict=True):
+        print(f"{source} -> {output}")
+    figure = draw_cross_attention(translator, examples[1], out / "attention.png")
     print(
         _(
             "\nCross-attention: {figure}\nLearning curves: {curves}",
@@ -93,6 +78,7 @@ def show(out: Path) -> None:
             curves=out / "curves.png",
         )
     )
-    use = f"qkv translate {out} 机器学习很有趣"
-    train = "qkv train translate --source a.zh --target a.en --out runs/mine"
-    print(_("Next: {use}   |   {train}", use=use, train=train))
+    return (
+        f"qkv translate {out} 机器学习很有趣",
+        "qkv train translate --source a.zh --target a.en --out runs/mine",
+    )

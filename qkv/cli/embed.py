@@ -6,57 +6,40 @@ Files are written atomically; memory does not grow with the file. See docs/embed
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option
 
+from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.translate import Device, Folder
+from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
 from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.embed_options import EmbedOptions
     from qkv.pipeline.embedder import Embedder
 
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", help=_("sentences, one per line; - is standard input"))
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", "-o", help=_("output file, .npy or .jsonl; default: JSON lines on stdout")
-    ),
-]
-Pooling = Annotated[
-    str | None, typer.Option(help=_("pooling: cls, mean or max; default: as the model"))
-]
-Normalize = Annotated[
-    bool | None,
-    typer.Option(
-        "--normalize/--no-normalize", help=_("L2-normalize the vectors; default: as the model")
-    ),
-]
-Dimensions = Annotated[
-    int | None, typer.Option(help=_("keep the first dimensions only (Matryoshka)"))
-]
-Truncation = Annotated[
-    str, typer.Option(help=_("inputs longer than the context: truncate, or chunk and average"))
-]
-BatchSize = Annotated[int, typer.Option(help=_("sentences per batch"))]
-
 
 def embed(
     folder: Folder,
-    file: File,
-    out: Out = None,
+    file: Path = Argument(metavar="FILE", help=_("sentences, one per line; - is standard input")),
+    out: Path | None = Option(
+        None, "--out", "-o", help=_("output file, .npy or .jsonl; default: JSON lines on stdout")
+    ),
     pooling: Pooling = None,
-    normalize: Normalize = None,
+    normalize: bool | None = Option(
+        None,
+        "--normalize/--no-normalize",
+        help=_("L2-normalize the vectors; default: as the model"),
+    ),
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",
     batch_size: BatchSize = 64,
     device: Device = "cpu",
 ) -> None:
     """Embed every line of a file as a vector."""
+    from qkv.text.lines import read_lines
+
     embedder, options = open_embedder(
         folder,
         device,
@@ -66,21 +49,17 @@ def embed(
         truncation=truncation,
         batch_size=batch_size,
     )
-    name = _("standard input") if str(file) == "-" else str(file)
-    progress = (
-        ProgressMeter(None if str(file) == "-" or file.is_fifo() else count_lines(file))
-        if out
-        else None
-    )
-    blocks = embedder.embed_lines(lines_of_file(file, name), name, options, progress)
+    piped = str(file) == "-"
+    name = _("standard input") if piped else str(file)
+    progress = None
     if out:
-        return _write(out, options.dimensions or embedder.d_model, blocks)
-    from qkv.pipeline.vectors import as_line
-
-    for texts, vectors in blocks:
-        sys.stdout.writelines(map(as_line, texts, vectors))
-        sys.stdout.flush()
-    return None
+        progress = ProgressMeter(None if piped or file.is_fifo() else count_lines(file))
+    lines = stdin_lines() if piped else read_lines(file)
+    blocks = embedder.embed_lines(lines, name, options, progress)
+    if out:
+        _write(out, options.dimensions or embedder.d_model, blocks)
+    else:
+        _print(blocks)
 
 
 def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder, EmbedOptions]":
@@ -97,14 +76,6 @@ def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder,
     return Embedder.load(folder, device), checked
 
 
-def lines_of_file(file: Path, name: str) -> Iterator[str]:
-    from qkv.text.lines import decode_lines, read_lines
-
-    return (
-        decode_lines(open(0, "rb", closefd=False), name) if str(file) == "-" else read_lines(file)
-    )
-
-
 def count_lines(file: Path) -> int:
     """Count the lines; an empty line is an error, reported before the embedding starts."""
     from qkv.data.corpus import check_not_pipe
@@ -116,6 +87,14 @@ def count_lines(file: Path) -> int:
         if not line.strip():
             raise empty_text_error(_("{file}, line {line}", file=file, line=count))
     return count
+
+
+def _print(blocks: Iterator[Any]) -> None:
+    from qkv.pipeline.vectors import as_line
+
+    for texts, vectors in blocks:
+        sys.stdout.writelines(map(as_line, texts, vectors))
+        sys.stdout.flush()
 
 
 def _write(out: Path, width: int, blocks: Iterator[Any]) -> None:

@@ -6,63 +6,47 @@ bits per byte; --pairs: similarity. See docs/translation.md, docs/generation.md,
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
-from qkv.cli.translate import BatchSize, BeamSize, Device, Folder, LengthPenalty
+from qkv.allocator import keep_pages
+from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
 from qkv.errors import QkvError
 from qkv.messages import _
-
-Source = Annotated[Path | None, typer.Option(help=_("source sentences, one per line"))]
-Target = Annotated[
-    Path | None,
-    typer.Option(help=_("reference translations (for an embedder: the matching sentences)")),
-]
-Language = Annotated[str, typer.Option(help=_("target language, such as zh; default: detected"))]
-Tokenize = Annotated[str, typer.Option(help=_("sacrebleu tokenizer; none for tokenized files"))]
-Baseline = Annotated[
-    Path | None,
-    typer.Option(help=_("a model folder or a file of outputs, compared by paired bootstrap")),
-]
-Out = Annotated[Path | None, typer.Option(help=_("file for the translations"))]
-Text = Annotated[
-    Path | None,
-    typer.Option(help=_("a text file, folder or JSONL: perplexity of a language model")),
-]
-Int8 = Annotated[
-    bool,
-    typer.Option(
-        "--int8", help=_("int8 quantization; with --text, compares its perplexity with float32")
-    ),
-]
-Pairs = Annotated[
-    Path | None,
-    typer.Option(help=_("two sentences and a similarity score per line, for an embedding model")),
-]
-
-Json = Annotated[bool, typer.Option("--json", help=_("print JSON"))]
 
 
 def evaluate(
     folder: Folder,
-    source: Source = None,
-    target: Target = None,
-    text: Text = None,
-    int8: Int8 = False,
-    pairs: Pairs = None,
-    language: Language = "",
-    tokenize: Tokenize = "",
+    source: Path | None = Option(None, help=_("source sentences, one per line")),
+    target: Path | None = Option(
+        None, help=_("reference translations (for an embedder: the matching sentences)")
+    ),
+    text: Path | None = Option(
+        None, help=_("a text file, folder or JSONL: perplexity of a language model")
+    ),
+    int8: bool = Option(
+        False,
+        "--int8",
+        help=_("int8 quantization; with --text, compares its perplexity with float32"),
+    ),
+    pairs: Path | None = Option(
+        None, help=_("two sentences and a similarity score per line, for an embedding model")
+    ),
+    language: str = Option("", help=_("target language, such as zh; default: detected")),
+    tokenize: str = Option("", help=_("sacrebleu tokenizer; none for tokenized files")),
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
     batch_size: BatchSize = 32,
-    baseline: Baseline = None,
-    out: Out = None,
+    baseline: Path | None = Option(
+        None, help=_("a model folder or a file of outputs, compared by paired bootstrap")
+    ),
+    out: Path | None = Option(None, help=_("file for the translations")),
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."""
     _check_data_options(source, target, text, pairs)
+    keep_pages()  # before torch is imported
     embedding = bool(pairs) or (not text and _is_embedder(folder))
     if text or embedding:
         _check_unused(
@@ -113,9 +97,6 @@ def _check_unused(options: Mapping[str, object]) -> None:
 
 def _is_embedder(folder: Path) -> bool:
     """Whether the model is encoder-only: then --source and --target are evaluated by retrieval."""
-    from qkv.allocator import keep_pages
-
-    keep_pages()  # before torch is imported
     from qkv.checkpoint.load import load_spec
 
     return load_spec(folder).decoder is None

@@ -28,8 +28,7 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> Non
     from qkv.evaluate.similarity import alignment, cosines, pearson, spearman, uniformity
 
     first, second, scores = read_scored(pairs)
-    embedder = open_embedder(folder, device)[0]
-    (a, b), speed = _vectors(embedder, first, second)
+    a, b, speed = _vectors(open_embedder(folder, device)[0], first, second)
     similarities = cosines(a, b)
     threshold = min(scores) + POSITIVE_SCORE * (max(scores) - min(scores))
     positives = [n for n, score in enumerate(scores) if score >= threshold]
@@ -60,15 +59,17 @@ def evaluate_retrieval(
     from qkv.evaluate.similarity import alignment, retrieval, uniformity
 
     first, second = map(list, zip(*Pairs(source, target), strict=True))
-    embedder = open_embedder(folder, device)[0]
-    (a, b), speed = _vectors(embedder, first, second)
+    a, b, speed = _vectors(open_embedder(folder, device)[0], first, second)
     forward, backward = retrieval(a, b), retrieval(b, a)
-    mean = {k: (forward.recall_at[k] + backward.recall_at[k]) / 2 for k in forward.recall_at}
+    mean = {
+        f"recall_at_{k}": (recall + backward.recall_at[k]) / 2
+        for k, recall in forward.recall_at.items()
+    }
     report = {
         "pairs": forward.n,
         "source_to_target": _recalls(forward),
         "target_to_source": _recalls(backward),
-        "mean": {f"recall_at_{k}": recall for k, recall in mean.items()},
+        "mean": mean,
         "alignment": alignment(a, b),
         "uniformity": uniformity(_distinct(first + second, a, b)),
         "sentences_per_second": speed,
@@ -80,9 +81,8 @@ def evaluate_retrieval(
         _(
             "alignment {alignment:.4f}, uniformity {uniformity:.4f}, "
             "throughput {speed:.0f} sentences/s",
-            alignment=report["alignment"],
-            uniformity=report["uniformity"],
             speed=speed,
+            **report,
         ),
     ]
     print(json.dumps(report, indent=2) if as_json else "\n".join(rows))
@@ -90,14 +90,15 @@ def evaluate_retrieval(
 
 def _vectors(
     embedder: "Embedder", first: list[str], second: list[str]
-) -> tuple[list["np.ndarray"], float]:
+) -> tuple["np.ndarray", "np.ndarray", float]:
     """The embeddings of both sides, and sentences per second."""
-    meter, start = ProgressMeter(len(first) + len(second)), time.perf_counter()
+    total = len(first) + len(second)
+    meter, start = ProgressMeter(total), time.perf_counter()
     a = embedder.embed(first, progress=lambda done, of: meter(done * len(first) // of))
     b = embedder.embed(
         second, progress=lambda done, of: meter(len(first) + done * len(second) // of)
     )
-    return [a, b], (len(first) + len(second)) / (time.perf_counter() - start)
+    return a, b, total / (time.perf_counter() - start)
 
 
 def _distinct(texts: list[str], a: "np.ndarray", b: "np.ndarray") -> "np.ndarray":

@@ -3,91 +3,60 @@
 The text is a file, a folder or JSONL; every token is predicted once. See docs/generation.md.
 """
 
-import json
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from qkv.cli.output import print_json
 from qkv.errors import QkvError
 from qkv.messages import _
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from qkv.evaluate.text_perplexity import TextPerplexity
     from qkv.pipeline.generator import Generator
 
 
-@dataclass(frozen=True)
-class PerplexityReport:
-    """Perplexity, the seconds it took, the context length, and the loss with int8 quantization."""
-
-    found: "TextPerplexity"
-    seconds: float
-    context_length: int
-    # nats per token with float32 and with int8 weights, in windows without overlap
-    int8_losses: tuple[float, float] | None = None
-
-
-def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool = False) -> None:
+def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool) -> None:
     """Print perplexity, bits per byte and tokens/s; with `int8`, also for quantized weights."""
-    report = measure(folder, text, device, int8)
-    found, seconds = report.found, report.seconds
+    figures = measure(folder, text, device, int8)
     if as_json:
-        figures = {
-            "perplexity": found.value,
-            "nats_per_token": found.nats_per_token,
-            "bits_per_byte": found.bits_per_byte,
-            "tokens": found.tokens,
-            "bytes": found.bytes,
-            "context_length": report.context_length,
-            "seconds": seconds,
-            "tokens_per_second": found.tokens / seconds,
-        }
-        if report.int8_losses:
-            names = ("nats_per_token_float32", "nats_per_token_int8")
-            figures |= dict(zip(names, report.int8_losses, strict=True))
-        print(json.dumps(figures))
+        print_json(figures)
         return
-    rate = found.tokens / seconds
     print(
         _(
             "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
-            value=found.value,
-            nats_per_token=found.nats_per_token,
-            tokens=found.tokens,
+            value=figures["perplexity"],
+            **figures,
         )
     )
     print(
         _(
             "{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context length {context_length:,})",
-            bits_per_byte=found.bits_per_byte,
-            bytes=found.bytes,
-            context_length=report.context_length,
+            **figures,
         )
     )
-    print(_("throughput {rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, seconds=seconds))
-    if report.int8_losses:
-        float32_value, int8_value = map(math.exp, report.int8_losses)
+    rate = figures["tokens_per_second"]
+    print(_("throughput {rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, **figures))
+    if int8:
+        value, reference = (
+            math.exp(figures[f"nats_per_token_{name}"]) for name in ("int8", "float32")
+        )
         print(
             _(
                 "int8: perplexity {int8:.3f} instead of {float32:.3f} ({change:+.2%}), "
                 "windows without overlap",
-                int8=int8_value,
-                float32=float32_value,
-                change=int8_value / float32_value - 1,
+                int8=value,
+                float32=reference,
+                change=value / reference - 1,
             )
         )
 
 
-def measure(folder: Path, text: Path, device: str, int8: bool = False) -> PerplexityReport:
+def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, float]:
     """Tokenize the text as for training, and compute the negative log-likelihood of every token."""
-    from qkv.allocator import keep_pages
-
-    keep_pages()  # before torch is imported
     from qkv.data.documents import Documents, count_bytes, store_documents
     from qkv.evaluate.text_perplexity import text_perplexity
     from qkv.pipeline.generator import Generator
@@ -115,26 +84,35 @@ def measure(folder: Path, text: Path, device: str, int8: bool = False) -> Perple
             bos_id=generator.first,
         )
         seconds = time.perf_counter() - start
-        losses = _int8_losses(generator, ids) if int8 else None
-        return PerplexityReport(found, seconds, generator.context_length, losses)
+        return {
+            "perplexity": found.value,
+            "nats_per_token": found.nats_per_token,
+            "bits_per_byte": found.bits_per_byte,
+            "tokens": found.tokens,
+            "bytes": found.bytes,
+            "context_length": generator.context_length,
+            "seconds": seconds,
+            "tokens_per_second": found.tokens / seconds,
+        } | (_int8_losses(generator, ids) if int8 else {})
 
 
 def _check_int8(generator: "Generator") -> None:
     """Raise, before the text is read, if the model has no int8 kernels."""
-    from qkv.engine.supports import supports
+    from qkv.engine.stepper import supports
 
     if not supports(generator.model, int8=True):
         raise QkvError("--int8", _("not supported for this architecture"), _("omit it"))
 
 
-def _int8_losses(generator: "Generator", ids: "np.ndarray") -> tuple[float, float]:
-    """Nats per token with float32 and with int8 weights, over all full windows."""
+def _int8_losses(generator: "Generator", ids: "np.ndarray") -> dict[str, float]:
+    """Nats per token with float32 and with int8 weights, in windows without overlap."""
     import torch
 
-    from qkv.engine.packed_model import int8_loss
+    from qkv.evaluate.int8_loss import int8_loss
 
     length = min(generator.context_length, len(ids))
     if length < 2:
         raise QkvError("--int8", _("the text is too short to compare"), _("give a longer text"))
     rows = torch.from_numpy(ids[: len(ids) // length * length].astype("int64")).view(-1, length)
-    return int8_loss(generator.model, rows)
+    losses = int8_loss(generator.model, rows)
+    return dict(zip(("nats_per_token_float32", "nats_per_token_int8"), losses, strict=True))

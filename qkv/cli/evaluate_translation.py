@@ -27,29 +27,29 @@ class TranslationReport:
     scores: "Scores"
     perplexity: "Perplexity"
     seconds: float
-    comparison: "Comparison | None" = None
+    comparison: "Comparison | None"
 
     def __str__(self) -> str:
-        p, n = self.perplexity, self.scores.sentences
+        figures = self.as_json()
         lines = [
             str(self.scores),
-            _("exact match {exact:.1%}", exact=self.scores.exact),
+            _("exact match {exact:.1%}", **figures),
             _(
                 "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
-                value=p.value,
-                nats_per_token=p.nats_per_token,
-                tokens=p.tokens,
-            ),
-            _(
-                "throughput {rate:.1f} sentences/s ({n_sentences:,} in {seconds:.2f} s)",
-                rate=n / self.seconds,
-                n_sentences=n,
-                seconds=self.seconds,
+                value=figures["perplexity"],
+                **figures,
             ),
         ]
-        if p.skipped:
-            wrong = _("{skipped:,} pairs skipped: longer than the context", skipped=p.skipped)
-            lines.insert(3, wrong)
+        if self.perplexity.skipped:
+            lines.append(_("{skipped:,} pairs skipped: longer than the context", **figures))
+        lines.append(
+            _(
+                "throughput {rate:.1f} sentences/s ({n_sentences:,} in {seconds:.2f} s)",
+                rate=figures["sentences_per_second"],
+                n_sentences=figures["sentences"],
+                **figures,
+            )
+        )
         return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -73,14 +73,14 @@ def evaluate_translation(
     files: tuple[Path, Path],
     metric_options: tuple[str, str],
     config: TranslationConfig,
-    baseline: Path | None = None,
-    out: Path | None = None,
-    device: str = "cpu",
-    as_json: bool = False,
-    int8: bool = False,
+    baseline: Path | None,
+    out: Path | None,
+    device: str,
+    as_json: bool,
+    int8: bool,
 ) -> None:
     """Evaluate a translation model; `metric_options` are its target language and BLEU tokenizer."""
-    from qkv.evaluate.scores import score
+    from qkv.evaluate.scores import compare, score
     from qkv.files import refuse_unwritable
     from qkv.text.lines import write_text
 
@@ -96,50 +96,21 @@ def evaluate_translation(
     seconds = time.perf_counter() - start
     if out:
         write_text(out, "".join(f"{line}\n" for line in outputs))
-    report = _report(translator, outputs, (sources, references), metric_options, seconds)
+    scores, comparison = score(outputs, references, *metric_options), None
     if baseline_outputs is not None:
-        report = _compared(
-            report,
-            (baseline_outputs, outputs, references),
-            metric_options,
-            (str(baseline), str(folder)),
-        )
+        names = str(baseline), str(folder)
+        comparison = compare(baseline_outputs, outputs, references, *metric_options, names=names)
+    perplexity = _perplexity(translator, sources, references)
+    report = TranslationReport(scores, perplexity, seconds, comparison)
     print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report)
 
 
-def _report(
-    translator: Translator,
-    outputs: list[str],
-    pairs: tuple[list[str], list[str]],
-    metric_options: tuple[str, str],
-    seconds: float,
-) -> TranslationReport:
+def _perplexity(translator: Translator, sources: list[str], references: list[str]) -> "Perplexity":
     from qkv.evaluate.perplexity import translation_perplexity
-    from qkv.evaluate.scores import score
 
-    sources, references = pairs
-    perplexity = translation_perplexity(
-        translator.model,
-        [translator.encode_source(line) for line in sources],
-        [translator.encode_target(line) for line in references],
-    )
-    return TranslationReport(score(outputs, references, *metric_options), perplexity, seconds)
-
-
-def _compared(
-    report: TranslationReport,
-    lines: tuple[list[str], list[str], list[str]],
-    metric_options: tuple[str, str],
-    names: tuple[str, str],
-) -> TranslationReport:
-    from qkv.evaluate.scores import compare
-
-    return TranslationReport(
-        report.scores,
-        report.perplexity,
-        report.seconds,
-        compare(*lines, *metric_options, names=names),
-    )
+    source_ids = list(map(translator.encode_source, sources))
+    target_ids = list(map(translator.encode_target, references))
+    return translation_perplexity(translator.model, source_ids, target_ids)
 
 
 def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:

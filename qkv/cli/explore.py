@@ -6,12 +6,14 @@ See docs/explore.md.
 import socket
 import sys
 import webbrowser
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Option
 
+from qkv.cli.options import Device, Folder
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -22,42 +24,27 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8321
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("a model folder"))]
-Text = Annotated[str | None, typer.Option(help=_("input text of the page, with --out"))]
-Compare = Annotated[
-    list[str] | None, typer.Option(help=_("another text to compare with; may be repeated"))
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help=_("write a self-contained HTML file instead of serving the page")),
-]
-Sentences = Annotated[
-    Path | None, typer.Option(help=_("sentences for nearest-neighbor search (encoder-only models)"))
-]
-Port = Annotated[
-    int | None,
-    typer.Option(
-        help=_("port; default {port}, or a free one", port=DEFAULT_PORT), min=0, max=65535
-    ),
-]
-Host = Annotated[
-    str, typer.Option(help=_("address to listen on; --key is required unless it is local"))
-]
-Key = Annotated[str | None, typer.Option(help=_("access key of the page"))]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help=_("do not open a browser"))]
-Device = Annotated[str, typer.Option(help=_("device: cpu, cuda or mps"))]
-
 
 def explore(
     folder: Folder,
-    text: Text = None,
-    compare: Compare = None,
-    out: Out = None,
-    sentences: Sentences = None,
-    port: Port = None,
-    host: Host = "127.0.0.1",
-    key: Key = None,
-    no_browser: NoBrowser = False,
+    text: str | None = Option(None, help=_("input text of the page, with --out")),
+    compare: list[str] | None = Option(
+        None, help=_("another text to compare with; may be repeated")
+    ),
+    out: Path | None = Option(
+        None, help=_("write a self-contained HTML file instead of serving the page")
+    ),
+    sentences: Path | None = Option(
+        None, help=_("sentences for nearest-neighbor search (encoder-only models)")
+    ),
+    port: int | None = Option(
+        None, help=_("port; default {port}, or a free one", port=DEFAULT_PORT), min=0, max=65535
+    ),
+    host: str = Option(
+        "127.0.0.1", help=_("address to listen on; --key is required unless it is local")
+    ),
+    key: str | None = Option(None, help=_("access key of the page")),
+    no_browser: bool = Option(False, "--no-browser", help=_("do not open a browser")),
     device: Device = "cpu",
 ) -> None:
     """Open a web page that shows every step of the model on your text."""
@@ -127,7 +114,8 @@ def serve(
     print(address, flush=True)
     print(_("Press Ctrl+C to stop."), file=sys.stderr)
     if not no_browser:
-        open_browser(address)
+        with suppress(webbrowser.Error):  # there is no browser
+            webbrowser.get().open(address)
     config = uvicorn.Config(
         make_app(explorer, key), log_level="warning", access_log=False, server_header=False
     )
@@ -136,11 +124,10 @@ def serve(
 
 def open_socket(host: str, port: int | None) -> socket.socket:
     """A listening socket on `port`; by default on 8321, or on a free port if that is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in [DEFAULT_PORT, 0] if port is None else [port]:
         try:
-            return socket.create_server(
-                (host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-            )
+            return socket.create_server((host, number), family=family)
         except OSError as error:
             reason = error.strerror
     raise QkvError(
@@ -148,11 +135,3 @@ def open_socket(host: str, port: int | None) -> socket.socket:
         _("cannot listen ({reason})", reason=reason),
         _("choose another --port or --host"),
     )
-
-
-def open_browser(address: str) -> None:
-    """Open the browser, if there is one."""
-    try:
-        webbrowser.get().open(address)
-    except webbrowser.Error:
-        return

@@ -3,17 +3,18 @@
 Each prompt is printed with its continuation. See docs/generation.md.
 """
 
-import json
 import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from qkv.cli.lines import lines
-from qkv.cli.translate import Device, Engine, Folder, Int8, open_engine
+from qkv.cli.options import Device, Engine, Folder, Int8
+from qkv.cli.output import print_json
+from qkv.cli.translate import open_engine
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -26,67 +27,44 @@ SEPARATOR = "---"  # between texts
 PROMPTS_PER_READ = 256  # read ahead, so that prompts of equal length share a batch
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
-Prompt = Annotated[str | None, typer.Argument(help=_("prompt; default: --file or standard input"))]
-File = Annotated[Path | None, typer.Option("--file", "-f", help=_("file of prompts, one per line"))]
-MaxNewTokens = Annotated[int, typer.Option(help=_("maximum number of generated tokens"))]
-Temperature = Annotated[float, typer.Option(help=_("sampling temperature; 0 is greedy decoding"))]
-TopK = Annotated[
-    int | None, typer.Option(help=_("top-k sampling: keep the k most probable tokens"))
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        help=_("nucleus sampling (top-p): keep the fewest tokens with total probability >= p")
-    ),
-]
-MinP = Annotated[
-    float | None, typer.Option(help=_("min-p: keep tokens with probability >= p x the maximum"))
-]
-TypicalP = Annotated[
-    float | None,
-    typer.Option(
-        help=_("locally typical sampling: keep the most typical tokens with total probability >= p")
-    ),
-]
-Penalty = Annotated[float, typer.Option(help=_("repetition penalty; above 1 reduces repetition"))]
-Seed = Annotated[int | None, typer.Option(help=_("random seed; the same seed gives the same text"))]
-N = Annotated[int, typer.Option("--n", help=_("sequences per prompt"))]
-Stop = Annotated[
-    list[str] | None, typer.Option(help=_("stop string, such as '\\n'; may be repeated"))
-]
-LogProbs = Annotated[
-    int | None,
-    typer.Option(help=_("print the log-probability of each token and of the k most probable ones")),
-]
-Stream = Annotated[
-    bool | None,
-    typer.Option(
-        "--stream/--no-stream", help=_("print tokens as they are generated; default in a terminal")
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per prompt"))]
-
 
 def generate(
     folder: Folder,
-    prompt: Prompt = None,
-    file: File = None,
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 1.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    typical_p: TypicalP = None,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = None,
-    n: N = 1,
-    stop: Stop = None,
-    logprobs: LogProbs = None,
-    stream: Stream = None,
+    prompt: str | None = Argument(None, help=_("prompt; default: --file or standard input")),
+    file: Path | None = Option(None, "--file", "-f", help=_("file of prompts, one per line")),
+    max_new_tokens: int = Option(128, help=_("maximum number of generated tokens")),
+    temperature: float = Option(1.0, help=_("sampling temperature; 0 is greedy decoding")),
+    top_k: int | None = Option(None, help=_("top-k sampling: keep the k most probable tokens")),
+    top_p: float | None = Option(
+        None, help=_("nucleus sampling (top-p): keep the fewest tokens with total probability >= p")
+    ),
+    min_p: float | None = Option(
+        None, help=_("min-p: keep tokens with probability >= p x the maximum")
+    ),
+    typical_p: float | None = Option(
+        None,
+        help=_(
+            "locally typical sampling: keep the most typical tokens with total probability >= p"
+        ),
+    ),
+    repetition_penalty: float = Option(
+        1.0, help=_("repetition penalty; above 1 reduces repetition")
+    ),
+    seed: int | None = Option(None, help=_("random seed; the same seed gives the same text")),
+    n: int = Option(1, "--n", help=_("sequences per prompt")),
+    stop: list[str] | None = Option(None, help=_("stop string, such as '\\n'; may be repeated")),
+    logprobs: int | None = Option(
+        None, help=_("print the log-probability of each token and of the k most probable ones")
+    ),
+    stream: bool | None = Option(
+        None,
+        "--stream/--no-stream",
+        help=_("print tokens as they are generated; default in a terminal"),
+    ),
     int8: Int8 = False,
     device: Device = "cpu",
     engine: Engine = "torch",
-    as_json: Json = False,
+    as_json: bool = Option(False, "--json", help=_("print one JSON object per prompt")),
 ) -> None:
     """Generate text from a prompt, from each line of a file, or from standard input."""
     from qkv.generate.config import GenerationConfig
@@ -157,11 +135,7 @@ def _print(
     texts = []
     for prompt, sequences in zip(prompts, generator.generate(prompts, config), strict=True):
         if as_json:
-            print(
-                json.dumps(
-                    {"prompt": prompt, "texts": list(map(asdict, sequences))}, ensure_ascii=False
-                )
-            )
+            print_json({"prompt": prompt, "texts": list(map(asdict, sequences))})
         start = prompt if echo else ""
         texts += [f"{start}{sequence.text}{_logprob_rows(sequence)}" for sequence in sequences]
     if not as_json:

@@ -1,6 +1,6 @@
 """Batches of input lines: from an argument, a file, standard input or a terminal.
 
-Shared by `qkv translate`, `qkv generate` and `qkv search`.
+Shared by `qkv translate`, `qkv generate`, `qkv search` and `qkv embed`.
 """
 
 import sys
@@ -59,12 +59,17 @@ def _piped_lines(size: int) -> Iterator[list[str]]:
 
 def _read_into(queue: "Queue[str | BaseException | None]") -> None:
     """Put the lines of standard input into the queue, then None."""
-    from qkv.text.lines import decode_lines
-
     try:
-        reader = open(0, "rb", closefd=False)  # noqa: SIM115 (decode_lines closes it)
-        for line in decode_lines(reader, _("standard input")):
+        for line in stdin_lines():
             queue.put(line)
         queue.put(None)
     except BaseException as error:  # raised again in the main thread
         queue.put(error)
+
+
+def stdin_lines() -> Iterator[str]:
+    """The lines of standard input, without newlines."""
+    from qkv.text.lines import decode_lines
+
+    reader = open(0, "rb", closefd=False)  # noqa: SIM115 (decode_lines closes it)
+    return decode_lines(reader, _("standard input"))

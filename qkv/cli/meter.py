@@ -14,7 +14,7 @@ class ProgressMeter:
 
     def __init__(self, total: int | None):
         self.total, self.start, self.live = total, time.monotonic(), sys.stderr.isatty()
-        self.printed_at = self.start if not self.live else 0.0
+        self.printed_at = 0.0 if self.live else self.start
 
     def __call__(self, done: int) -> None:
         now, last = time.monotonic(), done == self.total

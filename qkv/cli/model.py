@@ -4,10 +4,12 @@ import json
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option, Typer
 
+from qkv.cli.options import Batch, Json, Model
+from qkv.cli.output import print_json
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -16,10 +18,14 @@ if TYPE_CHECKING:
 
 DEFAULT_SEQ_LEN = 128
 
-app = typer.Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
+app = Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
+
+
+@app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
+def new(
+    preset: str = Argument(help=_("a preset or a model.json")),
+    set_: list[str] | None = Option(
+        None,
         "--set",
         metavar="KEY=VALUE",
         help=_(
@@ -27,15 +33,7 @@ Settings = Annotated[
             "decoder.layers.0.mixer.n_kv_heads"
         ),
     ),
-]
-Out = Annotated[Path | None, typer.Option(help=_("file to write; default: print"))]
-
-
-@app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
-def new(
-    preset: Annotated[str, typer.Argument(help=_("a preset or a model.json"))],
-    set_: Settings = None,
-    out: Out = None,
+    out: Path | None = Option(None, help=_("file to write; default: print")),
 ) -> None:
     from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
@@ -55,17 +53,10 @@ def new(
 
 @app.command(help=_("Show the spec and the shapes of weights and activations, layer by layer."))
 def show(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help=_("a preset, a model.json or a model folder (qkv or Hugging Face format)")
-        ),
-    ],
-    batch: Annotated[int, typer.Option(min=1, help=_("sequences per batch"))] = 1,
-    seq_len: Annotated[
-        int | None, typer.Option(min=1, help=_("tokens per sequence; default 128"))
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help=_("print JSON"))] = False,
+    model: Model,
+    batch: Batch = 1,
+    seq_len: int | None = Option(None, min=1, help=_("tokens per sequence; default 128")),
+    as_json: Json = False,
 ) -> None:
     from qkv.model.shapes import shapes_of
 
@@ -76,22 +67,17 @@ def show(
         module.repeat * prod(shape) for module in modules for shape in module.weights.values()
     )
     if as_json:
-        report: dict[str, Any] = {
+        report = {
             "model": model,
             "spec": asdict(spec),
             "batch": batch,
             "seq_len": length,
             "parameters": n_parameters,
+            "modules": list(map(asdict, modules)),
         }
-        print(
-            json.dumps(
-                report | {"modules": [asdict(module) for module in modules]},
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        print_json(report, indent=2)
         return
-    print("\n".join(spec_tree(asdict(spec))))
+    print(*spec_tree(asdict(spec)), sep="\n")
     print(
         _(
             "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
@@ -100,7 +86,7 @@ def show(
             seq_len=length,
         )
     )
-    print("\n".join(table(modules)))
+    print(*table(modules), sep="\n")
 
 
 def find_spec(model: str) -> "Spec":
@@ -138,15 +124,7 @@ def table(modules: "list[ModuleShapes]") -> list[str]:
         # encoder, layers 0, attn, norm
         *parents, name = module.name.replace(".layers.", ".layers ").split(".")
         weights = ", ".join(f"{key} {shape}" for key, shape in module.weights.items())
-        rows.append(
-            (
-                "  " * len(parents) + name,
-                f"x {module.repeat}" if name.startswith("layers ") else "",
-                str(module.activation or ""),
-                weights,
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return [
-        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows
-    ]
+        repeat = f"x {module.repeat}" if name.startswith("layers ") else ""
+        rows.append(("  " * len(parents) + name, repeat, str(module.activation or ""), weights))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -3,14 +3,15 @@
 The model is not built. See docs/cost.md.
 """
 
-import json
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Option
 
+from qkv.cli.options import Batch, Json, Model
+from qkv.cli.output import print_json
 from qkv.dtypes import canonical_dtype
 from qkv.messages import _
 
@@ -20,34 +21,27 @@ if TYPE_CHECKING:
 DEFAULT_SEQ_LEN = 512
 
 
-class Dtype(StrEnum):
-    float32 = "float32"
-    fp32 = "fp32"
-    bfloat16 = "bfloat16"
-    bf16 = "bf16"
-    int8 = "int8"
+Dtype = StrEnum("Dtype", ["float32", "fp32", "bfloat16", "bf16", "int8"])
 
 
 def plan(
-    model: str = typer.Argument(
-        help=_("a preset, a model.json or a model folder (qkv or Hugging Face format)")
-    ),
-    batch: int = typer.Option(1, min=1, help=_("sequences per batch")),
-    seq_len: int = typer.Option(None, min=1, help=_("tokens per sequence; default 512")),
-    source_len: int = typer.Option(
+    model: Model,
+    batch: Batch = 1,
+    seq_len: int = Option(None, min=1, help=_("tokens per sequence; default 512")),
+    source_len: int = Option(
         None, min=1, help=_("tokens per source sequence; default: as --seq-len")
     ),
-    dtype: Dtype = typer.Option("float32", help=_("data type of the weights")),
-    tokens: int = typer.Option(
+    dtype: Dtype = Option("float32", help=_("data type of the weights")),
+    tokens: int = Option(
         None,
         min=1,
         help=_("training tokens, source and target together; adds an estimate of the time"),
     ),
-    gflops: float = typer.Option(
+    gflops: float = Option(
         None, min=1e-9, help=_("GFLOP/s of one device; default: measured on this CPU")
     ),
-    devices: int = typer.Option(1, min=1, help=_("number of devices")),
-    as_json: bool = typer.Option(False, "--json", help=_("print JSON")),
+    devices: int = Option(1, min=1, help=_("number of devices")),
+    as_json: Json = False,
 ) -> None:
     """Estimate the cost of a model: parameters, FLOPs, memory, training time."""
     from qkv.plan.cost import make_workload
@@ -58,7 +52,7 @@ def plan(
     if tokens:
         figures["time"] = time_of(spec, workload, tokens, gflops, devices)
     if as_json:
-        print(json.dumps(figures, indent=2, ensure_ascii=False))
+        print_json(figures, indent=2)
     else:
         from qkv.cli.plan_tables import show
 
@@ -87,20 +81,20 @@ def costs(spec: "Spec", workload: Any, dtype: str, tokens: int | None) -> dict[s
     from qkv.plan import cost
     from qkv.plan.formulas import compare_formulas
 
-    parameters, active = cost.parameters(spec), cost.active_parameters(spec)
-    flops = cost.flops(spec, workload)
     return {
         "pass": asdict(workload) | {"dtype": dtype},
-        "parameters": parameters | {"total": sum(parameters.values())},
-        "active_parameters": active | {"total": sum(active.values())},
-        "flops": flops | {"total": sum(flops.values())},
+        "parameters": _with_total(cost.parameters(spec)),
+        "active_parameters": _with_total(cost.active_parameters(spec)),
+        "flops": _with_total(cost.flops(spec, workload)),
         "training_flops": cost.training_flops(spec, workload),
         "bytes": asdict(cost.memory(spec, workload, dtype))
         | {"cache_windowed": _windowed_cache(spec, workload, dtype)},
-        "formulas": [
-            asdict(comparison) for comparison in compare_formulas(spec, workload, dtype, tokens)
-        ],
+        "formulas": list(map(asdict, compare_formulas(spec, workload, dtype, tokens))),
     }
+
+
+def _with_total(parts: dict[str, int]) -> dict[str, int]:
+    return parts | {"total": sum(parts.values())}
 
 
 def _windowed_cache(spec: "Spec", workload: Any, dtype: str) -> int:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from qkv.model.spec import Spec
 
+PREFIXES = {"Z": 1e21, "E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+
 
 def show(name: str, spec: "Spec", costs: dict[str, Any]) -> None:
     from rich.console import Console
@@ -21,9 +23,8 @@ def show(name: str, spec: "Spec", costs: dict[str, Any]) -> None:
             model=name,
             family=_family(spec),
             d_model=spec.d_model,
-            batch=workload["batch"],
             lengths=lengths,
-            dtype=workload["dtype"],
+            **workload,
         )
     )
     console.print(parts_table(costs))
@@ -112,15 +113,7 @@ def _table(*columns: str, left: tuple[int, ...] = ()) -> "Table":
 # ── Labels and numbers ────────────────────────────────────────────────────────────────────────
 def short(number: float, unit: str = "") -> str:
     """short(124_439_808) == '124.4 M'; short(1_500, "B") == '1.5 kB'."""
-    for factor, prefix in (
-        (1e21, "Z"),
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-    ):
+    for prefix, factor in PREFIXES.items():
         if abs(number) >= factor:
             return f"{number / factor:.1f} {prefix}{unit}"
     return f"{number:.0f} {unit}".strip()

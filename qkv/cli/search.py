@@ -7,47 +7,36 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
-from qkv.cli.embed import BatchSize, Dimensions, Pooling, Truncation, count_lines, open_embedder
+from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.translate import Device, Folder
+from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
 from qkv.errors import QkvError
 from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline.index import Hit
 
-Sentences = Annotated[
-    Path, typer.Argument(metavar="SENTENCES", help=_("file of sentences, one per line"))
-]
-Query = Annotated[str | None, typer.Argument(help=_("query; default: standard input"))]
-K = Annotated[int, typer.Option("-k", help=_("number of results"))]
-IndexFolder = Annotated[
-    Path | None,
-    typer.Option("--index", help=_("folder of the vector index; default SENTENCES.index")),
-]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help=_("rebuild the index"))]
-
-Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per query"))]
-
 
 def search(
     folder: Folder,
-    sentences: Sentences,
-    query: Query = None,
-    k: K = 5,
-    index: IndexFolder = None,
-    rebuild: Rebuild = False,
+    sentences: Path = Argument(metavar="SENTENCES", help=_("file of sentences, one per line")),
+    query: str | None = Argument(None, help=_("query; default: standard input")),
+    k: int = Option(5, "-k", help=_("number of results")),
+    index: Path | None = Option(
+        None, "--index", help=_("folder of the vector index; default SENTENCES.index")
+    ),
+    rebuild: bool = Option(False, "--rebuild", help=_("rebuild the index")),
     pooling: Pooling = None,
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",
     batch_size: BatchSize = 64,
     device: Device = "cpu",
-    as_json: Json = False,
+    as_json: bool = Option(False, "--json", help=_("print one JSON object per query")),
 ) -> None:
     """Semantic search; the index is built again when the file changes."""
     if k < 1:

@@ -8,19 +8,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option, Typer
 
+from qkv.cli.options import Json
+from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.text.train_tokenizer import FileTexts
 
-app = typer.Typer(no_args_is_help=True, help=_("Train and use tokenizers."))
+app = Typer(no_args_is_help=True, help=_("Train and use tokenizers."))
 
 TokenizerPath = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="TOKENIZER",
         help=_(
             "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder "
@@ -28,10 +30,8 @@ TokenizerPath = Annotated[
         ),
     ),
 ]
-Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))
-]
-Errors = Annotated[str, typer.Option(help=_("bytes that are not UTF-8: strict (error) or replace"))]
+Files = Annotated[list[Path], Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))]
+Errors = Annotated[str, Option(help=_("bytes that are not UTF-8: strict (error) or replace"))]
 COLUMN_NAMES = {
     "step": _("step"),
     "merge": _("merge"),
@@ -48,37 +48,26 @@ COLUMN_NAMES = {
     "unknown_rate": _("unknown rate"),
     "round_trip": _("round trip"),
 }
-AsJson = Annotated[bool, typer.Option("--json", help=_("print JSON"))]
 
 
 @app.command(help=_("Train a tokenizer on text files."))
 def train(
     files: Files,
-    out: Annotated[Path, typer.Option(help=_("tokenizer.json to write"))],
-    kind: Annotated[
-        str, typer.Option(help=_("word, char, bpe, byte_bpe or wordpiece"))
-    ] = "byte_bpe",
-    vocab_size: Annotated[int, typer.Option(help=_("vocabulary size"))] = 8000,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help=_("convert text to lowercase"))
-    ] = False,
-    nfkc: Annotated[bool, typer.Option("--nfkc", help=_("NFKC normalization (Ａ -> A)"))] = False,
-    split_chinese: Annotated[
-        bool, typer.Option("--split-chinese", help=_("split every Chinese character"))
-    ] = False,
-    add_prefix_space: Annotated[
-        bool,
-        typer.Option(
-            "--add-prefix-space",
-            help=_("byte_bpe: a word at the beginning of a text is tokenized as after a space"),
-        ),
-    ] = False,
-    min_frequency: Annotated[int, typer.Option(help=_("minimum frequency of a word or pair"))] = 1,
-    special: Annotated[
-        list[str], typer.Option(help=_("additional special token; may be repeated"))
-    ] = [],  # noqa: B006
+    out: Path = Option(help=_("tokenizer.json to write")),
+    kind: str = Option("byte_bpe", help=_("word, char, bpe, byte_bpe or wordpiece")),
+    vocab_size: int = Option(8000, help=_("vocabulary size")),
+    lowercase: bool = Option(False, "--lowercase", help=_("convert text to lowercase")),
+    nfkc: bool = Option(False, "--nfkc", help=_("NFKC normalization (Ａ -> A)")),
+    split_chinese: bool = Option(False, "--split-chinese", help=_("split every Chinese character")),
+    add_prefix_space: bool = Option(
+        False,
+        "--add-prefix-space",
+        help=_("byte_bpe: a word at the beginning of a text is tokenized as after a space"),
+    ),
+    min_frequency: int = Option(1, help=_("minimum frequency of a word or pair")),
+    special: list[str] = Option([], help=_("additional special token; may be repeated")),
     errors: Errors = "strict",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     from qkv.text.normalization import TokenizerOptions
     from qkv.text.train_tokenizer import PASSES, special_tokens, train_tokenizer
@@ -92,42 +81,27 @@ def train(
     with _reading(files, errors, PASSES[kind]) as texts:
         tokenizer = train_tokenizer(kind, texts, vocab_size, options)
     tokenizer.save(out)
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "file": str(out),
-                    "kind": kind,
-                    "vocab_size": tokenizer.vocab_size,
-                    "fingerprint": tokenizer.fingerprint,
-                }
-            )
-        )
-    else:
-        print(
-            _(
-                "{out}: {vocab_size} tokens ({kind})",
-                out=out,
-                vocab_size=tokenizer.vocab_size,
-                kind=kind,
-            )
-        )
+    trained = {
+        "file": str(out),
+        "kind": kind,
+        "vocab_size": tokenizer.vocab_size,
+        "fingerprint": tokenizer.fingerprint,
+    }
+    text = _("{out}: {vocab_size} tokens ({kind})", out=out, **trained)
+    print(json.dumps(trained) if as_json else text)
 
 
 @app.command(help=_("Encode text as token ids, one text per line."))
 def encode(
     tokenizer: TokenizerPath,
-    text: Annotated[list[str] | None, typer.Argument(help=_("default: standard input"))] = None,
-    file: Annotated[Path | None, typer.Option(help=_("a text file"))] = None,
-    pieces: Annotated[
-        bool, typer.Option("--pieces", help=_("print tokens instead of ids"))
-    ] = False,
-    parse_special: Annotated[
-        bool,
-        typer.Option("--parse-special", help=_("parse special tokens such as <eos> in the text")),
-    ] = False,
+    text: list[str] | None = Argument(None, help=_("default: standard input")),
+    file: Path | None = Option(None, help=_("a text file")),
+    pieces: bool = Option(False, "--pieces", help=_("print tokens instead of ids")),
+    parse_special: bool = Option(
+        False, "--parse-special", help=_("parse special tokens such as <eos> in the text")
+    ),
     errors: Errors = "strict",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     from qkv.text.files import read_tokenizer
 
@@ -135,11 +109,7 @@ def encode(
     for batch in _batches(text, file, errors):
         for ids in loaded.encode_batch(batch, parse_special=parse_special):
             if as_json:
-                print(
-                    json.dumps(
-                        {"ids": ids, "pieces": loaded.display_tokens(ids)}, ensure_ascii=False
-                    )
-                )
+                print_json({"ids": ids, "pieces": loaded.display_tokens(ids)})
             else:
                 print(*(loaded.display_tokens(ids) if pieces else ids))
 
@@ -147,9 +117,9 @@ def encode(
 @app.command(help=_("Decode token ids as text, one text per line."))
 def decode(
     tokenizer: TokenizerPath,
-    ids: Annotated[list[str] | None, typer.Argument(help=_("default: standard input"))] = None,
-    file: Annotated[Path | None, typer.Option(help=_("a file of ids"))] = None,
-    as_json: AsJson = False,
+    ids: list[str] | None = Argument(None, help=_("default: standard input")),
+    file: Path | None = Option(None, help=_("a file of ids")),
+    as_json: Json = False,
 ) -> None:
     from qkv.text.files import read_tokenizer
 
@@ -160,7 +130,7 @@ def decode(
 
 
 @app.command(help=_("Show the BPE merges of a word, step by step."))
-def show(tokenizer: TokenizerPath, word: str, as_json: AsJson = False) -> None:
+def show(tokenizer: TokenizerPath, word: str, as_json: Json = False) -> None:
     from qkv.text.files import read_tokenizer
     from qkv.text.merge_steps import merge_steps
 
@@ -188,7 +158,7 @@ def show(tokenizer: TokenizerPath, word: str, as_json: AsJson = False) -> None:
     help=_("Report tokens per word, bytes per token, unknown rate and round trip on text files.")
 )
 def report(
-    tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as_json: AsJson = False
+    tokenizer: TokenizerPath, files: Files, errors: Errors = "strict", as_json: Json = False
 ) -> None:
     from qkv.text.files import read_tokenizer
     from qkv.text.report import evaluate_tokenizer
@@ -237,14 +207,17 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
     from qkv.text.lines import decode_lines, read_lines
 
     _check_errors(errors)
+    size = 1000
     if texts is not None and file is not None:
         raise QkvError("--file", _("both a text and --file"), _("give one of them"))
     if texts is not None:
         lines = iter(texts)
+    elif file is not None:
+        lines = read_lines(file, errors)
     else:
         stdin: Any = sys.stdin.buffer
-        lines = read_lines(file, errors) if file else decode_lines(stdin, "stdin", errors)
-    size = 1 if texts is None and file is None and sys.stdin.isatty() else 1000
+        lines = decode_lines(stdin, "stdin", errors)
+        size = 1 if sys.stdin.isatty() else 1000
     while batch := list(islice(lines, size)):
         yield batch
 
@@ -267,7 +240,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     from rich.text import Text
 
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False))
+        print_json(rows)
         return
     table = Table(*(COLUMN_NAMES[name] for name in (rows[0] if rows else ())))
     for row in rows:

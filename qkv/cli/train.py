@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option, Typer
 
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -13,55 +13,39 @@ if TYPE_CHECKING:
     from qkv.train.recipe import Recipe
     from qkv.train.task import Task
 
-app = typer.Typer(no_args_is_help=True, help=_("Train a model on your own text."))
+app = Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
-Out = Annotated[Path | None, typer.Option(help=_("output folder of the run"))]
-RecipeFile = Annotated[Path | None, typer.Option("--recipe", help=_("recipe file (YAML)"))]
+Out = Annotated[Path | None, Option(help=_("output folder of the run"))]
+RecipeFile = Annotated[Path | None, Option("--recipe", help=_("recipe file (YAML)"))]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help=_("an option of the recipe; may be repeated")),
+    Option("--set", metavar="KEY=VALUE", help=_("an option of the recipe; may be repeated")),
 ]
-Resume = Annotated[bool, typer.Option(help=_("resume from the last checkpoint"))]
-SkipDamaged = Annotated[bool, typer.Option(help=_("skip damaged checkpoints"))]
-Device = Annotated[str | None, typer.Option(help=_("device: cpu, cuda or mps"))]
+Resume = Annotated[bool, Option(help=_("resume from the last checkpoint"))]
+SkipDamaged = Annotated[bool, Option(help=_("skip damaged checkpoints"))]
+Device = Annotated[str | None, Option(help=_("device: cpu, cuda or mps"))]
 Dtype = Annotated[
-    str | None, typer.Option(help=_("float32 (fp32), or bf16 (bfloat16) for mixed precision"))
+    str | None, Option(help=_("float32 (fp32), or bf16 (bfloat16) for mixed precision"))
 ]
-Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile")]
+Compile = Annotated[bool | None, Option("--compile/--no-compile", help="torch.compile")]
 Explain = Annotated[
-    bool, typer.Option(help=_("print every recipe option with its default and description"))
+    bool, Option(help=_("print every recipe option with its default and description"))
 ]
 Source = Annotated[
-    str | None,
-    typer.Option(help=_("source sentences, one per line; or a TSV or JSONL file of pairs")),
-]
-Target = Annotated[
-    str | None, typer.Option(help=_("target sentences (translations), one per line"))
-]
-MatchingTarget = Annotated[
-    str | None,
-    typer.Option(help=_("sentences that match the source line by line, such as translations")),
-]
-Pairs = Annotated[
-    str | None,
-    typer.Option(help=_("groups of similar sentences, one group per line: TSV or JSONL")),
+    str | None, Option(help=_("source sentences, one per line; or a TSV or JSONL file of pairs"))
 ]
 Text = Annotated[
-    list[str] | None,
-    typer.Option(help=_("a text file, a folder of them, or JSONL; may be repeated")),
+    list[str] | None, Option(help=_("a text file, a folder of them, or JSONL; may be repeated"))
 ]
-More = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILE]...", help=_("more files for --text"))
-]
-Valid = Annotated[str | None, typer.Option(help=_("validation sentences"))]
-ValidText = Annotated[list[str] | None, typer.Option(help=_("validation text"))]
+More = Annotated[list[str] | None, Argument(metavar="[FILE]...", help=_("more files for --text"))]
+Valid = Annotated[str | None, Option(help=_("validation sentences"))]
 
 
 @app.command(help=_("Train a translation model (encoder-decoder) on sentence pairs."))
 def translate(
     out: Out = None,
     source: Source = None,
-    target: Target = None,
+    target: str | None = Option(None, help=_("target sentences (translations), one per line")),
     valid_source: Valid = None,
     valid_target: Valid = None,
     recipe: RecipeFile = None,
@@ -73,16 +57,7 @@ def translate(
     compile_: Compile = None,
     explain: Explain = False,
 ) -> int:
-    flags = {
-        "source": source,
-        "target": target,
-        "valid_source": valid_source,
-        "valid_target": valid_target,
-        "device": device,
-        "dtype": dtype,
-        "compile": compile_,
-    }
-    return _run("translate", out, recipe, set_, flags, resume, skip_damaged, explain)
+    return _run("translate", **locals())
 
 
 @app.command(help=_("Train a causal language model on plain text."))
@@ -90,7 +65,7 @@ def generate(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    valid_text: ValidText = None,
+    valid_text: list[str] | None = Option(None, help=_("validation text")),
     recipe: RecipeFile = None,
     set_: Settings = None,
     resume: Resume = False,
@@ -100,14 +75,7 @@ def generate(
     compile_: Compile = None,
     explain: Explain = False,
 ) -> int:
-    flags = {
-        "text": [*(text or []), *(more or [])] or None,
-        "valid_text": valid_text or None,
-        "device": device,
-        "dtype": dtype,
-        "compile": compile_,
-    }
-    return _run("generate", out, recipe, set_, flags, resume, skip_damaged, explain)
+    return _run("generate", **locals())
 
 
 @app.command(
@@ -119,9 +87,13 @@ def embed(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    pairs: Pairs = None,
+    pairs: str | None = Option(
+        None, help=_("groups of similar sentences, one group per line: TSV or JSONL")
+    ),
     source: Source = None,
-    target: MatchingTarget = None,
+    target: str | None = Option(
+        None, help=_("sentences that match the source line by line, such as translations")
+    ),
     valid_pairs: Valid = None,
     valid_source: Valid = None,
     valid_target: Valid = None,
@@ -134,36 +106,29 @@ def embed(
     compile_: Compile = None,
     explain: Explain = False,
 ) -> int:
-    flags = {
-        "text": [*(text or []), *(more or [])] or None,
-        "pairs": pairs,
-        "source": source,
-        "target": target,
-        "valid_pairs": valid_pairs,
-        "valid_source": valid_source,
-        "valid_target": valid_target,
-        "device": device,
-        "dtype": dtype,
-        "compile": compile_,
-    }
-    return _run("embed", out, recipe, set_, flags, resume, skip_damaged, explain)
+    return _run("embed", **locals())
 
 
 def _run(
     task: str,
     out: Path | None,
     recipe: Path | None,
-    settings: list[str] | None,
-    flags: Mapping[str, object],
+    set_: list[str] | None,
     resume: bool,
     skip_damaged: bool,
     explain: bool,
+    compile_: bool | None,
+    text: list[str] | None = None,
+    more: list[str] | None = None,
+    **flags: object,
 ) -> int:
+    """Run the command of a task with its options; `flags` are those of the recipe."""
     if explain:
         return _explain(task)
     if out is None:
         raise QkvError(f"qkv train {task}", _("no --out"), _("give an output folder"))
-    return run_training(task, out, recipe, settings or [], flags, resume, skip_damaged)
+    flags |= {"text": [*(text or []), *(more or [])] or None, "compile": compile_}
+    return run_training(task, out, recipe, set_ or [], flags, resume, skip_damaged)
 
 
 def run_training(
@@ -190,13 +155,10 @@ def run_training(
     from qkv.train.time_limit import check_time_limit
 
     saved_recipe = out / "train.yaml"
+    if resume and recipe_file is None and saved_recipe.is_file():
+        recipe_file = saved_recipe
     flags = {**flags, "threads": chosen_threads()}
-    recipe = read_recipe(
-        _recipe_type(task),
-        saved_recipe if resume and recipe_file is None and saved_recipe.is_file() else recipe_file,
-        settings,
-        flags,
-    )
+    recipe = read_recipe(_recipe_type(task), recipe_file, settings, flags)
     check_device(recipe.device)
     check_time_limit(recipe)
     if recipe.dtype == "bfloat16":

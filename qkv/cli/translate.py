@@ -6,12 +6,14 @@ See docs/translation.md.
 import json
 import sys
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+from typer import Argument, Option
 
 from qkv.cli.lines import lines
+from qkv.cli.options import BatchSize, BeamSize, Device, Engine, Folder, Int8, LengthPenalty
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -24,52 +26,27 @@ Kind = TypeVar("Kind", "Translator", "Generator")
 # Lines are read ahead and sorted by length, so that batches need less padding.
 BATCHES_PER_READ = 16
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help=_("a model folder"))]
-Text = Annotated[
-    str | None, typer.Argument(help=_("text to translate; default: --file or standard input"))
-]
-File = Annotated[
-    Path | None, typer.Option("--file", "-f", help=_("file to translate, line by line"))
-]
-BeamSize = Annotated[int, typer.Option(help=_("beam size of beam search; 1 is greedy decoding"))]
-LengthPenalty = Annotated[
-    float,
-    typer.Option(help=_("length penalty of beam search; larger values favor longer translations")),
-]
-NBest = Annotated[
-    int, typer.Option(help=_("print the n best hypotheses: line number, score, text"))
-]
-Alignment = Annotated[
-    bool, typer.Option("--alignment", help=_("print word alignments from cross-attention"))
-]
-MaxTargetLen = Annotated[
-    int | None, typer.Option(help=_("maximum number of tokens of a translated sentence"))
-]
-BatchSize = Annotated[int, typer.Option(help=_("sentences per batch"))]
-Int8 = Annotated[
-    bool, typer.Option("--int8", help=_("int8 quantization: faster, slightly less accurate"))
-]
-Device = Annotated[str, typer.Option(help=_("device: cpu, cuda or mps"))]
-Engine = Annotated[
-    str, typer.Option(help=_("inference engine: torch, or ctranslate2 for an exported folder"))
-]
-Json = Annotated[bool, typer.Option("--json", help=_("print one JSON object per line"))]
-
 
 def translate(
     folder: Folder,
-    text: Text = None,
-    file: File = None,
+    text: str | None = Argument(
+        None, help=_("text to translate; default: --file or standard input")
+    ),
+    file: Path | None = Option(None, "--file", "-f", help=_("file to translate, line by line")),
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
-    n_best: NBest = 1,
-    alignment: Alignment = False,
-    max_target_len: MaxTargetLen = None,
+    n_best: int = Option(1, help=_("print the n best hypotheses: line number, score, text")),
+    alignment: bool = Option(
+        False, "--alignment", help=_("print word alignments from cross-attention")
+    ),
+    max_target_len: int | None = Option(
+        None, help=_("maximum number of tokens of a translated sentence")
+    ),
     batch_size: BatchSize = 32,
     int8: Int8 = False,
     device: Device = "cpu",
     engine: Engine = "torch",
-    as_json: Json = False,
+    as_json: bool = Option(False, "--json", help=_("print one JSON object per line")),
 ) -> None:
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
@@ -87,12 +64,11 @@ def translate(
         alignment,
     )
     translator = open_engine(Translator, engine, folder, device, int8)
-    number = 0
+    numbers = count(1)
     hint = _("Type a sentence; Ctrl-D to exit.")
     for batch in lines(text, file, BATCHES_PER_READ * batch_size, hint):
         for line, best in zip(batch, translator.translate(batch, config), strict=True):
-            number += 1
-            print(_formatted(number, line, best, n_best, as_json))
+            print(_formatted(next(numbers), line, best, n_best, as_json))
         sys.stdout.flush()
 
 
@@ -128,11 +104,9 @@ def _formatted(
         )
     rows = []
     for translation in best:
-        columns = [translation.text]
-        if n_best > 1:
-            columns = [str(number), f"{translation.score:.4f}", translation.text]
-        if translation.alignment is not None:
-            links = translation.alignment
+        columns = [str(number), f"{translation.score:.4f}"] if n_best > 1 else []
+        columns.append(translation.text)
+        if (links := translation.alignment) is not None:
             columns.append(
                 " ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in links)
             )

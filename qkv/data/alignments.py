@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.corpus import Pairs, fingerprint_of
+from qkv.data.corpus import Pairs, fingerprint_of, location
 from qkv.data.pairs import Subset
-from qkv.data.store import Store, open_if_current, write_store
+from qkv.data.store import Store, reuse_or_write
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines
@@ -36,12 +36,8 @@ def read_alignment(pairs: Pairs | Subset, path: str | Path) -> Iterator[Links]:
         source, target = (side.strip() for side in pair)
         if source and target:
             if not isinstance(pairs, Subset) or pairs.contains(kept):
-                yield parse_links(
-                    line,
-                    len(word_spans(source)),
-                    len(word_spans(target)),
-                    _("{path}, line {number}", path=path, number=number),
-                )
+                counts = len(word_spans(source)), len(word_spans(target))
+                yield parse_links(line, *counts, location(path, number))
             kept += 1
 
 
@@ -58,23 +54,19 @@ def parse_links(line: str, n_source: int, n_target: int, where: str) -> Links:
     for item in line.split():
         found = _LINK.fullmatch(item)
         if found is None:
-            raise QkvError(
-                where,
-                _("'{item}' is not a link", item=item[:40]),
-                _("write source-target word numbers from 0, such as 0-0 1-2"),
-            )
-        source, target = int(found[1]), int(found[2])
+            wrong = _("'{item}' is not a link", item=item[:40])
+            right = _("write source-target word numbers from 0, such as 0-0 1-2")
+            raise QkvError(where, wrong, right)
+        source, target = map(int, found.groups())
         if source >= n_source or target >= n_target:
-            raise QkvError(
-                where,
-                _(
-                    "link {item}, but the pair has {n_source} and {n_target} words",
-                    item=item,
-                    n_source=n_source,
-                    n_target=n_target,
-                ),
-                _("count words from 0; each Chinese character and punctuation mark is a word"),
+            wrong = _(
+                "link {item}, but the pair has {n_source} and {n_target} words",
+                item=item,
+                n_source=n_source,
+                n_target=n_target,
             )
+            right = _("count words from 0; each Chinese character and punctuation mark is a word")
+            raise QkvError(where, wrong, right)
         links.append((source, target))
     return links
 
@@ -89,7 +81,7 @@ def _length_error(path: str | Path, number: int, too_short: bool) -> QkvError:
 
 
 def token_links(
-    links: Links, words: tuple[list[Span], list[Span]], tokens: tuple[list[Span], list[Span]]
+    links: Links, words: Sequence[list[Span]], tokens: Sequence[list[Span]]
 ) -> list[list[int]]:
     """Return the source tokens that each target token is aligned with; <eos> if there are none.
 
@@ -137,19 +129,16 @@ def store_token_links(
         "source": stores[0].checksum,
         "target": stores[1].checksum,
     }
-    stored = open_if_current(folder, fingerprint)
-    if stored is None:
-        flat = (
-            [
-                position
-                for target, sources in enumerate(row)
-                for source in sources
-                for position in (source, target)
-            ]
-            for row in rows
-        )
-        stored = write_store(folder, flat, _MAX_POSITION, fingerprint)
-    return stored
+    flat = (
+        [
+            position
+            for target, sources in enumerate(row)
+            for source in sources
+            for position in (source, target)
+        ]
+        for row in rows
+    )
+    return reuse_or_write(folder, flat, _MAX_POSITION, fingerprint)
 
 
 def gold_weights(rows: Sequence[np.ndarray], n_target: int, n_source: int) -> Tensor:

@@ -4,18 +4,25 @@ See docs/data.md.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.random_numbers import random_stream
 from qkv.errors import QkvError
 from qkv.messages import _
 
 Rows = Sequence[Sequence[int]] | Sequence[np.ndarray]
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets, with special tokens
+
+
+def batch_number(step: int, rank: int, world_size: int) -> int:
+    """Return the number of the batch of one process at one step, from 0."""
+    assert 0 <= rank < world_size and step >= 0
+    return step * world_size + rank
 
 
 class BatchPlan:
@@ -75,8 +82,7 @@ class BatchPlan:
 
         The last step of an epoch may continue with the first batches of the next epoch.
         """
-        assert 0 <= rank < world_size and step >= 0
-        return self.batch_at(*divmod(step * world_size + rank, len(self)))
+        return self.batch_at(*divmod(batch_number(step, rank, world_size), len(self)))
 
     def batch_at(self, epoch: int, index: int) -> np.ndarray:
         """Return the batch of this index in an epoch."""
@@ -87,11 +93,8 @@ class BatchPlan:
         return pairs[self._bounds[batch] : self._bounds[batch + 1]]  # (batch,)
 
     def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pairs, shuffled within their buckets, and the order of the batches.
-
-        numpy guarantees that raw draws are the same in every version, unlike its shuffles.
-        """
-        rng = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
+        """Return the pairs, shuffled within their buckets, and the order of the batches."""
+        rng = random_stream(self.seed, epoch)
         shuffled = np.lexsort((rng.random_raw(len(self._kept)), self._bucket))
         order = np.argsort(rng.random_raw(len(self)), kind="stable")
         return self._kept[shuffled], order  # (kept,), (batches,)
@@ -131,13 +134,12 @@ class RoundRobinPlan:
 
     def variant(self, step: int, rank: int = 0, world_size: int = 1) -> int:
         """Return the encoding of the batch of one process at one step."""
-        assert 0 <= rank < world_size and step >= 0
-        index = (step * world_size + rank) % len(self)
+        index = batch_number(step, rank, world_size) % len(self)
         return int(np.searchsorted(self.ends, index, side="right"))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> np.ndarray:
         """Return the batch of one process at one step."""
-        rounds, index = divmod(step * world_size + rank, len(self))
+        rounds, index = divmod(batch_number(step, rank, world_size), len(self))
         variant = self.variant(step, rank, world_size)
         plan, epoch = self._plan(variant), rounds * len(self.ends) + variant
         return plan.batch_at(epoch, index - int(self.ends[variant]) + len(plan))
@@ -151,6 +153,11 @@ class PairBatch:
     target_in: Tensor  # (batch, target): <bos> y
     target_out: Tensor  # (batch, target): y <eos>
     gold: Tensor | None = None  # (batch, target, source): attention weights of the guided head
+
+    def twice(self) -> "PairBatch":
+        """Return the batch with every pair repeated, for R-Drop."""
+        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return replace(self, **{name: torch.cat([ids, ids]) for name, ids in tensors.items()})
 
 
 def pair_batch(sources: Rows, targets: Rows, pad_id: int, bos_id: int, eos_id: int) -> PairBatch:
@@ -223,17 +230,13 @@ def _padding(source: np.ndarray, target: np.ndarray, bounds: np.ndarray) -> floa
 
 
 def _no_pair_fits(n: int, batch_tokens: int, max_len: int | None) -> QkvError:
-    if max_len is None:
-        wrong = _(
-            "none of {n_pairs:,} pairs fits batch_tokens {batch_tokens:,}",
-            n_pairs=n,
-            batch_tokens=batch_tokens,
-        )
-    else:
-        wrong = _(
+    values = {"n_pairs": n, "batch_tokens": batch_tokens, "max_len": max_len}
+    wrong = (
+        _("none of {n_pairs:,} pairs fits batch_tokens {batch_tokens:,}", **values)
+        if max_len is None
+        else _(
             "none of {n_pairs:,} pairs fits batch_tokens {batch_tokens:,} and max_len {max_len:,}",
-            n_pairs=n,
-            batch_tokens=batch_tokens,
-            max_len=max_len,
+            **values,
         )
+    )
     return QkvError("batch_tokens", wrong, _("raise the limit or shorten the sentences"))

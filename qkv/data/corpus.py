@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -25,20 +26,20 @@ class Pairs:
     Pairs with an empty side are dropped; `dropped` is their number in the last complete pass.
     """
 
-    def __init__(self, *paths: str | Path, errors: str | None = None):
+    def __init__(self, *paths: str | Path):
         if len(paths) not in (1, 2):
             raise QkvError(
                 ", ".join(map(str, paths)),
                 _("{n_paths} files", n_paths=len(paths)),
                 _("give two aligned files, or one TSV or JSONL"),
             )
-        self.paths, self.errors, self.dropped = tuple(map(Path, paths)), errors, 0
+        self.paths, self.dropped = tuple(map(Path, paths)), 0
 
     def __iter__(self) -> Iterator[Pair]:
         kept = dropped = 0
         filled = [False, False]  # whether each side has any text
-        for source, target in self.raw_pairs():
-            source, target = source.strip(), target.strip()
+        for pair in self.raw_pairs():
+            source, target = map(str.strip, pair)
             filled = [filled[0] or bool(source), filled[1] or bool(target)]
             if source and target:
                 kept += 1
@@ -49,56 +50,36 @@ class Pairs:
         if not kept:
             raise self._empty_side_error(filled)
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the contents of the files."""
-        return fingerprint_of(self.paths)
-
     def raw_pairs(self) -> Iterator[Pair]:
         """Yield the pairs of all lines, also those with an empty side."""
         if len(self.paths) == 2:
-            return _aligned(*self.paths, self.errors)
-        return (_jsonl if _is_jsonl(self.paths[0]) else _tsv)(self.paths[0], self.errors)
+            return _aligned(*self.paths)
+        return (_jsonl if is_jsonl(self.paths[0]) else _tsv)(self.paths[0])
 
     def _empty_side_error(self, filled: Sequence[bool]) -> QkvError:
         """Return the error for a corpus without pairs; of two files it names the empty one."""
-        empty = [i for i in (0, 1) if not filled[i]]
-        if len(self.paths) == 2 and len(empty) == 1:
-            where = str(self.paths[empty[0]])
-        else:
-            where = ", ".join(map(str, self.paths))
+        empty = [path for path, has_text in zip(self.paths, filled, strict=False) if not has_text]
         return QkvError(
-            where,
+            ", ".join(map(str, empty if len(empty) == 1 else self.paths)),
             _("no pair has text on both sides"),
             _("give a sentence and its translation on each line"),
         )
 
 
-def read_documents(paths: Iterable[str | Path], errors: str | None = None) -> Iterator[str]:
-    """Yield documents: each text file, each line {"text": ...} of a JSONL, all files of folders."""
-    pieces = []
-    for piece, ends in read_pieces(paths, errors):
-        pieces.append(piece)
-        if ends:
-            yield "".join(pieces)
-            pieces = []
-
-
-def read_pieces(
-    paths: Iterable[str | Path], errors: str | None = None
-) -> Iterator[tuple[str, bool]]:
+def read_pieces(paths: Iterable[str | Path]) -> Iterator[tuple[str, bool]]:
     """Yield documents in pieces of about a megabyte, split at newlines, so memory stays bounded.
 
-    Every line of a text file ends with "\\n", also the last.
+    A document is a text file, or a line {"text": ...} of a JSONL. Every line of a text file ends
+    with "\\n", also the last.
 
     Yields:
         The text of a piece, and whether it is the end of its document.
     """
     for path in document_files(paths):
-        if _is_jsonl(path):
-            for number, line in _filled_lines(path, errors):
-                yield _fields(path, number, line, ("text",))[0], True
+        if is_jsonl(path):
+            yield from ((text, True) for (text,) in _json_fields(path, "text"))
         else:
-            yield from _pieces_of_text(path, errors)
+            yield from _pieces_of_text(path)
 
 
 def document_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -147,9 +128,9 @@ def fingerprint_of(paths: Iterable[str | Path]) -> str:
     return digest.hexdigest()
 
 
-def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
+def _aligned(source: Path, target: Path) -> Iterator[Pair]:
     """Yield line n of one file with line n of the other."""
-    sources, targets = read_lines(source, errors), read_lines(target, errors)
+    sources, targets = read_lines(source), read_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets)):
         if left is None or right is None:
             longer = number + 1 + sum(1 for _ in (sources if right is None else targets))
@@ -162,46 +143,46 @@ def _aligned(source: Path, target: Path, errors: str | None) -> Iterator[Pair]:
         yield left, right
 
 
-def _tsv(path: Path, errors: str | None) -> Iterator[Pair]:
+def _tsv(path: Path) -> Iterator[Pair]:
     """Yield the first two columns; a blank line is an empty pair."""
-    for number, line in enumerate(read_lines(path, errors), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) < 2 and line.strip():
-            raise QkvError(_line(path, number), _("no second column"), _("write source<TAB>target"))
+            where = location(path, number)
+            raise QkvError(where, _("no second column"), _("write source<TAB>target"))
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 
-def _jsonl(path: Path, errors: str | None) -> Iterator[Pair]:
-    for number, line in _filled_lines(path, errors):
-        source, target = _fields(path, number, line, ("source", "target"))
-        yield source, target
+def _jsonl(path: Path) -> Iterator[Pair]:
+    return ((source, target) for source, target in _json_fields(path, "source", "target"))
 
 
-def _fields(path: Path, number: int, line: str, keys: Sequence[str]) -> list[str]:
-    """Return the texts of these keys of a JSON line."""
+def _json_fields(path: Path, *keys: str) -> Iterator[list[str]]:
+    """Yield the texts of these keys of each non-blank line of a JSONL."""
     example = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
     right = _("write {example}", example=example)
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        raise QkvError(_line(path, number), _("not JSON"), right) from None
+    for where, line in located_lines(path):
+        if line.strip():
+            record = parse_json(line, where, right)
+            if wrong := _problem(record, keys):
+                raise QkvError(where, wrong, right)
+            yield [replace_surrogates(record[key]) for key in keys]
+
+
+def _problem(record: Any, keys: Sequence[str]) -> str:
+    """Return what is wrong with a record that must have texts at these keys, or ""."""
     if not isinstance(record, dict):
-        raise QkvError(_line(path, number), _("not a JSON object"), right)
-    missing = [f"'{key}'" for key in keys if key not in record]
-    if missing:
-        names = ", ".join(missing)
-        raise QkvError(_line(path, number), _("no {names}", names=names), right)
+        return _("not a JSON object")
+    if missing := [f"'{key}'" for key in keys if key not in record]:
+        return _("no {names}", names=", ".join(missing))
     not_text = [f"'{key}'" for key in keys if not isinstance(record[key], str)]
-    if not_text:
-        names = ", ".join(not_text)
-        raise QkvError(_line(path, number), _("{names} is not text", names=names), right)
-    return [replace_surrogates(record[key]) for key in keys]
+    return _("{names} is not text", names=", ".join(not_text)) if not_text else ""
 
 
-def _pieces_of_text(path: Path, errors: str | None) -> Iterator[tuple[str, bool]]:
+def _pieces_of_text(path: Path) -> Iterator[tuple[str, bool]]:
     piece: list[str] = []
     size = 0
-    for line in read_lines(path, errors):
+    for line in read_lines(path):
         if size >= _PIECE_CHARS:
             yield "".join(piece), False
             piece, size = [], 0
@@ -210,14 +191,25 @@ def _pieces_of_text(path: Path, errors: str | None) -> Iterator[tuple[str, bool]
     yield "".join(piece), True
 
 
-def _filled_lines(path: Path, errors: str | None) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines of a JSONL with their numbers."""
-    return ((n, line) for n, line in enumerate(read_lines(path, errors), start=1) if line.strip())
+def parse_json(line: str, where: str, right: str) -> Any:
+    """Parse a line of a JSONL; `right` says what to write instead of one that is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise QkvError(where, _("not JSON"), right) from None
 
 
-def _is_jsonl(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+def located_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the location of each line, for error messages, and the line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        yield location(path, number), line
 
 
-def _line(path: Path, number: int) -> str:
+def location(path: str | Path, number: int) -> str:
+    """Return the location of a line in error messages."""
     return _("{path}, line {number}", path=path, number=number)
+
+
+def is_jsonl(path: Path) -> bool:
+    """Return whether a file is read as JSONL, by its name."""
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))

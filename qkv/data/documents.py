@@ -12,7 +12,7 @@ import numpy as np
 
 from qkv.data.corpus import document_files, fingerprint_of, read_pieces
 from qkv.data.pairs import Encoder
-from qkv.data.store import Store, open_if_current, write_store
+from qkv.data.store import Store, reuse_or_write
 
 BATCH_CHARS = 1 << 20  # encoded at once: the tokenizer is faster in batches
 
@@ -72,12 +72,8 @@ def store_documents(
     `store.ids` is the stream of all ids. The rows of the store are pieces; <eos> ends a document.
     """
     fingerprint = texts.fingerprint | {"tokenizer": tokenizer.fingerprint, "eos": str(eos_id)}
-    stored = open_if_current(folder, fingerprint)
-    if stored is None:
-        stored = write_store(
-            folder, _encoded(texts, tokenizer, eos_id), tokenizer.vocab_size, fingerprint
-        )
-    return stored
+    rows = _encoded(texts, tokenizer, eos_id)
+    return reuse_or_write(folder, rows, tokenizer.vocab_size, fingerprint)
 
 
 def count_bytes(texts: Iterable[Piece]) -> int:

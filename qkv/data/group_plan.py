@@ -5,7 +5,11 @@ See docs/embedding.md.
 
 import numpy as np
 
+from qkv.data.batches import batch_number
+from qkv.data.random_numbers import mix_bits, random_stream
+
 ORDER_STREAM, TEXT_STREAM = 0, 1  # independent random streams
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the increment of splitmix64
 
 
 class GroupPlan:
@@ -40,8 +44,7 @@ class GroupPlan:
             The groups, (groups,), and the indices of the texts sampled from each,
             (groups, texts_per_group), -1 where a group has fewer texts.
         """
-        assert 0 <= rank < world_size and step >= 0
-        epoch, index = divmod(step * world_size + rank, len(self))
+        epoch, index = divmod(batch_number(step, rank, world_size), len(self))
         if self._epoch is None or self._epoch[0] != epoch:
             order = np.argsort(self._draws(epoch, ORDER_STREAM), kind="stable")
             self._epoch = epoch, order, self._draws(epoch, TEXT_STREAM)
@@ -52,7 +55,8 @@ class GroupPlan:
     def _sample_texts(self, sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """Sample distinct text indices of each group, ascending: those with the lowest hashes."""
         index = np.arange(sizes.max())  # (largest,)
-        keys = _splitmix64(draws[:, None] + index.astype(np.uint64))  # (groups, largest)
+        numbers = draws[:, None] + index.astype(np.uint64)  # (groups, largest)
+        keys = mix_bits(numbers * GOLDEN_GAMMA)
         keys[index >= sizes[:, None]] = np.iinfo(np.uint64).max
         sampled = np.argsort(keys, axis=1, kind="stable")[:, : self.texts_per_group]
         sampled[sampled >= sizes[:, None]] = len(index)  # beyond the group: sorted to the end
@@ -60,14 +64,4 @@ class GroupPlan:
         return np.where(sampled < len(index), sampled, -1)  # (groups, texts_per_group)
 
     def _draws(self, epoch: int, stream: int) -> np.ndarray:
-        """Return raw draws, which numpy keeps the same in every version, unlike its shuffles."""
-        seed = np.random.SeedSequence([self.seed, epoch, stream])
-        return np.random.Philox(seed).random_raw(len(self.sizes))
-
-
-def _splitmix64(x: np.ndarray) -> np.ndarray:
-    """Hash 64-bit integers with splitmix64."""
-    x = x * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+        return random_stream(self.seed, epoch, stream).random_raw(len(self.sizes))

@@ -4,20 +4,19 @@ One group per line: paraphrases, captions of one image, or translations. See doc
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from qkv.data.corpus import fingerprint_of
+from qkv.data.corpus import fingerprint_of, is_jsonl, located_lines, location
 from qkv.data.hold_out import is_held_out
-from qkv.data.store import Store, StoreWriter, TextStore, open_if_current
+from qkv.data.store import TEXT_VOCAB_SIZE, Store, StoreWriter, TextStore, open_if_current
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines, replace_surrogates
 
-PARTS = ("texts", "members", "negatives")
 MAX_TEXTS = 1 << 32
 
 
@@ -54,12 +53,9 @@ class Groups:
                 kept += 1
                 yield group
         if not kept:
-            names = ", ".join(map(str, self.paths))
-            raise QkvError(
-                names,
-                _("no line has two sentences"),
-                _("give two sentences with the same meaning on each line"),
-            )
+            wrong = _("no line has two sentences")
+            right = _("give two sentences with the same meaning on each line")
+            raise QkvError(", ".join(map(str, self.paths)), wrong, right)
 
     def subset(self, every: int, held_out: bool) -> "Groups":
         """Return one of `every` groups (held out for validation), or all the others."""
@@ -74,10 +70,8 @@ class Groups:
         """Yield each line with its file and number; texts may be empty."""
         if len(self.paths) > 1:
             return _aligned(self.paths, self.hard_negatives)
-        name = self.paths[0].name.lower().removesuffix(".gz")
-        return (_jsonl if name.endswith((".jsonl", ".ndjson")) else _tsv)(
-            self.paths[0], self.hard_negatives
-        )
+        read = _jsonl if is_jsonl(self.paths[0]) else _tsv
+        return read(self.paths[0], self.hard_negatives)
 
     def _group(self, where: str, line: Group) -> Group | None:
         """Return the distinct non-empty texts of a line, or None if there are fewer than two."""
@@ -121,13 +115,13 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[st
             wrong = _("only {n_lines:,} lines, other files have more", n_lines=number - 1)
             right = _("line n of all files must have the same meaning")
             raise QkvError(", ".join(short), wrong, right)
-        yield _location(paths[0], number), _columns(line, hard_negatives)
+        yield location(paths[0], number), _columns(line, hard_negatives)
 
 
 def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
     """Yield the columns of each line; a blank line is an empty group."""
     least = 3 if hard_negatives else 2
-    for number, text in enumerate(read_lines(path), start=1):
+    for where, text in located_lines(path):
         line = text.split("\t")
         if text.strip() and len(line) < least:
             wrong = _("{n_columns} of {n_required} columns", n_columns=len(line), n_required=least)
@@ -136,14 +130,16 @@ def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
                 if hard_negatives
                 else _("write sentence<TAB>paraphrase")
             )
-            raise QkvError(_location(path, number), wrong, right)
-        yield _location(path, number), _columns(line, hard_negatives)
+            raise QkvError(where, wrong, right)
+        yield where, _columns(line, hard_negatives)
 
 
 def _jsonl(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
-    for number, text in enumerate(read_lines(path), start=1):
-        if text.strip():
-            yield _location(path, number), _fields(_location(path, number), text, hard_negatives)
+    return (
+        (where, _fields(where, text, hard_negatives))
+        for where, text in located_lines(path)
+        if text.strip()
+    )
 
 
 def _fields(where: str, text: str, hard_negatives: bool) -> Group:
@@ -174,10 +170,6 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
     return Group(sentences, replace_surrogates(negative))
 
 
-def _location(path: Path, number: int) -> str:
-    return _("{path}, line {number}", path=path, number=number)
-
-
 # ── storing ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -195,27 +187,26 @@ class GroupStore:
 
 def store_groups(folder: str | Path, groups: Groups) -> GroupStore:
     """Store groups in `folder`, or open the existing stores if the files are unchanged."""
-    folders = {part: Path(folder) / part for part in PARTS}
+    folders = [Path(folder) / part for part in ("texts", "members", "negatives")]
     fingerprint = groups.fingerprint()
-    stored = [open_if_current(part, fingerprint) for part in folders.values()]
+    stored = [open_if_current(part, fingerprint) for part in folders]
     if None in stored or len(stored[1] or ()) != len(stored[2] or ()):
         _write(folders, groups, fingerprint)
-    return GroupStore(
-        TextStore.open(folders["texts"]), *(Store.open(folders[part]) for part in PARTS[1:])
-    )
+    texts, members, negatives = map(Store.open, folders)
+    return GroupStore(TextStore(texts), members, negatives)
 
 
-def _write(folders: Mapping[str, Path], groups: Groups, fingerprint: dict[str, str]) -> None:
+def _write(folders: Sequence[Path], groups: Groups, fingerprint: dict[str, str]) -> None:
     count = 0
     with (
-        StoreWriter(folders["texts"], 256, fingerprint) as texts,
-        StoreWriter(folders["members"], MAX_TEXTS, fingerprint) as members,
-        StoreWriter(folders["negatives"], MAX_TEXTS, fingerprint) as negatives,
+        StoreWriter(folders[0], TEXT_VOCAB_SIZE, fingerprint) as texts,
+        StoreWriter(folders[1], MAX_TEXTS, fingerprint) as members,
+        StoreWriter(folders[2], MAX_TEXTS, fingerprint) as negatives,
     ):
         for group in groups:
             n, negative = len(group.texts), [group.negative] if group.negative else []
             for text in (*group.texts, *negative):
-                texts.add_text(text)
+                texts.add(text)
             members.add(range(count, count + n))
             negatives.add(range(count + n, count + n + len(negative)))
             count += n + len(negative)

@@ -9,9 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from qkv.data.corpus import Pair, Pairs
+from qkv.data.corpus import Pair, Pairs, fingerprint_of
 from qkv.data.hold_out import is_held_out
-from qkv.data.store import Store, StoreWriter, TextStore, open_if_current, write_store
+from qkv.data.store import (
+    TEXT_VOCAB_SIZE,
+    Store,
+    StoreWriter,
+    TextStore,
+    open_if_current,
+    reuse_or_write,
+)
 
 
 class Encoder(Protocol):
@@ -44,18 +51,18 @@ def store_pairs(folder: str | Path, pairs: Pairs | Subset) -> tuple[TextStore, T
     """Store both sides in `folder`/source and /target, or open them if the files are unchanged."""
     folders = Path(folder) / "source", Path(folder) / "target"
     corpus = pairs.pairs if isinstance(pairs, Subset) else pairs
-    fingerprint = {"files": corpus.fingerprint(), "errors": corpus.errors or "strict"}
+    fingerprint = {"files": fingerprint_of(corpus.paths), "errors": "strict"}
     if isinstance(pairs, Subset):
         fingerprint["share"] = f"1/{pairs.every} {'held out' if pairs.held_out else 'left'}"
     stored = [open_if_current(side, fingerprint) for side in folders]
     if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
         with (
-            StoreWriter(folders[0], 256, fingerprint) as source,
-            StoreWriter(folders[1], 256, fingerprint) as target,
+            StoreWriter(folders[0], TEXT_VOCAB_SIZE, fingerprint) as source,
+            StoreWriter(folders[1], TEXT_VOCAB_SIZE, fingerprint) as target,
         ):
             for left, right in pairs:
-                source.add_text(left)
-                target.add_text(right)
+                source.add(left)
+                target.add(right)
             source.dropped = target.dropped = corpus.dropped
     return TextStore.open(folders[0]), TextStore.open(folders[1])
 
@@ -73,15 +80,11 @@ def store_ids(
     }
     if dropout:
         fingerprint |= {"dropout": str(dropout)}
-    stored = open_if_current(folder, fingerprint)
-    if stored is None:
-        stored = write_store(
-            folder, _encoded(texts, tokenizer, dropout), tokenizer.vocab_size, fingerprint
-        )
-    return stored
+    rows = encoded(texts, tokenizer, dropout)
+    return reuse_or_write(folder, rows, tokenizer.vocab_size, fingerprint)
 
 
-def _encoded(texts: Iterable[str], tokenizer: Encoder, dropout: float) -> Iterator[list[int]]:
+def encoded(texts: Iterable[str], tokenizer: Encoder, dropout: float = 0.0) -> Iterator[list[int]]:
     """Encode in batches of 4,096 texts, for speed."""
     lines = iter(texts)
     while batch := list(islice(lines, 4096)):

@@ -3,15 +3,14 @@
 See docs/embedding.md.
 """
 
-import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from qkv.data.corpus import is_jsonl, located_lines, parse_json
 from qkv.errors import QkvError
 from qkv.messages import _, listed
-from qkv.text.lines import read_lines, replace_surrogates
+from qkv.text.lines import replace_surrogates
 
 KEYS = ("sentence1", "sentence2", "score")
 Row = tuple[str, str, float]
@@ -19,22 +18,13 @@ Row = tuple[str, str, float]
 
 def read_scored(path: str | Path) -> tuple[list[str], list[str], list[float]]:
     """Return the first sentences, the second sentences and the scores."""
-    rows = list(_rows(Path(path)))
+    path = Path(path)
+    parse = _from_json if is_jsonl(path) else _from_columns
+    rows = [parse(line, where) for where, line in located_lines(path) if line.strip()]
     if len(rows) < 2:
         raise QkvError(path, _("{n_pairs} pairs", n_pairs=len(rows)), _("give at least two pairs"))
     first, second, scores = zip(*rows, strict=True)
     return list(first), list(second), list(scores)
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    parse = (
-        _from_json
-        if path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
-        else _from_columns
-    )
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            yield parse(line, _("{path}, line {number}", path=path, number=number))
 
 
 def _from_columns(line: str, where: str) -> Row:
@@ -42,22 +32,20 @@ def _from_columns(line: str, where: str) -> Row:
     right = _("write sentence<TAB>sentence<TAB>score")
     if len(columns) < 3:
         raise QkvError(where, _("{n_columns} of 3 columns", n_columns=len(columns)), right)
-    return _checked(columns[0], columns[1], columns[2], where, right)
+    return _checked(columns, where, right)
 
 
 def _from_json(line: str, where: str) -> Row:
     right = _('write {{"sentence1": "...", "sentence2": "...", "score": 4.2}}')
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        raise QkvError(where, _("not JSON"), right) from None
+    record = parse_json(line, where, right)
     missing = [f"'{key}'" for key in KEYS if not isinstance(record, dict) or key not in record]
     if missing:
         raise QkvError(where, _("no {missing}", missing=listed(missing)), right)
-    return _checked(record["sentence1"], record["sentence2"], record["score"], where, right)
+    return _checked([record[key] for key in KEYS], where, right)
 
 
-def _checked(first: Any, second: Any, score: Any, where: str, right: str) -> Row:
+def _checked(fields: list[Any], where: str, right: str) -> Row:
+    first, second, score = fields[:3]
     if not all(isinstance(text, str) and text.strip() for text in (first, second)):
         raise QkvError(where, _("an empty sentence"), right)
     try:

@@ -7,9 +7,8 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -20,9 +19,10 @@ from qkv.messages import _
 
 FORMAT = "qkv-rows-1"
 HEADER, IDS, OFFSETS = "store.json", "ids.bin", "offsets.bin"
+TEXT_VOCAB_SIZE = 1 << 8  # a row of a text store is a line in UTF-8
 _BUFFER_IDS = 1 << 18  # written to disk at once
 
-Row = Sequence[int] | np.ndarray
+Row = Sequence[int] | np.ndarray | str
 
 
 class Store:
@@ -36,29 +36,19 @@ class Store:
         self.checksum: str = header["check"]
 
     @classmethod
-    def open(cls, folder: str | Path, check_ids: bool = True) -> "Store":
-        """Open a store and verify its checksums.
-
-        Args:
-            folder: The folder of the store.
-            check_ids: Whether to verify the ids as well, which reads all of them (1 s per GB).
-        """
+    def open(cls, folder: str | Path) -> "Store":
+        """Open a store and verify its checksums, which reads all of it (1 s per GB)."""
         folder = Path(folder)
         header = _read_header(folder)
-        ids = _map(folder / IDS, header["dtype"], header["ids"])
-        offsets = _map(folder / OFFSETS, "<i8", header["rows"] + 1)
-        _check(folder / OFFSETS, offsets, header["crc_offsets"])
-        if check_ids:
-            _check(folder / IDS, ids, header["crc_ids"])
+        offsets = _map(folder / OFFSETS, "<i8", header["rows"] + 1, header["crc_offsets"])
+        ids = _map(folder / IDS, header["dtype"], header["ids"], header["crc_ids"])
         return cls(ids, offsets, header)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
+        index = range(len(self))[index]
         return self.ids[self.offsets[index] : self.offsets[index + 1]]  # (length,)
 
     @property
@@ -99,52 +89,40 @@ class StoreWriter:
 
     Args:
         folder: The folder of the store.
-        vocab_size: Ids are below this; 256 for text.
+        vocab_size: Ids are below this; TEXT_VOCAB_SIZE for texts.
         fingerprint: Identifies the data and tokenizer of the rows.
     """
 
     def __init__(self, folder: str | Path, vocab_size: int, fingerprint: Mapping[str, str]):
         self.folder, self.vocab_size, self.fingerprint = Path(folder), vocab_size, dict(fingerprint)
         self.dtype = "|u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"
-        self.dropped = 0
+        self.dropped = self._n_rows = self._n_ids = self._n_buffered = 0
         self._buffer: list[np.ndarray] = []
-        self._n_buffered = 0
 
     def __enter__(self) -> Self:
-        try:
+        with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._ids, self._offsets = _Part(self.folder / IDS), _Part(self.folder / OFFSETS)
-        except OSError as error:
-            raise _cannot_write(self.folder, error) from None
-        self._end = 0
-        self._offsets.write(np.zeros(1, "<i8"))
+            names = IDS, OFFSETS, HEADER
+            self._ids, self._offsets, self._header = (_Part(self.folder / name) for name in names)
+        self._offsets.write(np.zeros(1, "<i8").data)
         return self
 
     def add(self, row: Row) -> None:
-        """Append a row."""
+        """Append a row of ids, or a line as its UTF-8 bytes."""
+        row = np.frombuffer(row.encode(), np.uint8) if isinstance(row, str) else row
         self._buffer.append(np.asarray(row, dtype=np.int64))
         self._n_buffered += len(row) + 1  # + 1: empty rows also use memory
         if self._n_buffered >= _BUFFER_IDS:
             self._flush()
 
-    def add_text(self, text: str) -> None:
-        """Append a line as its UTF-8 bytes."""
-        self.add(np.frombuffer(text.encode(), np.uint8))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             if kind is None:
-                self._finish()
-        except OSError as os_error:
-            raise _cannot_write(self.folder, os_error) from None
+                with _writing(self.folder):
+                    self._finish()
         finally:
-            self._ids.discard()
-            self._offsets.discard()
+            for part in (self._ids, self._offsets, self._header):
+                part.discard()
 
     def _flush(self) -> None:
         if not self._buffer:
@@ -153,38 +131,30 @@ class StoreWriter:
         assert flat.size == 0 or (flat.min() >= 0 and flat.max() < self.vocab_size), (
             "an id outside the vocabulary"
         )
-        ends = self._end + np.cumsum([len(row) for row in self._buffer])
-        try:
-            self._ids.write(flat.astype(self.dtype))
-            self._offsets.write(ends.astype("<i8"))
-        except OSError as error:
-            raise _cannot_write(self.folder, error) from None
-        self._end = int(ends[-1])
+        ends = self._n_ids + np.cumsum([len(row) for row in self._buffer])
+        with _writing(self.folder):
+            self._ids.write(flat.astype(self.dtype).data)
+            self._offsets.write(ends.astype("<i8").data)
+        self._n_rows, self._n_ids = self._n_rows + len(ends), int(ends[-1])
         self._buffer, self._n_buffered = [], 0
 
     def _finish(self) -> None:
-        """Remove the old header, replace the files, then write the new header."""
+        """Remove the old header, then replace the files, the header last."""
         self._flush()
-        rows = self._offsets.n_bytes // 8 - 1
         header = {
             "format": FORMAT,
             "dtype": self.dtype,
-            "rows": rows,
-            "ids": self._end,
+            "rows": self._n_rows,
+            "ids": self._n_ids,
             "dropped": self.dropped,
             "crc_ids": self._ids.crc,
             "crc_offsets": self._offsets.crc,
             "fingerprint": self.fingerprint,
         }
+        self._header.write(_with_checksum(header))
         (self.folder / HEADER).unlink(missing_ok=True)
-        self._ids.rename()
-        self._offsets.rename()
-        part = _Part(self.folder / HEADER)
-        try:
-            part.write(_with_checksum(header))
+        for part in (self._ids, self._offsets, self._header):
             part.rename()
-        finally:
-            part.discard()
         sync(self.folder)
 
 
@@ -198,14 +168,12 @@ def write_store(
     return Store.open(folder)
 
 
-def write_texts(
-    folder: str | Path, texts: Iterable[str], fingerprint: Mapping[str, str]
-) -> TextStore:
-    """Write lines to a store and open it."""
-    with StoreWriter(folder, 256, fingerprint) as writer:
-        for text in texts:
-            writer.add_text(text)
-    return TextStore.open(folder)
+def reuse_or_write(
+    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]
+) -> Store:
+    """Open the store of a folder if it is current, else write it; only then are the rows read."""
+    stored = open_if_current(folder, fingerprint)
+    return write_store(folder, rows, vocab_size, fingerprint) if stored is None else stored
 
 
 def open_if_current(folder: str | Path, fingerprint: Mapping[str, str]) -> Store | None:
@@ -227,12 +195,11 @@ class _Part:
         self.path, self.temporary = path, path.with_name(f"{path.name}.part")
         self.temporary.unlink(missing_ok=True)  # left by a killed writer
         self.file: BinaryIO = self.temporary.open("wb")
-        self.crc = self.n_bytes = 0
+        self.crc = 0
 
-    def write(self, data: np.ndarray | bytes) -> None:
-        raw = data if isinstance(data, bytes) else data.tobytes()
-        self.file.write(raw)
-        self.crc, self.n_bytes = zlib.crc32(raw, self.crc), self.n_bytes + len(raw)
+    def write(self, data: memoryview | bytes) -> None:
+        self.file.write(data)
+        self.crc = zlib.crc32(data, self.crc)
 
     def rename(self) -> None:
         self.file.flush()
@@ -264,26 +231,19 @@ def _read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def _map(path: Path, dtype: str, count: int) -> np.ndarray:
-    """Memory-map a file, if it has the size given in the header."""
+def _map(path: Path, dtype: str, count: int, crc: int) -> np.ndarray:
+    """Memory-map a file, if it has the size and the checksum given in the header."""
     size = path.stat().st_size if path.is_file() else 0
     expected = count * np.dtype(dtype).itemsize
     if size != expected:
         raise _damaged(
             path, _("damaged: {size:,} bytes instead of {expected:,}", size=size, expected=expected)
         )
-    if count == 0:
-        return np.zeros(0, dtype)  # an empty file cannot be mapped
-    # A plain view: slicing a memmap is three times slower.
-    return np.memmap(path, dtype, mode="r").view(np.ndarray)
-
-
-def _check(path: Path, values: np.ndarray, crc: int) -> None:
-    found = 0
-    for start in range(0, len(values), 1 << 22):
-        found = zlib.crc32(values[start : start + (1 << 22)].data, found)
-    if found != crc:
+    # A plain view: slicing a memmap is three times slower. An empty file cannot be mapped.
+    mapped = np.memmap(path, dtype, mode="r").view(np.ndarray) if count else np.zeros(0, dtype)
+    if zlib.crc32(mapped.data) != crc:
         raise _damaged(path, _("damaged: wrong checksum"))
+    return mapped
 
 
 def _with_checksum(header: Mapping[str, Any]) -> bytes:
@@ -296,5 +256,10 @@ def _damaged(path: Path, wrong: str) -> QkvError:
     return QkvError(path, wrong, _("delete the folder; it is rebuilt from the text"))
 
 
-def _cannot_write(folder: Path, error: OSError) -> QkvError:
-    return QkvError(folder, _("cannot be written"), error.strerror or str(error))
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Report an error of the operating system inside the block as one of this folder."""
+    try:
+        yield
+    except OSError as error:
+        raise QkvError(folder, _("cannot be written"), error.strerror or str(error)) from None

@@ -6,28 +6,16 @@ See docs/language-models.md.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
-from qkv.data.batches import BatchPlan
+from qkv.data.batches import BatchPlan, batch_number
+from qkv.data.random_numbers import mix_bits, random_stream
 from qkv.errors import QkvError
 from qkv.messages import _
 
 SCAN_IDS = 1 << 24  # searched for <eos> at once
 FEISTEL_ROUNDS = 4  # a four-round Feistel network is a strong pseudorandom permutation
-
-
-class Windows(Protocol):
-    """Windows of either kind; a row of n + 1 ids has n inputs and, shifted by one, n targets."""
-
-    def __len__(self) -> int:
-        """The number of micro-batches per epoch; the last may continue with the next epoch."""
-        ...
-
-    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
-        """Return the rows of one process at one step."""
-        ...
 
 
 class PackedWindows:
@@ -52,15 +40,16 @@ class PackedWindows:
         self.per_epoch = -(-len(ids) // context_length)
 
     def __len__(self) -> int:
+        """The number of micro-batches per epoch; the last may continue with the next epoch."""
         return -(-self.per_epoch // self.per_batch)
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
+        """Return the rows of one process at one step: n + 1 ids for n inputs and n targets."""
         return [self._row(start) for start in self.starts(step, rank, world_size)]
 
     def starts(self, step: int, rank: int = 0, world_size: int = 1) -> list[int]:
         """Return the start of each row: a pure function of the seed and the arguments."""
-        assert 0 <= rank < world_size and step >= 0
-        first = (step * world_size + rank) * self.per_batch
+        first = batch_number(step, rank, world_size) * self.per_batch
         return [self._start(number) for number in range(first, first + self.per_batch)]
 
     def _start(self, number: int) -> int:
@@ -98,6 +87,7 @@ class DocumentWindows:
         return len(self.plan)
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[np.ndarray]:
+        """Return the rows of one process at one step, as PackedWindows does."""
         return [
             self._row(int(self.begin[i]), int(self.length[i]))
             for i in self.plan.batch(step, rank, world_size)
@@ -106,6 +96,9 @@ class DocumentWindows:
     def _row(self, begin: int, length: int) -> np.ndarray:
         row = self.ids[max(0, begin - 1) : begin + length]
         return row if begin else np.concatenate([np.array([self.eos_id], row.dtype), row])
+
+
+Windows = PackedWindows | DocumentWindows
 
 
 def windows_per_batch(batch_tokens: int, context_length: int) -> int:
@@ -152,8 +145,8 @@ def split_documents(ends: np.ndarray, context_length: int) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=4)
 def raw_draws(seed: int, epoch: int, count: int) -> tuple[int, ...]:
-    """Return raw draws, which numpy keeps the same in every version, unlike its shuffles."""
-    return tuple(np.random.Philox(np.random.SeedSequence([seed, epoch])).random_raw(count).tolist())
+    """Return raw draws of an epoch."""
+    return tuple(random_stream(seed, epoch).random_raw(count).tolist())
 
 
 def permute(index: int, n: int, keys: Sequence[int]) -> int:
@@ -167,14 +160,7 @@ def permute(index: int, n: int, keys: Sequence[int]) -> int:
     while True:
         left, right = index >> half, index & mask
         for key in keys:
-            left, right = right, left ^ (_splitmix64(right ^ key) & mask)
+            left, right = right, left ^ (mix_bits(right ^ key) & mask)
         index = left << half | right
         if index < n:
             return index
-
-
-def _splitmix64(x: int) -> int:
-    """Hash a 64-bit integer with the finalizer of splitmix64."""
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-    return x ^ x >> 31

@@ -13,14 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.engine.packed_weights import Map, activated_product, merged_product, version_of
+from qkv.engine.packed_model import WeightVersions
+from qkv.engine.packed_weights import Map, activated_product, merged_product
 from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention, SdpaCore
 from qkv.model.block import Block
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.positions import LearnedPositions, SinusoidalPositions
 from qkv.model.rotary import NoRotation, Rotation
-from qkv.model.transformer import Memory, Transformer, out_of_range
+from qkv.model.transformer import Transformer, out_of_range
 
 INITIAL_POSITIONS = 64  # computed at first; more when a longer sentence comes
 
@@ -88,9 +89,8 @@ class PackedEncoderLayer:
 
     def attend_group(self, qkv: Tensor, shape: tuple[int, int]) -> Tensor:
         """Attention in sentences of one length, by the fused kernel without a mask."""
-        heads = qkv.view(*shape, *qkv.shape[1:]).transpose(
-            1, 2
-        )  # (rows, all heads, length, d_head)
+        # (rows, all heads, length, d_head)
+        heads = qkv.view(*shape, *qkv.shape[1:]).transpose(1, 2)
         q, k, v = heads.split(self.split, 1)
         mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.split[0] != self.split[1])
         return mixed.transpose(1, 2).reshape(len(qkv), -1)  # (tokens, heads * d_head)
@@ -126,19 +126,14 @@ class PackedEncoder:
         embed = model.embed if model.source_embed is None else model.source_embed
         self.table = embed.weight.detach()
         self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
-        self.parameters = list(model.parameters())
-        self.version = version_of(self.parameters)
+        self.weights = WeightVersions(model)
         self.plan = self._make_plan(INITIAL_POSITIONS)
 
     @staticmethod
     def of(model: Transformer) -> "PackedEncoder":
         """The packed encoder of a model, cached until the model's weights change."""
         packed = _packed_encoders.get(model)
-        if (
-            packed is None
-            or packed.parameters[0] is not model.embed.weight
-            or packed.version != version_of(packed.parameters)
-        ):
+        if packed is None or not packed.weights.are_current(model):
             packed = _packed_encoders[model] = PackedEncoder(model)
         return packed
 
@@ -203,23 +198,6 @@ def supports_encoder(model: Transformer) -> bool:
         isinstance(block, Block) and isinstance(block.attn.branch.core, SdpaCore)
         for block in model.encoder.layers
     )
-
-
-def encode(model: Transformer, ids: Tensor, attention_mask: Tensor | None = None) -> Memory:
-    """As model.encode: (batch, source) ids -> memory; states of padding are zeros."""
-    encoder = make_encoder(model)
-    if attention_mask is None or bool(attention_mask.all()):
-        states = encoder(ids.flatten(), [(len(ids), ids.shape[1])])
-        return Memory(states.view(*ids.shape, -1), attention_mask)
-    lengths = attention_mask.sum(dim=1)
-    order = lengths.argsort()
-    sorted_mask = attention_mask[order]
-    groups = length_groups(lengths[order].tolist())
-    states = encoder(ids[order][sorted_mask], groups)  # (tokens, d_model)
-    padded = states.new_zeros(*ids.shape, states.shape[1])
-    rows = order[:, None].expand_as(attention_mask)[sorted_mask]
-    padded[rows, sorted_mask.nonzero()[:, 1]] = states
-    return Memory(padded, attention_mask)
 
 
 def length_groups(lengths: Sequence[int]) -> list[tuple[int, int]]:

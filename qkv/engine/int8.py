@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.engine.native_step import native_int8_product
 from qkv.engine.packed_weights import MakeProduct, Map
 from qkv.errors import QkvError
-from qkv.kernels.calling import can_be_native
+from qkv.kernels.build import can_be_native
 from qkv.messages import _
 
 ENGINE = "fbgemm"  # others require instructions that some CPUs report and do not have

@@ -7,11 +7,13 @@ See docs/performance.md.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from qkv.engine.packed_stack import PackedStack
 
 SLOT_MULTIPLE = 16  # of capacities: softmax over 11 slots takes several times that over 16
 
@@ -60,17 +62,15 @@ class KVCache:
         return self.store.shape[4]
 
     @staticmethod
-    def empty(shape: Sequence[int], like: Tensor, kernel_size: int = 0) -> "KVCache":
-        """A cache of shape (layers, sequences, kv_heads, capacity, d_head).
-
-        Filled with zeros, because masked slots are still multiplied.
-        """
-        _, sequences, _, capacity, _ = shape
-        conv_inputs = None
-        if kernel_size:
-            conv_inputs = like.new_zeros(sequences, kernel_size - 1 + capacity, like.shape[1])
-        mask = like.new_full((1, 1, capacity), -math.inf)
-        return KVCache(like.new_zeros(2, *shape), mask, 0, conv_inputs)
+    def empty(stack: "PackedStack", sequences: int, capacity: int) -> "KVCache":
+        """The cache of a stack, filled with zeros, because masked slots are still multiplied."""
+        table, heads, conv_inputs = stack.table, stack.heads, None
+        if stack.convolution is not None:
+            size = stack.convolution.kernel_size - 1 + capacity
+            conv_inputs = table.new_zeros(sequences, size, table.shape[1])
+        shape = 2, len(stack.layers), sequences, heads.n_kv_heads, capacity, heads.d_head
+        mask = table.new_full((1, 1, capacity), -math.inf)
+        return KVCache(table.new_zeros(shape), mask, 0, conv_inputs)
 
     def fill(self, lengths: list[int]) -> None:
         """Mark the first `lengths` slots of each sequence as in use."""

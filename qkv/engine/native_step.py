@@ -24,9 +24,9 @@ from qkv.engine.native_structs import (
 from qkv.engine.packed_layers import PackedConvolution, PackedCross, PackedLayer
 from qkv.engine.packed_stack import PackedStack
 from qkv.engine.packed_weights import Map, PackedNorm, PositionTables
-from qkv.kernels.build import library
-from qkv.kernels.calling import address, inference_threads_for
+from qkv.kernels.build import address, library
 from qkv.model.transformer import out_of_range
+from qkv.threads import inference_threads_for
 
 TWO_THREADS_MIN_PRODUCTS = 1 << 19  # multiplications of a step: with fewer, one thread is faster
 
@@ -135,9 +135,10 @@ class NativeStep:
         n_outputs = n if outputs is None else outputs.shape[0]
         logits = torch.empty(n_outputs, self.outputs, dtype=self.dtype)
         assert rows.is_contiguous() and rows.dtype == torch.int32 and rows.shape == (4, n)
-        assert ids.dtype == torch.int64
-        lines = (rows.data_ptr() + line * 4 * n for line in range(4))
-        row_struct = Rows(address(ids), *lines, address(outputs), n, n_outputs, advance)
+        assert ids.dtype == torch.int64 and ids.is_contiguous()
+        lines = range(rows.data_ptr(), rows.data_ptr() + 16 * n, 4 * n)  # addresses of the 4 lines
+        outputs_pointer = None if outputs is None else outputs.data_ptr()
+        row_struct = Rows(ids.data_ptr(), *lines, outputs_pointer, n, n_outputs, advance)
         memory_pointer = None if memory is None else c.byref(native_cache(memory, self.dtype))
         cache_struct = native_cache(cache, self.dtype)
         threads = inference_threads_for(n * self.size, TWO_THREADS_MIN_PRODUCTS)
@@ -155,8 +156,9 @@ class NativeStep:
 
     def _positions(self, capacity: int) -> Positions:
         """Tables for all positions of a cache, or for all positions of the model."""
-        tables = self.positions.up_to(min(capacity, self.positions.limit or capacity))
-        if self.tables is None or self.tables[0] is not tables:
+        length = min(capacity, self.positions.limit or capacity)
+        if self.tables is None or self.tables[0].length < length:
+            tables = self.positions.up_to(length)
             half = 0 if tables.cos is None else tables.cos.shape[1]
             addresses = (address(table, self.dtype) for table in tables[1:])
             self.tables = tables, Positions(*addresses, half, self.positions.interleaved)
@@ -212,15 +214,15 @@ def native_cache(cache: KVCache, dtype: torch.dtype) -> Cache:
     store, mask = cache.store, cache.mask
     if cache.native is None or cache.native[0] is not store or cache.native[1] is not mask:
         assert store.is_contiguous() and store.dtype == dtype
-        assert not cache.masked or len(mask) == cache.sequences
+        assert not cache.masked or (mask.is_contiguous() and len(mask) == cache.sequences)
         keys = store.data_ptr()
         values = keys + store.numel() // 2 * store.element_size()
         struct = Cache(
             keys,
             values,
-            address(cache.conv_inputs, dtype),
-            address(mask, dtype) if cache.masked else None,
-            address(cache.lengths, torch.int32),
+            None if cache.conv_inputs is None else cache.conv_inputs.data_ptr(),
+            mask.data_ptr() if cache.masked else None,
+            None if cache.lengths is None else cache.lengths.data_ptr(),
             cache.sequences,
             cache.capacity,
         )

@@ -2,7 +2,6 @@
 
 import ctypes as c
 from enum import IntEnum
-from typing import Any
 
 import torch
 
@@ -17,7 +16,9 @@ class Activation(IntEnum):
     RELU, RELU2, GELU, GELU_TANH, SILU = 0, 1, 2, 3, 4
 
 
-ACTIVATION_CODES = {ACTIVATIONS[code.name.lower()]: code for code in Activation}
+ACTIVATION_CODES = {}  # by function
+for code in Activation:
+    ACTIVATION_CODES[ACTIVATIONS[code.name.lower()]] = code
 POINTER, INT = c.c_void_p, c.c_int32
 
 
@@ -67,8 +68,9 @@ class Cache(c.Structure):
     ]
 
 
-def structures(number: Any) -> tuple[type[c.Structure], ...]:
-    """Norm, Attention, Layer and Model for one number type."""
+# Norm, Attention, Layer and Model for each number type.
+STRUCTURES: dict[torch.dtype, tuple[type[c.Structure], ...]] = {}
+for dtype, number in ((torch.float32, c.c_float), (torch.float64, c.c_double)):
 
     class Norm(c.Structure):
         _fields_ = [("gain", POINTER), ("bias", POINTER), ("eps", number), ("kind", INT)]
@@ -113,7 +115,4 @@ def structures(number: Any) -> tuple[type[c.Structure], ...]:
             ("head", Matrix),
         ]
 
-    return Norm, Attention, Layer, Model
-
-
-STRUCTURES = {torch.float32: structures(c.c_float), torch.float64: structures(c.c_double)}
+    STRUCTURES[dtype] = Norm, Attention, Layer, Model

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 
 from qkv.engine.int8 import int8_maker
 from qkv.engine.kv_cache import (
@@ -25,7 +25,7 @@ from qkv.engine.kv_cache import (
     round_up,
 )
 from qkv.engine.native_step import NativeProduct, NativeStep, native_product
-from qkv.engine.packed_stack import PackedStack
+from qkv.engine.packed_stack import PackedStack, is_packable
 from qkv.engine.packed_weights import (
     MakeProduct,
     Map,
@@ -33,10 +33,8 @@ from qkv.engine.packed_weights import (
     merged_weights,
     product,
     split_gain,
-    version_of,
 )
-from qkv.engine.supports import is_packable
-from qkv.kernels.calling import can_be_native
+from qkv.kernels.build import can_be_native
 from qkv.model.attention import CrossAttention
 from qkv.model.block import CrossBlock
 from qkv.model.eval_mode import eval_mode
@@ -44,6 +42,25 @@ from qkv.model.head import LmHead
 from qkv.model.transformer import Transformer
 
 PREFILL_CHUNK_ROWS = 512  # tokens per native step: limits memory; results do not depend on it
+
+
+class WeightVersions:
+    """The weights of a model when they were packed."""
+
+    def __init__(self, model: Transformer):
+        self.parameters = list(model.parameters())
+        self.versions = self._now()
+
+    def are_current(self, model: Transformer) -> bool:
+        """Whether no weight was modified or replaced since."""
+        return self.parameters[0] is model.embed.weight and self.versions == self._now()
+
+    def _now(self) -> list[tuple[int, int]]:
+        # Inference tensors have no version counter: for them only replacement is detected.
+        return [
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            for weight in self.parameters
+        ]
 
 
 class PackedModel:
@@ -62,28 +79,24 @@ class PackedModel:
             self.native = NativeStep(self.decoder, self.norm, self.head)
         self.source_stack = None
         encoder = model.encoder
-        if encoder is not None and spec.encoder is not None and is_packable(encoder, spec.encoder):
+        if encoder is not None and spec.encoder is not None and is_packable(spec.encoder):
             source = table if model.source_embed is None else model.source_embed.weight.detach()
             self.source_stack = encoder, spec.encoder, source, model.scale
         self.crosses = [
             cross_attention(block) for block in decoder.layers if isinstance(block, CrossBlock)
         ]
-        self.limit, self.parameters = decoder.limit, list(model.parameters())
-        self.version = version_of(self.parameters)
+        self.limit, self.weights = decoder.limit, WeightVersions(model)
 
     @staticmethod
     def of(model: Transformer, int8: bool = False) -> "PackedModel":
         """The packed weights of a model, cached until the model's weights change."""
-        native = can_be_native(model.embed.weight)
-        make = int8_maker(native) if int8 else native_product if native else product
-        by_maker = _packed_models.setdefault(model, {})
-        packed = by_maker.get(make)
-        if (
-            packed is None
-            or packed.parameters[0] is not model.embed.weight
-            or packed.version != version_of(packed.parameters)
-        ):
-            packed = by_maker[make] = PackedModel(model, make)
+        packed_models = _packed_models.setdefault(model, {})
+        packed = packed_models.get(int8)
+        if packed is None or not packed.weights.are_current(model):
+            native = can_be_native(model.embed.weight)
+            make = int8_maker(native) if int8 else native_product if native else product
+            with torch.inference_mode():
+                packed = packed_models[int8] = PackedModel(model, make)
         return packed
 
     # ── Decoder ──────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +108,7 @@ class PackedModel:
         assert min(lengths) >= 1, "a prompt has at least one token"
         assert (memory is None) == (not self.crosses), "sources need a model with an encoder"
         self._check_length(max(lengths))
-        cache = self.decoder.new_cache(len(prompts), round_up(max(lengths) + 1))
+        cache = KVCache.empty(self.decoder, len(prompts), round_up(max(lengths) + 1))
         if max(lengths) == 1:  # <bos> of a translation: a decode step has less overhead
             first_ids = self._ids([ids[0] for ids in prompts])
             return self.step(first_ids, next_rows([0] * len(prompts)), cache, memory), cache
@@ -136,7 +149,7 @@ class PackedModel:
     def all_logits(self, ids: list[int]) -> Tensor:
         """Logits after every token of one sequence, (tokens, vocab)."""
         self._check_length(len(ids))
-        cache = self.decoder.new_cache(1, round_up(len(ids)))
+        cache = KVCache.empty(self.decoder, 1, round_up(len(ids)))
         if self.native is None:
             return self._logits(self._forward([ids], cache, None)[0])
         return torch.cat([self.native(*chunk, cache) for chunk in self._chunks([ids])])
@@ -207,9 +220,10 @@ class PackedModel:
             positions = torch.arange(ids.shape[1], device=ids.device)
             attention_mask = positions < self._ids(lengths)[:, None]
         if self.encoder is None:
-            states = model.encode(ids, attention_mask).states
+            with eval_mode(model):
+                states = model.encode(ids, attention_mask).states
         else:
-            cache = self.encoder.new_cache(len(ids), ids.shape[1])
+            cache = KVCache.empty(self.encoder, len(ids), ids.shape[1])
             stream = self.encoder.forward(ids, attention_mask, cache)
             states = self.encoder.norm(stream).view(*ids.shape, -1)
         padded = pad(states, (0, 0, 0, -ids.shape[1] % SLOT_MULTIPLE)).flatten(0, 1)
@@ -232,8 +246,8 @@ class PackedModel:
         return memory
 
 
-_packed_models: WeakKeyDictionary[Transformer, dict[MakeProduct, PackedModel]]
-_packed_models = WeakKeyDictionary()
+# By model and int8.
+_packed_models: WeakKeyDictionary[Transformer, dict[bool, PackedModel]] = WeakKeyDictionary()
 
 
 def encode_native(stack: PackedStack, step: NativeStep, sources: list[list[int]]) -> Tensor:
@@ -245,34 +259,13 @@ def encode_native(stack: PackedStack, step: NativeStep, sources: list[list[int]]
     rows, longest = prompt_rows(lengths, causal=False), max(lengths)
     assert longest <= (stack.positions.limit or longest), "a source is longer than max_len"
     ids = torch.tensor([id for source in sources for id in source])
-    outputs = step(ids, rows, stack.new_cache(len(sources), longest))  # (tokens, outputs)
+    cache = KVCache.empty(stack, len(sources), longest)
+    outputs = step(ids, rows, cache)  # (tokens, outputs)
     if min(lengths) == longest:
         return pad(outputs.view(len(sources), longest, -1), (0, 0, 0, -longest % SLOT_MULTIPLE))
     padded = outputs.new_zeros(len(sources), round_up(longest), step.outputs)
     padded[rows[SEQUENCE].long(), rows[SLOT].long()] = outputs
     return padded
-
-
-def int8_loss(model: Transformer, ids: Tensor) -> tuple[float, float]:
-    """Mean negative log-likelihood per token of (rows, length) ids, with float and int8 weights.
-
-    Perplexity is its exponential.
-    """
-    with eval_mode(model):
-        packed, int8 = PackedModel.of(model), PackedModel.of(model, int8=True)
-        return mean_loss(packed, ids), mean_loss(int8, ids)
-
-
-def mean_loss(packed: PackedModel, ids: Tensor) -> float:
-    """Mean negative log-likelihood of all tokens but the first of each row."""
-    if ids.shape[1] < 2:
-        return math.nan
-    # One row at a time: the logits of all rows would not fit into memory.
-    sums = [
-        cross_entropy(packed.all_logits(row[:-1].tolist()).double(), row[1:], reduction="sum")
-        for row in ids
-    ]
-    return sum(map(float, sums)) / (ids.numel() - len(ids))
 
 
 def right_padded(rows: list[list[int]]) -> list[list[int]]:

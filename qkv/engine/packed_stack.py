@@ -3,6 +3,8 @@
 See docs/performance.md.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -40,11 +42,6 @@ class PackedStack:
         self.positions = PackedPositions(stack, self.heads.d_head, table)
         self.embed_norm = packed_norm(stack.embed_norm, norm)
         self.norm = packed_norm(stack.norm, norm)
-
-    def new_cache(self, sequences: int, capacity: int) -> KVCache:
-        shape = len(self.layers), sequences, self.heads.n_kv_heads, capacity, self.heads.d_head
-        kernel_size = 0 if self.convolution is None else self.convolution.kernel_size
-        return KVCache.empty(shape, self.table, kernel_size)
 
     def forward(
         self,
@@ -99,3 +96,18 @@ class PackedStack:
         for layer, store, kv, layer_memory in layers:
             x = layer.step(x, (store, new_slots), kv, rotation, layer_memory)
         return x
+
+
+@cache
+def is_packable(spec: s.Stack, convolution: bool = False) -> bool:
+    """Whether all blocks are equal and supported; with `convolution` the first may be one."""
+    first, layer = spec.layers[0], spec.layers[-1]
+    has_convolution = convolution and isinstance(first.mixer, s.Convolution) and first.repeat == 1
+    return (
+        len(spec.layers) == 1 + has_convolution
+        and isinstance(layer.mixer, s.Attention)
+        and layer.mixer.window is None
+        and first.norm == layer.norm
+        and layer.norm.kind != "batch"
+        and not any(isinstance(part.feed_forward, s.MixtureOfExperts) for part in (first, layer))
+    )

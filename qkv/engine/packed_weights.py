@@ -34,16 +34,6 @@ Map = Callable[[Tensor], Tensor]
 MakeProduct = Callable[[Tensor, Tensor | None], Map]  # weight, bias -> product
 
 
-def version_of(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """A value that changes when a weight is modified or replaced.
-
-    Inference tensors have no version counter: for them only replacement is detected.
-    """
-    return [
-        (weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights
-    ]
-
-
 # ── Products ─────────────────────────────────────────────────────────────────────────────────────
 def product(weight: Tensor, bias: Tensor | None) -> Map:
     """x W^T + b for (rows, inputs); W is stored transposed: up to twice as fast for few rows."""

@@ -5,23 +5,30 @@ leave a running batch; logits are batch-invariant, to the last bit on the native
 to rounding. See docs/performance.md.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from qkv.engine.int8 import int8_unsupported
+from qkv.engine.int8 import can_be_int8, int8_unsupported
 from qkv.engine.kv_cache import SEQUENCE, SLOT, beam_rows, next_rows
 from qkv.engine.packed_model import PackedModel, right_padded
-from qkv.engine.supports import supports
-from qkv.model.transformer import Memory, Transformer
+from qkv.engine.packed_stack import is_packable
+from qkv.model.attention import EagerCore
+from qkv.model.eval_mode import eval_mode
+from qkv.model.head import LmHead
+from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.threads import one_torch_thread
 
 
 class Stepper(Protocol):
     """A batch of rows: sequences that grow by one token per step."""
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """The context of a decode loop: eval mode, no gradients, no autocast."""
+        ...
 
     def prefill(self, prompts: list[list[int]], sources: list[list[int]] | None = None) -> Tensor:
         """Start a new batch; return the logits after each prompt, (rows, vocab).
@@ -58,10 +65,17 @@ class PackedStepper:
     def __init__(self, model: Transformer, int8: bool = False):
         self.model, self.int8, self.packed, self.beams = model, int8, PackedModel.of(model, int8), 1
 
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """On the native path, the torch operations between native steps use one thread."""
+        threads = nullcontext() if self.packed.native is None else one_torch_thread()
+        # autocast off: the native library reads float32
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False), threads:
+            yield
+
     def prefill(self, prompts: list[list[int]], sources: list[list[int]] | None = None) -> Tensor:
-        with decode_threads(self):
-            self.memory = None if sources is None else self.packed.encode(sources, self.model)
-            logits, self.cache = self.packed.prefill(prompts, self.memory)
+        self.memory = None if sources is None else self.packed.encode(sources, self.model)
+        logits, self.cache = self.packed.prefill(prompts, self.memory)
         self.rows, self.beams = next_rows(list(map(len, prompts))), 1
         return logits
 
@@ -118,6 +132,9 @@ class PlainStepper:
     def __init__(self, model: Transformer, memory: Memory | None = None):
         self.model, self.device, self.memory = model, model.embed.weight.device, memory
 
+    def decoding(self) -> AbstractContextManager[None]:
+        return eval_mode(self.model)
+
     def prefill(self, prompts: list[list[int]], sources: list[list[int]] | None = None) -> Tensor:
         assert min(map(len, prompts)) >= 1, "a prompt has at least one token"
         self.sequences, self.sources = [list(prompt) for prompt in prompts], sources
@@ -171,7 +188,25 @@ def make_stepper(model: Transformer, int8: bool = False) -> Stepper:
     return PlainStepper(model)
 
 
-def decode_threads(stepper: object) -> AbstractContextManager[None]:
-    """Context for a decode loop: on the native path torch operations use one thread."""
-    native = isinstance(stepper, PackedStepper) and stepper.packed.native is not None
-    return one_torch_thread() if native else nullcontext()
+def supports(model: Transformer, int8: bool = False) -> bool:
+    """Whether the engine supports a model: equal blocks with full attention, no experts.
+
+    A decoder-only model may begin with a convolution. With `int8`, the weights must be
+    quantizable on this machine. False while a recording has replaced an attention core.
+    """
+    spec, decoder, encoder = model.spec, model.decoder, model.encoder
+    if decoder is None or spec.decoder is None or type(model.lm_head) is not LmHead:
+        return False
+    return (
+        spec.decoder.causal
+        and is_packable(spec.decoder, convolution=encoder is None)
+        and (encoder is None or (spec.token_types == 0 and not is_recorded(encoder)))
+        and not is_recorded(decoder)
+        and (not int8 or can_be_int8(model.embed.weight))
+    )
+
+
+def is_recorded(stack: LayerStack) -> bool:
+    """Whether a recording has replaced an attention core of this stack."""
+    sublayers = [sublayer for block in stack.layers for sublayer in block.children()]
+    return any(isinstance(getattr(part.branch, "core", None), EagerCore) for part in sublayers)

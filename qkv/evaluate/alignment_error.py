@@ -4,8 +4,12 @@ Gold links are sure or possible. See docs/translation.md.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import astuple, dataclass
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from qkv.data.builtin.links import GoldLink
 
 
 class SpanLink(NamedTuple):
@@ -16,19 +20,6 @@ class SpanLink(NamedTuple):
     word: int
 
 
-class Gold(Protocol):
-    """A gold link; a possible one (not sure) may be left out without a penalty."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def word(self) -> int: ...
-    @property
-    def sure(self) -> bool: ...
-
-
 class GoldPair(Protocol):
     """A sentence pair with its gold links."""
 
@@ -37,7 +28,7 @@ class GoldPair(Protocol):
     @property
     def target(self) -> str: ...
     @property
-    def links(self) -> Sequence[Any]: ...
+    def links(self) -> "Sequence[GoldLink]": ...
 
 
 @dataclass(frozen=True)
@@ -50,18 +41,13 @@ class AlignmentScore:
     predicted_possible: int = 0
 
     def __add__(self, other: "AlignmentScore") -> "AlignmentScore":
-        return AlignmentScore(
-            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
-        )
+        return AlignmentScore(*map(add, astuple(self), astuple(other)))
 
     @property
     def error_rate(self) -> float:
         """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); 0 if there are no links."""
-        return (
-            1 - (self.predicted_sure + self.predicted_possible) / (self.predicted + self.sure)
-            if self.predicted + self.sure
-            else 0.0
-        )
+        links = self.predicted + self.sure
+        return 1 - (self.predicted_sure + self.predicted_possible) / links if links else 0.0
 
     @property
     def precision(self) -> float:
@@ -72,8 +58,8 @@ class AlignmentScore:
         return self.predicted_sure / self.sure if self.sure else 1.0
 
 
-def compare_links(predicted: Iterable[SpanLink], gold: Sequence[Gold]) -> AlignmentScore:
-    """Counts for one sentence.
+def compare_links(predicted: Iterable[SpanLink], gold: "Sequence[GoldLink]") -> AlignmentScore:
+    """Counts for one sentence; a possible gold link may be left out without a penalty.
 
     The tokens of a model are not the words of the gold alignment: a predicted link hits each gold
     link of its target word whose span it overlaps. It counts once, as sure if one of them is sure;
@@ -82,17 +68,13 @@ def compare_links(predicted: Iterable[SpanLink], gold: Sequence[Gold]) -> Alignm
     links, hits, possible = set(predicted), set(), 0
     for link in links:
         found = [
-            gold_link
-            for gold_link in gold
-            if gold_link.word == link.word
-            and gold_link.start < link.end
-            and link.start < gold_link.end
+            other
+            for other in gold
+            if other.word == link.word and other.start < link.end and link.start < other.end
         ]
-        hits |= {(gold_link.start, gold_link.word) for gold_link in found if gold_link.sure}
+        hits |= {(other.start, other.word) for other in found if other.sure}
         possible += bool(found)
-    return AlignmentScore(
-        len(links), sum(gold_link.sure for gold_link in gold), len(hits), possible
-    )
+    return AlignmentScore(len(links), sum(other.sure for other in gold), len(hits), possible)
 
 
 def alignment_score(translator: Any, pairs: Iterable[GoldPair]) -> AlignmentScore:
@@ -100,7 +82,7 @@ def alignment_score(translator: Any, pairs: Iterable[GoldPair]) -> AlignmentScor
     total = AlignmentScore()
     for pair in pairs:
         links = translator.span_links(pair.source, pair.target)
-        total += compare_links((SpanLink(*link) for link in links), pair.links)
+        total += compare_links(map(SpanLink._make, links), pair.links)
     return total
 
 

@@ -75,12 +75,9 @@ def attention_heatmap(
     """
     grid = _as_heads(weights)  # (heads, query, key)
     _check_shape(grid, rows, columns)
-    rows, columns = [_label(token) for token in rows], [_label(token) for token in columns]
-    names = (
-        [_("head {number}", number=number) for number in range(len(grid))]
-        if len(grid) > 1
-        else [""]
-    )
+    rows, columns, names = list(map(_label, rows)), list(map(_label, columns)), [""]
+    if len(grid) > 1:
+        names = [_("head {number}", number=number) for number in range(len(grid))]
     with fonts_with([title, *rows, *columns, *names]):
         figure, panels = _empty_figure(grid.shape, rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
@@ -117,72 +114,59 @@ def fonts_with(labels: Iterable[str]) -> Iterator[None]:
 
 def fonts_for(text: str) -> tuple[list[str], str]:
     """Font families that together cover `text`, and the characters that none of them has."""
-    families, missing = (
-        [LATIN_FONT],
-        {character for character in text if character.isprintable()} - characters_of(LATIN_FONT),
-    )
+    families, missing = [LATIN_FONT], set(filter(str.isprintable, text)) - characters_of(LATIN_FONT)
     for family in _candidates():
         if not missing:
             break
-        if missing & characters_of(family):
+        if found := missing & characters_of(family):
             families.append(family)
-            missing -= characters_of(family)
+            missing -= found
     return families, "".join(sorted(missing))
 
 
 def characters_of(family: str) -> set[str]:
     """The characters of a font family; empty if it is not installed."""
+    properties = font_manager.FontProperties(family=family)
     try:
-        found = font_manager.findfont(
-            font_manager.FontProperties(family=family), fallback_to_default=False
-        )
+        found = font_manager.findfont(properties, fallback_to_default=False)
     except ValueError:
         return set()
-    return {chr(code) for code in font_manager.get_font(found).get_charmap()}
+    return set(map(chr, font_manager.get_font(found).get_charmap()))
 
 
 def _candidates() -> Iterator[str]:
     """Fonts known to matplotlib, zhplot's font, then system fonts newer than the font cache."""
     known = set(font_manager.get_font_names())
-    yield from (family for family in CJK_FONTS if family in known)
+    yield from filter(known.__contains__, CJK_FONTS)
     if ZHPLOT_FONT not in known and _add_zhplot_font():
         yield ZHPLOT_FONT
-    for path in set(font_manager.findSystemFonts()) - {
-        entry.fname for entry in font_manager.fontManager.ttflist
-    }:
+    cached = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - cached:
         with suppress(RuntimeError, OSError, ValueError):  # FreeType cannot read the file
             font_manager.fontManager.addfont(path)
-    yield from (
-        family for family in CJK_FONTS if family in set(font_manager.get_font_names()) - known
-    )
+    new = set(font_manager.get_font_names()) - known
+    yield from filter(new.__contains__, CJK_FONTS)
 
 
 def _add_zhplot_font() -> bool:
     """Add the font of zhplot, without importing it: that would change matplotlib's settings."""
     package = find_spec("zhplot")
-    font = (
-        Path(package.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
-        if package and package.origin
-        else None
-    )
-    if font is None or not font.is_file():
+    if not package or not package.origin:
         return False
-    font_manager.fontManager.addfont(font)
-    return True
+    font = Path(package.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
+    if font.is_file():
+        font_manager.fontManager.addfont(font)
+    return font.is_file()
 
 
 def _advice(missing: str) -> str:
-    characters = missing if len(missing) <= 12 else f"{missing[:12]}…"
-    if all(
-        unicodedata.name(character, "").startswith(("CJK", "HIRAGANA", "KATAKANA"))
-        for character in missing
-    ):
+    names = (unicodedata.name(character, "") for character in missing)
+    remedy = _("install a font that has them, e.g. `apt-get install fonts-noto-cjk`")
+    if all(name.startswith(("CJK", "HIRAGANA", "KATAKANA")) for name in names):
         remedy = _("run `pip install zhplot`")
-    else:
-        remedy = _("install a font that has them, e.g. `apt-get install fonts-noto-cjk`")
     return _(
         "figure: no font has {characters}, they appear as boxes; {remedy}",
-        characters=characters,
+        characters=missing if len(missing) <= 12 else f"{missing[:12]}…",
         remedy=remedy,
     )
 
@@ -198,16 +182,14 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
 
 def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
-        raise QkvError(
-            _("attention heatmap"),
-            _(
-                "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
-                shape=grid.shape,
-                n_rows=len(rows),
-                n_columns=len(columns),
-            ),
-            _("give weights (heads, query, key), a label for each query and key"),
+        wrong = _(
+            "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
+            shape=grid.shape,
+            n_rows=len(rows),
+            n_columns=len(columns),
         )
+        right = _("give weights (heads, query, key), a label for each query and key")
+        raise QkvError(_("attention heatmap"), wrong, right)
 
 
 def _empty_figure(
@@ -218,11 +200,9 @@ def _empty_figure(
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
     cell = CELL_INCHES * _shrink(rows, columns)
+    labels = 0.24 * _longest(columns) if _tilted(columns) else 0.7
     width = across * (cell * (keys + 0.24 * _longest(rows) + 0.7)) + 1.2
-    height = (
-        down * (cell * (queries + (0.24 * _longest(columns) if _tilted(columns) else 0.7) + 0.7))
-        + 0.8
-    )
+    height = down * (cell * (queries + labels + 0.7)) + 0.8
     figure = Figure(figsize=(max(width, 4.0), max(height, 3.0)), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
     for empty in panels[heads:]:

@@ -55,21 +55,20 @@ def translation_perplexity(
     """
     assert model.encoder is not None and model.decoder is not None and len(sources) == len(targets)
     limits = model.encoder.limit or math.inf, model.decoder.limit or math.inf
-    fits = [
-        n
-        for n, (source, target) in enumerate(zip(sources, targets, strict=True))
+    pairs = [
+        (target, source)
+        for source, target in zip(sources, targets, strict=True)
         if len(source) <= limits[0] and len(target) - 1 <= limits[1]
     ]
-    fits.sort(key=lambda n: (len(targets[n]), len(sources[n])))
+    pairs.sort(key=lambda pair: tuple(map(len, pair)))
     nats = 0.0
     with eval_mode(model):
-        for rows in _batches([len(sources[n]) + len(targets[n]) for n in fits]):
-            chosen = [fits[row] for row in rows]
-            nats += _nats(model, [sources[n] for n in chosen], [targets[n] for n in chosen])
-    return Perplexity(nats, sum(len(targets[n]) - 1 for n in fits), len(targets) - len(fits))
+        for batch in _batches([len(target) + len(source) for target, source in pairs]):
+            nats += _nats(model, *zip(*pairs[batch], strict=True))
+    return Perplexity(nats, sum(len(pair[0]) - 1 for pair in pairs), len(targets) - len(pairs))
 
 
-def _nats(model: Transformer, sources: list[Ids], targets: list[Ids]) -> float:
+def _nats(model: Transformer, targets: Sequence[Ids], sources: Sequence[Ids]) -> float:
     device = model.embed.weight.device
     source, source_mask = _padded(sources, device)
     target, target_mask = _padded(targets, device)
@@ -79,18 +78,18 @@ def _nats(model: Transformer, sources: list[Ids], targets: list[Ids]) -> float:
     return float(model.loss(states, target[:, 1:], target_mask[:, 1:]))
 
 
-def _padded(rows: list[Ids], device: torch.device) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[Ids], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids (batch, length), padded on the right with 0, and their attention mask."""
     ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths).to(device)
 
 
-def _batches(costs: list[int]) -> list[range]:
-    """Ranges of consecutive rows of at most BATCH_TOKENS tokens, padding included."""
+def _batches(costs: list[int]) -> list[slice]:
+    """Slices of consecutive rows of at most BATCH_TOKENS tokens, padding included."""
     batches, start = [], 0
     for end in range(1, len(costs) + 1):
         if end == len(costs) or (end + 1 - start) * max(costs[start : end + 1]) > BATCH_TOKENS:
-            batches.append(range(start, end))
+            batches.append(slice(start, end))
             start = end
     return batches

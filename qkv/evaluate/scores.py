@@ -80,14 +80,8 @@ class Comparison:
         """The cells of the table, header first."""
         table = [["", "BLEU", "chrF2", _("exact")]]
         for name, score, (bleu, chrf) in zip(self.names, self.scores, self.intervals, strict=True):
-            table.append(
-                [
-                    name,
-                    f"{score.bleu:.1f} ({bleu})",
-                    f"{score.chrf:.1f} ({chrf})",
-                    f"{score.exact:.1%}",
-                ]
-            )
+            cells = f"{score.bleu:.1f} ({bleu})", f"{score.chrf:.1f} ({chrf})", f"{score.exact:.1%}"
+            table.append([name, *cells])
         return [*table, ["p", _starred(self.p_bleu), _starred(self.p_chrf), ""]]
 
     def __str__(self) -> str:
@@ -113,25 +107,15 @@ def score(
     """
     _check_lengths(outputs, references)
     metrics = _metrics(references, language, tokenize)
-    results = [metric.corpus_score(outputs, [references]) for metric in metrics]
+    bleu, chrf = (metric.corpus_score(outputs, [references]) for metric in metrics)
     signatures = [str(metric.get_signature()) for metric in metrics]
-    lines = [
-        result.format(width=1, signature=signature)
-        for result, signature in zip(results, signatures, strict=True)
-    ]
-    exact = sum(
-        output.strip() == reference.strip()
-        for output, reference in zip(outputs, references, strict=True)
+    lines = (
+        bleu.format(width=1, signature=signatures[0]),
+        chrf.format(width=1, signature=signatures[1]),
     )
-    return Scores(
-        results[0].score,
-        results[1].score,
-        exact / len(references),
-        len(references),
-        signatures[0],
-        signatures[1],
-        (lines[0], lines[1]),
-    )
+    pairs, n = zip(outputs, references, strict=True), len(references)
+    exact = sum(output.strip() == reference.strip() for output, reference in pairs) / n
+    return Scores(bleu.score, chrf.score, exact, n, signatures[0], signatures[1], lines)
 
 
 def compare(
@@ -147,22 +131,16 @@ def compare(
         score(outputs_a, references, language, tokenize),
         score(outputs_b, references, language, tokenize),
     )
-    bleu, chrf = _metrics(references, language, tokenize)
+    metrics = dict(zip(("BLEU", "CHRF"), _metrics(references, language, tokenize), strict=True))
     systems = [("A", outputs_a), ("B", outputs_b)]
-    signatures, columns = PairedTest(
-        systems, {"BLEU": bleu, "CHRF": chrf}, [references], test_type="bs"
-    )()
-    by_bleu, by_chrf = _results(columns["BLEU"]), _results(columns["chrF2"])
-    intervals = [
-        (_interval(bleu_result), _interval(chrf_result))
-        for bleu_result, chrf_result in zip(by_bleu, by_chrf, strict=True)
-    ]
+    signatures, columns = PairedTest(systems, metrics, [references], test_type="bs")()
+    (bleu_a, bleu_b), (chrf_a, chrf_b) = (_results(columns[name]) for name in ("BLEU", "chrF2"))
     return Comparison(
         names,
         scores,
-        (intervals[0], intervals[1]),
-        _p_value(*by_bleu),
-        _p_value(*by_chrf),
+        ((_interval(bleu_a), _interval(chrf_a)), (_interval(bleu_b), _interval(chrf_b))),
+        _p_value(bleu_a, bleu_b),
+        _p_value(chrf_a, chrf_b),
         (str(signatures["BLEU"]), str(signatures["chrF2"])),
     )
 
@@ -183,19 +161,15 @@ def bleu_tokenizer(language: str) -> str:
 def make_bleu(tokenizer: str, option: str = "--tokenize") -> BLEU:
     """sacrebleu's BLEU with a tokenizer; an error names `option`."""
     if tokenizer not in BLEU.TOKENIZERS:
-        raise QkvError(
-            option,
-            _("no BLEU tokenizer '{tokenizer}'", tokenizer=tokenizer),
-            near_miss(tokenizer, BLEU.TOKENIZERS),
-        )
+        wrong = _("no BLEU tokenizer '{tokenizer}'", tokenizer=tokenizer)
+        raise QkvError(option, wrong, near_miss(tokenizer, BLEU.TOKENIZERS))
     try:
         # "none": the lines are tokenized already, which sacrebleu would warn about.
         return BLEU(tokenize=tokenizer, force=tokenizer == "none")
     except Exception as error:  # a missing package or file: sacrebleu's message has several lines
+        wrong = _("sacrebleu cannot load '{tokenizer}'", tokenizer=tokenizer)
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise QkvError(
-            option, _("sacrebleu cannot load '{tokenizer}'", tokenizer=tokenizer), reason
-        ) from None
+        raise QkvError(option, wrong, reason) from None
 
 
 def detect_language(lines: Sequence[str]) -> str:
@@ -218,15 +192,12 @@ def _metrics(references: Sequence[str], language: str, tokenize: str) -> tuple[B
 def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
     where = _("scores")
     if len(outputs) != len(references):
-        raise QkvError(
-            where,
-            _(
-                "{n_outputs:,} outputs for {n_references:,} references",
-                n_outputs=len(outputs),
-                n_references=len(references),
-            ),
-            _("give one reference for each output"),
+        wrong = _(
+            "{n_outputs:,} outputs for {n_references:,} references",
+            n_outputs=len(outputs),
+            n_references=len(references),
         )
+        raise QkvError(where, wrong, _("give one reference for each output"))
     if not references:
         raise QkvError(where, _("0 outputs and 0 references"), _("give at least one line of each"))
 

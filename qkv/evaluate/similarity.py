@@ -13,6 +13,7 @@ TIE_TOLERANCE = 1e-6  # similarities that differ by less are equal up to roundin
 RECALL_AT = (1, 5, 10)
 
 Array = np.ndarray
+Values = Sequence[float] | Array
 
 
 def unit(vectors: Array) -> Array:
@@ -27,7 +28,7 @@ def cosines(a: Array, b: Array) -> Array:
 
 
 # ── Correlation with human scores ──────────────────────────────────────────────────────────────
-def pearson(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
+def pearson(a: Values, b: Values) -> float:
     """Pearson's correlation; nan if a or b is constant."""
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
@@ -35,12 +36,12 @@ def pearson(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-def spearman(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
+def spearman(a: Values, b: Values) -> float:
     """Spearman's correlation: Pearson's correlation of the ranks."""
     return pearson(average_ranks(a), average_ranks(b))
 
 
-def average_ranks(values: Sequence[float] | Array) -> Array:
+def average_ranks(values: Values) -> Array:
     """The rank of each value, 1 for the smallest; equal values get the mean of their ranks.
 
     >>> average_ranks([3.0, 1.0, 3.0]).tolist()

@@ -58,17 +58,12 @@ def text_perplexity(
         bos_id: The token before the text, <bos> or <eos>; without it the first token is not scored.
     """
     assert model.decoder is not None and ids.ndim == 1
-    text = PrefixedIds(ids, bos_id)
-    nats, device = 0.0, model.embed.weight.device
+    text, nats = PrefixedIds(ids, bos_id), 0.0
     stride = stride or max(1, context_length // 2)
     with eval_mode(model):
         for batch in batches(windows(len(text), context_length, stride)):
-            rows = torch.from_numpy(
-                np.stack([text[w.start : w.start + w.length + 1] for w in batch])
-            ).to(device)
-            scored = batch[0].scored
-            states = model.decode(rows[:, :-1])  # (rows, length, d_model)
-            nats += float(model.loss(states[:, -scored:], rows[:, -scored:]))
+            rows = [text[window.start : window.start + window.length + 1] for window in batch]
+            nats += _nats(model, rows, batch[0].scored)
     return TextPerplexity(nats, len(text), n_bytes)
 
 
@@ -83,25 +78,22 @@ def documents_perplexity(
     documents = [part for part in np.split(ids, ends) if len(part)]
     nats, longer = 0.0, [part for part in documents if len(part) > context_length]
     for length in sorted({len(part) for part in documents if len(part) <= context_length}):
-        alike = [part for part in documents if len(part) == length]
+        alike = [np.append(eos_id, part) for part in documents if len(part) == length]
         rows = max(1, BATCH_TOKENS // length)
-        nats += sum(
-            _nats(model, np.stack(alike[at : at + rows]), eos_id)
-            for at in range(0, len(alike), rows)
-        )
+        starts = range(0, len(alike), rows)
+        with eval_mode(model):
+            nats += sum(_nats(model, alike[start : start + rows], length) for start in starts)
     nats += sum(
         text_perplexity(model, part, 0, context_length, bos_id=eos_id).nats for part in longer
     )
     return TextPerplexity(nats, len(ids), n_bytes)
 
 
-def _nats(model: Transformer, rows: np.ndarray, bos_id: int) -> float:
-    """The summed negative log-likelihood of rows (documents, length), each read after `bos_id`."""
-    device = model.embed.weight.device
-    with eval_mode(model):
-        targets = torch.from_numpy(rows.astype(np.int64)).to(device)
-        inputs = torch.cat([torch.full_like(targets[:, :1], bos_id), targets[:, :-1]], dim=1)
-        return float(model.loss(model.decode(inputs), targets))
+def _nats(model: Transformer, rows: list[np.ndarray], scored: int) -> float:
+    """The summed negative log-likelihood of the last `scored` tokens of rows of equal length."""
+    ids = torch.from_numpy(np.stack(rows)).to(model.embed.weight.device)  # (rows, length + 1)
+    states = model.decode(ids[:, :-1])  # (rows, length, d_model)
+    return float(model.loss(states[:, -scored:], ids[:, -scored:]))
 
 
 def windows(n: int, context_length: int, stride: int) -> list[Window]:

@@ -18,3 +18,12 @@ class ApiError(Exception):
 
     def as_json(self) -> dict[str, dict[str, str]]:
         return {"error": self.texts._asdict()}
+
+
+def not_found(name: str) -> ApiError:
+    return ApiError(404, "'{name}' does not exist.", name=shortened(name))
+
+
+def shortened(text: str) -> str:
+    """The first 60 characters of a user's text."""
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -5,22 +5,21 @@ comes with the extra `serve`. See docs/explore.md.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.explore.api_error import ApiError
+from qkv.explore.api_error import ApiError, not_found
+from qkv.explore.bundle import PAGE
 from qkv.explore.explorer import Answer, Explorer
-from qkv.explore.guard import Guard
-from qkv.explore.query_params import not_found
+from qkv.explore.guard import Guard, error_response
 from qkv.explore.serialize import to_json, to_numpy
 from qkv.text.lines import replace_surrogates
 
-PAGE = Path(__file__).parent / "page"
 MEDIA_TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
@@ -32,25 +31,11 @@ MEDIA_TYPES = {
 def make_app(explorer: Explorer, key: str | None = None) -> Guard:
     """The ASGI application of a model's page; with `key`, requests must carry it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.exception_handler(ApiError)(error_response)
-    app.exception_handler(QkvError)(qkv_error_response)
-    app.exception_handler(Exception)(internal_error_response)
-    app.exception_handler(404)(
-        lambda request, error: error_response(request, not_found(request.url.path))
-    )
-    app.exception_handler(405)(
-        lambda request, error: error_response(
-            request, ApiError(405, "This method is not allowed here.")
-        )
-    )
+    for kind in (ApiError, QkvError, Exception, 404, 405):
+        app.exception_handler(kind)(respond_to_error)
 
-    @app.get("/")
-    def page() -> Response:
-        return static_file("index.html")
-
-    @app.get("/page/{name}")
-    def file(name: str) -> Response:
-        return static_file(name)
+    app.get("/")(lambda: static_file("index.html"))
+    app.get("/page/{name}")(static_file)
 
     @app.get("/api/{name:path}")
     def get(name: str, request: Request) -> Response:
@@ -110,10 +95,10 @@ def texts_in(body: dict[str, Any], name: str) -> list[str]:
 
 def static_file(name: str) -> Response:
     """A file of the page by its name; paths outside the folder do not exist."""
-    files = {path.name: path for path in PAGE.iterdir() if path.suffix in MEDIA_TYPES}
-    if name not in files:
+    path = PAGE / name
+    if path.suffix not in MEDIA_TYPES or path not in PAGE.iterdir():
         raise not_found(name)
-    return Response(files[name].read_bytes(), media_type=MEDIA_TYPES[files[name].suffix])
+    return Response(path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
 
 
 def to_response(answer: Answer) -> Response:
@@ -121,25 +106,19 @@ def to_response(answer: Answer) -> Response:
     if isinstance(answer, Tensor):
         values = to_numpy(answer)
         shape = ",".join(map(str, values.shape))
-        return Response(
-            values.tobytes(),
-            media_type="application/octet-stream",
-            headers={"x-shape": shape, "x-dtype": str(values.dtype)},
-        )
+        headers = {"x-shape": shape, "x-dtype": str(values.dtype)}
+        return Response(values.tobytes(), 200, headers, "application/octet-stream")
     return Response(to_json(answer), media_type="application/json")
 
 
-def error_response(request: Request, error: Any) -> Response:
-    return Response(to_json(error.as_json()), error.status, media_type="application/json")
-
-
-def qkv_error_response(request: Request, error: Any) -> Response:
-    """An error from a lower layer, in the language of the terminal."""
-    return error_response(request, ApiError(422, "{error}", error=error))
-
-
-def internal_error_response(request: Request, error: Any) -> Response:
-    """An unexpected exception; the traceback is in the terminal."""
-    return error_response(
-        request, ApiError(500, "Internal error in qkv; the terminal has the traceback.")
-    )
+def respond_to_error(request: Request, error: Exception) -> Response:
+    match error:
+        case QkvError():  # from a lower layer, in the language of the terminal
+            error = ApiError(422, "{error}", error=error)
+        case HTTPException(status_code=404):
+            error = not_found(request.url.path)
+        case HTTPException():
+            error = ApiError(405, "This method is not allowed here.")
+    if not isinstance(error, ApiError):
+        error = ApiError(500, "Internal error in qkv; the terminal has the traceback.")
+    return error_response(error)

@@ -3,6 +3,8 @@
 See docs/explore.md.
 """
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -11,33 +13,23 @@ from torch import Tensor
 
 from qkv.explore.api_error import ApiError
 from qkv.explore.passes import Pass
-from qkv.explore.trace import attention_kinds, sides_of
+from qkv.explore.trace import ATTENTION, attention_layers, sides_of
 
 THUMBNAIL_SIZE = 32  # maximum rows and columns of a thumbnail
 
 
-def core_of(pass_: Pass, kind: str, layer: int) -> str:
-    """The module path of the attention core of this kind and layer."""
-    if layer not in [entry["layer"] for entry in layers_of(pass_, kind) or []]:
+def weights(pass_: Pass, name: str, layer: int, head: str | None = None) -> Tensor:
+    """Attention weights of all heads, (heads, query, key), or of one of them, or their mean."""
+    if layer not in attention_layers(pass_, name):
         raise ApiError(
             404,
             "There is no attention '{kind}' in layer {layer} of this model.",
-            kind=kind[:20],
+            kind=name,
             layer=layer,
         )
-    stack, part = ("decoder", "cross") if kind == "cross" else (kind, "attn")
-    return f"{stack}.layers.{layer}.{part}.branch.core"
-
-
-def layers_of(pass_: Pass, kind: str) -> list[dict[str, Any]] | None:
-    """The layers with attention of this kind and their numbers of heads; None if there are none."""
-    kinds = {attention["name"]: attention["layers"] for attention in attention_kinds(pass_)}
-    return kinds.get(kind)
-
-
-def weights(pass_: Pass, kind: str, layer: int) -> Tensor:
-    """Attention weights, (heads, query, key)."""
-    return pass_.weights(core_of(pass_, kind, layer))
+    kind = ATTENTION[name]
+    path = f"{kind.stack}.layers.{layer}.{kind.part}.branch.core"
+    return select_head(pass_.weights(path), head)
 
 
 def select_head(grid: Tensor, head: str | None) -> Tensor:
@@ -56,29 +48,21 @@ def select_head(grid: Tensor, head: str | None) -> Tensor:
     return grid[int(head)]
 
 
-def word_weights(pass_: Pass, kind: str, layer: int) -> Tensor:
-    """Attention weights between words, (heads, words, words)."""
-    rows, columns = (
-        ("target", "source")
-        if kind == "cross"
-        else (("source",) * 2 if kind == "encoder" else ("target",) * 2)
-    )
-    sides = sides_of(pass_)
-    return merge_to_words(
-        weights(pass_, kind, layer), sides[rows]["words"], sides[columns]["words"]
-    )
+def word_weights(pass_: Pass, name: str, layer: int, head: str | None = None) -> Tensor:
+    """Attention weights between words, (heads, words, words), or of one head, or their mean."""
+    grid, sides, kind = weights(pass_, name, layer), sides_of(pass_), ATTENTION[name]
+    rows, columns = sides[kind.rows]["words"], sides[kind.columns]["words"]
+    return select_head(merge_to_words(grid, rows, columns), head)
 
 
 def merge_to_words(
-    grid: Tensor, rows: list[dict[str, Any]], columns: list[dict[str, Any]]
+    grid: Tensor, rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]]
 ) -> Tensor:
     """(heads, query, key) -> (heads, words, words): sum over a word's keys, mean over queries."""
-    queries = torch.stack(
-        [grid[:, word["tokens"]].mean(dim=1) for word in rows], dim=1
-    )  # (heads, words, key)
-    return torch.stack(
-        [queries[:, :, word["tokens"]].sum(dim=2) for word in columns], dim=2
-    )  # (heads, words, words)
+    queries = [grid[:, word["tokens"]].mean(dim=1) for word in rows]
+    grid = torch.stack(queries, dim=1)  # (heads, words, key)
+    keys = [grid[:, :, word["tokens"]].sum(dim=2) for word in columns]
+    return torch.stack(keys, dim=2)  # (heads, words, words)
 
 
 def thumbnails(pass_: Pass, kind: str, layer: int) -> Tensor:
@@ -90,11 +74,11 @@ def thumbnails(pass_: Pass, kind: str, layer: int) -> Tensor:
 
 def mean_over_layers(pass_: Pass, kind: str) -> Tensor:
     """Mean attention weights over every head of every layer, (query, key)."""
-    layers = layers_of(pass_, kind)
-    if layers is None:
-        raise ApiError(404, "There is no attention '{kind}' in this model.", kind=kind[:20])
-    sums = [weights(pass_, kind, entry["layer"]).sum(dim=0) for entry in layers]  # (query, key)
-    return torch.stack(sums).sum(dim=0) / sum(entry["heads"] for entry in layers)
+    layers = attention_layers(pass_, kind)
+    if not layers:
+        raise ApiError(404, "There is no attention '{kind}' in this model.", kind=kind)
+    sums = [weights(pass_, kind, layer).sum(dim=0) for layer in layers]  # (query, key)
+    return torch.stack(sums).sum(dim=0) / sum(layers.values())
 
 
 def rollout(pass_: Pass, kind: str) -> Tensor:
@@ -102,13 +86,9 @@ def rollout(pass_: Pass, kind: str) -> Tensor:
 
     The product over layers of (mean of heads + I) / 2, where I is the residual connection.
     """
-    layers = layers_of(pass_, kind) if kind != "cross" else None
-    if layers is None:
-        raise ApiError(404, "There is no rollout of '{kind}'.", kind=kind[:20])
-    product: Tensor | None = None
-    for entry in layers:
-        mean = weights(pass_, kind, entry["layer"]).mean(dim=0)
-        step = (mean + torch.eye(len(mean), dtype=mean.dtype, device=mean.device)) / 2
-        product = step if product is None else step @ product
-    assert product is not None
-    return product
+    layers = attention_layers(pass_, kind)
+    if kind == "cross" or not layers:
+        raise ApiError(404, "There is no rollout of '{kind}'.", kind=kind)
+    means = [weights(pass_, kind, layer, "mean") for layer in layers]
+    steps = [(mean + torch.eye(len(mean)).to(mean)) / 2 for mean in means]
+    return reduce(lambda product, step: step @ product, steps)

@@ -6,7 +6,6 @@ The search is that of generate/beam.py, recorded while it runs. See docs/explore
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qkv.engine.stepper import PlainStepper
@@ -19,8 +18,8 @@ MAX_TREE_DEPTH = 12  # new tokens of a generator
 class RecordedSearch(BeamSearch):
     """Beam search that keeps the candidates of each step: (live row, token, sum of log-probs)."""
 
-    def __init__(self, config: BeamSearchConfig, limits: Tensor, dtype: torch.dtype):
-        super().__init__(config, limits, dtype)
+    def __init__(self, config: BeamSearchConfig, limits: list[int], like: Tensor):
+        super().__init__(config, limits, like)
         self.candidates: list[list[tuple[int, int, float]]] = []
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,104 +32,73 @@ class RecordedSearch(BeamSearch):
 def beam_tree(pass_: Pass, size: int, alpha: float) -> dict[str, Any]:
     """All candidates of a search as a tree, and its finished hypotheses, as JSON."""
     with pass_.running():
-        search = run_search(pass_, config_of(pass_, size, alpha))
-    nodes = build_nodes(pass_, search)
-    by_ids = {node["ids"]: node for node in nodes}
-    hypotheses = []
-    for hypothesis in search.hypotheses()[0]:
-        node = by_ids[tuple(hypothesis.ids)]
-        node["state"] = "finished"
-        hypotheses.append(
+        search = run_search(pass_, pass_.explored.search_config(size, alpha))
+    nodes, finished = build_nodes(pass_, search), search.sentences[0].finished
+    for hypothesis in finished:
+        nodes[tuple(hypothesis.ids)]["state"] = "finished"
+    for best in finished[:1]:
+        for depth in range(len(best.ids) + 1):
+            nodes[tuple(best.ids[:depth])]["on_best_path"] = True
+    return {
+        "size": size,
+        "alpha": alpha,
+        "hypotheses": [
             {
-                "node": node["id"],
+                "node": nodes[tuple(hypothesis.ids)]["id"],
                 "text": pass_.explored.text_of(hypothesis.ids),
                 "log_prob": hypothesis.log_prob,
                 "score": hypothesis.score,
             }
-        )
-    mark_best_path(nodes, hypotheses)
-    return {
-        "size": size,
-        "alpha": alpha,
-        "hypotheses": hypotheses,
-        "nodes": [{key: value for key, value in node.items() if key != "ids"} for node in nodes],
+            for hypothesis in finished
+        ],
+        "nodes": list(nodes.values()),
     }
-
-
-def config_of(pass_: Pass, size: int, alpha: float) -> BeamSearchConfig:
-    """The search's configuration; -1 stands for a special token that the vocabulary lacks."""
-    explored = pass_.explored
-    special = explored.bos_id, explored.eos_id, explored.tokenizers["target"].pad_id
-    bos, eos, pad = (-1 if id is None else id for id in special)
-    return BeamSearchConfig(bos, eos, pad, size, alpha)
 
 
 def run_search(pass_: Pass, config: BeamSearchConfig) -> RecordedSearch:
     """Search for translations of the source, or for continuations of the prompt."""
-    explored, ids = pass_.explored, pass_.ids
-    if explored.family == "translator":
-        limit = min(2 * len(ids["source"]) + 20, pass_.max_tokens, explored.max_len)
-    else:
-        limit = min(MAX_TREE_DEPTH, explored.max_len - len(ids["target"]))
-    limits = torch.tensor([max(1, limit)], device=pass_.device)
-    search = RecordedSearch(config, limits, explored.model.embed.weight.dtype)
+    prompt, sources = pass_.ids["target"], None
+    limit = min(MAX_TREE_DEPTH, pass_.explored.max_len - len(prompt))
+    if pass_.explored.family == "translator":
+        prompt, sources, limit = [config.bos_id], [pass_.ids["source"]], pass_.max_target_len
+    search = RecordedSearch(config, [max(1, limit)], pass_.model.embed.weight)
     search.suppressed = search.suppressed[search.suppressed >= 0]
-    stepper = PlainStepper(explored.model)
-    logits = (
-        stepper.prefill([[config.bos_id]], [ids["source"]])
-        if explored.family == "translator"
-        else stepper.prefill([ids["target"]])
-    )
+    stepper = PlainStepper(pass_.model)
+    logits = stepper.prefill([prompt], sources)
     while rows := search.advance(logits):
         stepper.reorder(rows)
         logits = stepper.step(search.last_ids)
     return search
 
 
-def build_nodes(pass_: Pass, search: RecordedSearch) -> list[dict[str, Any]]:
-    """The candidates as nodes: children of a live node are candidates of the next step."""
-    first = pass_.ids["target"][0 if pass_.explored.family == "translator" else -1]
-    root: dict[str, Any] = {
-        "id": 0,
-        "parent": None,
-        "depth": 0,
-        "token": pass_.explored.display_tokens([first], "target")[0],
-        "token_log_prob": 0.0,
-        "log_prob": 0.0,
-        "score": 0.0,
-        "state": "live",
-        "on_best_path": False,
-        "ids": (),
-    }
-    nodes, live = [root], [root]
-    for depth, candidates in enumerate(search.candidates, 1):
-        next_live: list[dict[str, Any]] = []
+def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], dict[str, Any]]:
+    """The candidates by their ids: children of a live node are candidates of the next step."""
+    nodes: dict[tuple[int, ...], dict[str, Any]] = {}
+
+    def add(ids: tuple[int, ...], token: int, log_prob: float, state: str) -> None:
+        parent = nodes.get(ids[:-1], {"id": None, "log_prob": 0.0})
+        nodes[ids] = {
+            "id": len(nodes),
+            "parent": parent["id"],
+            "depth": len(ids),
+            "token": pass_.explored.display_tokens([token], "target")[0],
+            "token_log_prob": log_prob - parent["log_prob"],
+            "log_prob": log_prob,
+            "score": log_prob / search.config.penalty(len(ids)),
+            "state": state,
+            "on_best_path": False,
+        }
+
+    first = 0 if pass_.explored.family == "translator" else -1
+    add((), pass_.ids["target"][first], 0.0, "live")
+    live: list[tuple[int, ...]] = [()]
+    for candidates in search.candidates:
+        parents, live = live, []
         for row, token, log_prob in candidates:
             if log_prob == -math.inf:
                 continue
-            parent, ends = live[row], token == search.config.eos_id
-            is_live = not ends and len(next_live) < search.config.size
-            node = {
-                "id": len(nodes),
-                "parent": parent["id"],
-                "depth": depth,
-                "token": pass_.explored.display_tokens([token], "target")[0],
-                "token_log_prob": log_prob - parent["log_prob"],
-                "log_prob": log_prob,
-                "score": log_prob / search.config.penalty(depth),
-                "state": "live" if is_live else "pruned",
-                "on_best_path": False,
-                "ids": (*parent["ids"], token),
-            }
-            nodes.append(node)
-            next_live += [node] if is_live else []
-        live = next_live
+            ids = (*parents[row], token)
+            is_live = token != search.config.eos_id and len(live) < search.config.size
+            add(ids, token, log_prob, "live" if is_live else "pruned")
+            live += [ids] if is_live else []
     return nodes
-
-
-def mark_best_path(nodes: list[dict[str, Any]], hypotheses: list[dict[str, Any]]) -> None:
-    """Mark the nodes from the root to the best hypothesis."""
-    node_id = hypotheses[0]["node"] if hypotheses else None
-    while node_id is not None:
-        nodes[node_id]["on_best_path"] = True
-        node_id = nodes[node_id]["parent"]

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+PAGE = Path(__file__).parent / "page"
 _IMPORT = re.compile(
     r'^import\s+(?:\*\s+as\s+(\w+)|\{([^}]*)\})\s+from\s+"\./([\w.-]+\.js)";?[ \t]*$', re.M
 )
@@ -31,31 +32,18 @@ def bundle(folder: Path, data: Any) -> str:
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    first, *others = _STYLE.finditer(page)
-    page = replaced(
-        page,
-        [
-            (first.span(), ""),
-            *((other.span(), "") for other in others),
-            (entry.span(), f'{data_block(data)}\n<script type="module">{script}</script>'),
-        ],
-    )
+    body = f'{data_block(data)}\n<script type="module">{script}</script>'
+    page = _STYLE.sub("", page).replace(entry[0], body, 1)
     return page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{head}', 1)
-
-
-def replaced(text: str, changes: list[tuple[tuple[int, int], str]]) -> str:
-    """The text with these spans replaced; inserted text is not searched again."""
-    for (start, end), new in sorted(changes, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
 
 
 def data_block(data: Any) -> str:
     """A JSON script element; `<` is escaped, so that the data cannot contain a tag."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character, escape in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
-        text = text.replace(character, escape)
-    return f'<script type="application/json" id="qkv-data">{text}</script>'
+    escaped = text.translate(
+        {ord(character): f"\\u{ord(character):04x}" for character in "<\u2028\u2029"}
+    )
+    return f'<script type="application/json" id="qkv-data">{escaped}</script>'
 
 
 def join_modules(folder: Path, entry: str) -> str:

@@ -4,7 +4,7 @@ An edit is a string such as "head:decoder.0.attn.3". Hooks and modules are resto
 See docs/explore.md.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.explore.api_error import ApiError
-from qkv.model.eager_core import set_submodule
+from qkv.explore.api_error import ApiError, shortened
+from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.model.positions import NoPositions
 from qkv.model.transformer import Transformer
 
@@ -33,9 +33,9 @@ class Edit:
         return f"{self.kind}:{'.'.join(self.path)}"
 
 
-def read_edits(model: Transformer, texts: Iterable[str]) -> tuple[Edit, ...]:
+def read_edits(model: Transformer, texts: Sequence[str]) -> tuple[Edit, ...]:
     """Parse edits, sorted and without duplicates; a part that the model lacks is an error."""
-    texts, edits = list(texts), []
+    edits = set()
     if len(texts) > MAX_EDITS:
         raise ApiError(
             422,
@@ -48,29 +48,23 @@ def read_edits(model: Transformer, texts: Iterable[str]) -> tuple[Edit, ...]:
         edit = Edit(kind, tuple(path.split(".")))
         if not exists(model, edit):
             raise ApiError(422, "This model has no '{edit}' to edit.", edit=shortened(text))
-        edits.append(edit)
-    return tuple(sorted(set(edits)))
-
-
-def shortened(text: str, limit: int = 60) -> str:
-    """The first `limit` characters of a user's text."""
-    return text if len(text) <= limit else f"{text[:limit]}…"
+        edits.add(edit)
+    return tuple(sorted(edits))
 
 
 def exists(model: Transformer, edit: Edit) -> bool:
     """Whether the model has the part that is edited; a swap is checked when the ids are known."""
     match edit.kind, edit.path:
         case "head", (stack, layer, part, head):
-            return parse_index(head) < n_heads_of(branch_of(model, stack, layer, part))
+            return parse_index(head) < n_heads_of(branch_of(block_of(model, stack, layer), part))
         case "layer", (stack, layer):
             return block_of(model, stack, layer) is not None
         case "layer", (stack, layer, part):
-            return branch_of(model, stack, layer, part) is not None
+            return branch_of(block_of(model, stack, layer), part) is not None
         case "positions", (stack,):
-            return stack in ("encoder", "decoder") and getattr(model, stack) is not None
+            return stack in stacks_of(model)
         case "swap", (side, position, id):
-            indices = parse_index(position), parse_index(id)
-            return side in ("source", "target") and max(indices) < TOO_LARGE
+            return side in SIDE_OF.values() and max(map(parse_index, (position, id))) < TOO_LARGE
     return False
 
 
@@ -81,25 +75,19 @@ def parse_index(text: str) -> int:
 
 def block_of(model: Transformer, stack: str, layer: str) -> nn.Module | None:
     """A layer of the model, or None if there is no such layer."""
-    layers = (
-        getattr(model, stack).layers
-        if stack in ("encoder", "decoder") and getattr(model, stack)
-        else []
-    )
-    return layers[parse_index(layer)] if parse_index(layer) < len(layers) else None
+    layers, index = getattr(stacks_of(model).get(stack), "layers", ()), parse_index(layer)
+    return layers[index] if index < len(layers) else None
 
 
-def branch_of(model: Transformer, stack: str, layer: str, part: str) -> nn.Module | None:
+def branch_of(block: nn.Module | None, part: str) -> nn.Module | None:
     """The branch of a sublayer, or None if there is no such sublayer."""
-    block = block_of(model, stack, layer)
-    residual = getattr(block, part, None) if part in PARTS else None
-    return None if residual is None else residual.branch
+    return getattr(getattr(block, part, None), "branch", None) if part in PARTS else None
 
 
 def n_heads_of(branch: nn.Module | None) -> int:
     """The number of attention heads; 0 for other modules."""
-    spec: Any = getattr(branch, "heads", None) or getattr(branch, "latent", None)
-    return spec.n_heads if spec is not None else 0
+    spec = getattr(branch, "heads", None) or getattr(branch, "latent", None)
+    return getattr(spec, "n_heads", 0)
 
 
 @contextmanager
@@ -109,19 +97,17 @@ def edited(model: Transformer, edits: Sequence[Edit]) -> Iterator[None]:
         for edit in edits:
             match edit.kind, edit.path:
                 case "head", (stack, layer, part, head):
-                    restore.callback(
-                        ablate_head(branch_of(model, stack, layer, part), int(head)).remove
-                    )
+                    branch = branch_of(block_of(model, stack, layer), part)
+                    restore.callback(ablate_head(branch, int(head)).remove)
                 case "layer", (stack, layer, *part):
                     for name in part or PARTS:
-                        branch = branch_of(model, stack, layer, name)
+                        branch = branch_of(block_of(model, stack, layer), name)
                         if branch is not None:
                             restore.callback(branch.register_forward_hook(zero_output).remove)
                 case "positions", (stack,):
-                    restore.callback(
-                        set_submodule, model, f"{stack}.positions", getattr(model, stack).positions
-                    )
-                    set_submodule(model, f"{stack}.positions", NoPositions())
+                    module = stacks_of(model)[stack]
+                    restore.callback(setattr, module, "positions", module.positions)
+                    module.positions = NoPositions()
         yield
 
 

@@ -3,7 +3,7 @@
 See docs/explore.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.explore.api_error import ApiError
 from qkv.explore.explored_model import ExploredModel
-from qkv.explore.kinds import POSITIONS, as_both
+from qkv.explore.kinds import POSITIONS
 from qkv.explore.passes import Pass
 from qkv.explore.step_texts import STEP_TEXTS
 from qkv.explore.tensor_values import sentence_vectors
@@ -40,50 +40,49 @@ POSITION_TEXTS = {
 
 def position_values(explored: ExploredModel) -> Tensor:
     """(positions, components): sinusoids, cosines of the rotary angles, or the learned table."""
-    spec, positions = explored.model.spec, stack_of(explored).positions
-    n = min(MAX_POSITIONS, explored.max_len)
+    spec, n = explored.spec, min(MAX_POSITIONS, explored.max_len)
     match spec.positions:
         case s.Sinusoidal(layout=layout):
             return sinusoids(torch.arange(n), spec.d_model, layout).float()
         case s.Rotary():
             return torch.outer(torch.arange(n).double(), frequencies_of(explored)).cos().float()
         case s.Learned(first=first):
-            return positions.weight[first : first + n].detach()
+            return first_positions(explored).weight[first : first + n].detach()
     raise ApiError(404, "This model has no position encodings.")
 
 
 def position_encodings(explored: ExploredModel) -> dict[str, Any]:
     """Description of the position encodings, as JSON."""
-    values, kind = position_values(explored), explored.model.spec.positions.kind
-    formula = POSITIONS[kind][0] if kind in POSITIONS else STEP_TEXTS["rotation"].formula
+    values, kind = position_values(explored), explored.spec.positions.kind
+    step = STEP_TEXTS["rotation" if kind == "rotary" else "positions"]
     return {
         "kind": kind,
-        "title": as_both(STEP_TEXTS["rotation" if kind == "rotary" else "positions"].title),
-        "text": as_both(POSITION_TEXTS[kind]),
-        "formula": formula,
+        "title": step.title._asdict(),
+        "text": POSITION_TEXTS[kind]._asdict(),
+        "formula": POSITIONS.get(kind, (step.formula,))[0],
         "length": len(values),
         "axes": ["position", "component"],
         "frequencies": frequencies_of(explored).tolist(),
         "shape": list(values.shape),
-        "stack": "encoder" if explored.model.encoder is not None else "decoder",
+        "stack": next(iter(explored.stacks)),
     }
 
 
 def frequencies_of(explored: ExploredModel) -> Tensor:
     """Radians per position for each pair of components; empty for a learned table."""
-    spec = explored.model.spec
+    spec = explored.spec
     match spec.positions:
         case s.Sinusoidal():
             return 10_000.0 ** (-torch.arange(0, spec.d_model, 2).double() / spec.d_model)
         case s.Rotary():
-            width = getattr(stack_of(explored).positions, "width", 0)
+            width = getattr(first_positions(explored), "width", 0)
             return torch.tensor(frequencies(spec.positions, width), dtype=torch.float64)
     return torch.empty(0)
 
 
-def stack_of(explored: ExploredModel) -> Any:
-    """The encoder, or the decoder of a model without one."""
-    return explored.model.encoder if explored.model.encoder is not None else explored.model.decoder
+def first_positions(explored: ExploredModel) -> Any:
+    """The positions of the encoder, or of the decoder of a model without one."""
+    return next(iter(explored.stacks.values())).positions
 
 
 # ---- token embeddings
@@ -93,18 +92,17 @@ def table_of(explored: ExploredModel, side: str) -> Tensor:
     """The token embeddings of a side, (vocab, d_model)."""
     if side not in explored.tokenizers:
         raise ApiError(404, "This model has no side '{side}'.", side=side[:20])
-    model = explored.model
-    own = side == "source" and model.source_embed is not None
-    return (model.source_embed if own else model.embed).weight.detach()  # type: ignore[union-attr]
+    return explored.embedding(side).weight.detach()
 
 
 def nearest_ids(
     table: Tensor, ids: Sequence[int], k: int
 ) -> tuple[list[list[int]], list[list[float]]]:
     """For each id the k other tokens of the largest cosine similarity, and the cosines."""
-    own = F.normalize(table[list(ids)].float(), dim=-1)  # (ids, d_model)
-    cosines = own @ table.float().T / table.float().norm(dim=-1).clamp(min=1e-8)  # (ids, vocab)
-    cosines[torch.arange(len(ids)), list(ids)] = -2
+    table, rows = table.float(), list(ids)
+    own = F.normalize(table[rows], dim=-1)  # (ids, d_model)
+    cosines = own @ table.T / table.norm(dim=-1).clamp(min=1e-8)  # (ids, vocab)
+    cosines[torch.arange(len(rows)), rows] = -2
     top = cosines.topk(min(k, len(table) - 1))
     return top.indices.tolist(), top.values.tolist()
 
@@ -120,36 +118,21 @@ def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> dict[str, 
             vocab_size=len(table),
         )
     (ids,), (cosines,) = nearest_ids(table, [id], k)
-    token, *tokens = explored.display_separately([id, *ids], side)
-    return {
-        "id": id,
-        "token": token,
-        "neighbors": [
-            {"id": neighbor, "token": text, "cosine": cosine}
-            for neighbor, text, cosine in zip(ids, tokens, cosines, strict=True)
-        ],
-    }
+    (own,) = explored.token_rows([id], side)
+    return {**own, "neighbors": explored.token_rows(ids, side, cosine=cosines)}
 
 
 def project_tokens(pass_: Pass, side: str) -> dict[str, Any]:
     """The text's tokens and some neighbors of each on their first two principal components."""
-    if side not in pass_.ids:
-        raise ApiError(404, "This model has no side '{side}'.", side=side[:20])
     table = table_of(pass_.explored, side)
     own = list(dict.fromkeys(pass_.ids[side]))[:MAX_POINTS]
     near = nearest_ids(table, own[: MAX_POINTS // NEIGHBORS_PER_TOKEN], NEIGHBORS_PER_TOKEN)[0]
     ids = list(dict.fromkeys([*own, *(id for row in near for id in row)]))[:MAX_POINTS]
     points, explained = principal_components(table[ids].float())
-    tokens = pass_.explored.display_separately(ids, side)
-    return {
-        "explained": explained,
-        "points": [
-            {"id": id, "token": token, "x": x, "y": y, "in_text": index < len(own)}
-            for index, (id, token, (x, y)) in enumerate(
-                zip(ids, tokens, points.tolist(), strict=True)
-            )
-        ],
-    }
+    x, y = points.T.tolist()
+    in_text = [index < len(own) for index in range(len(ids))]
+    rows = pass_.explored.token_rows(ids, side, x=x, y=y, in_text=in_text)
+    return {"explained": explained, "points": rows}
 
 
 def principal_components(vectors: Tensor) -> tuple[Tensor, list[float]]:
@@ -157,18 +140,19 @@ def principal_components(vectors: Tensor) -> tuple[Tensor, list[float]]:
     centered = vectors - vectors.mean(dim=0)
     u, size, _ = torch.linalg.svd(centered, full_matrices=False)
     fraction = size.square() / size.square().sum().clamp(min=1e-12)
-    points = F.pad(u * size, (0, max(0, 2 - len(size))))[:, :2]
-    return points, F.pad(fraction, (0, max(0, 2 - len(fraction))))[:2].tolist()
+    to_two = (0, 2 - len(size))  # a negative padding crops
+    return F.pad(u * size, to_two), F.pad(fraction, to_two).tolist()
 
 
 # ---- sentences
 
 
-def nearest_sentences(pass_: Pass, sentences: Sequence[str], vectors: Tensor) -> dict[str, Any]:
-    """Sentences by cosine similarity to that of the pass; `vectors`: (sentences, d_model)."""
+def nearest_sentences(pass_: Pass, vectors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Sentences by cosine similarity to that of the pass; `vectors`: (d_model,) of each."""
     own = sentence_vectors(pass_)[1]
-    cosines = F.cosine_similarity(vectors, own[None], dim=-1).tolist() if len(sentences) else []
-    order = sorted(zip(cosines, sentences, strict=True), key=lambda pair: -pair[0])
+    rows = list(vectors.values())
+    cosines = F.cosine_similarity(torch.stack(rows), own[None], dim=-1).tolist() if rows else []
+    order = sorted(zip(cosines, vectors, strict=True), key=lambda pair: -pair[0])
     return {
         "pooling": pass_.explored.pooling.pooling,
         "nearest": [{"text": text, "cosine": cosine} for cosine, text in order],

@@ -5,13 +5,16 @@ The encoder reads the "source" side, the decoder the "target" side. See docs/exp
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
+
+from torch import nn
 
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig
 from qkv.errors import QkvError
 from qkv.generate.alignment import Unit, target_units, units
+from qkv.generate.beam import BeamSearchConfig
 from qkv.messages import _
+from qkv.model.head import LmHead
 from qkv.text.lines import replace_surrogates
 from qkv.text.special_tokens import (
     Template,
@@ -21,6 +24,12 @@ from qkv.text.special_tokens import (
 )
 from qkv.text.tokenizer import Tokenizer
 
+SIDE_OF = {"encoder": "source", "decoder": "target"}
+FAMILIES = {
+    ("encoder", "decoder"): "translator",
+    ("decoder",): "generator",
+    ("encoder",): "embedder",
+}
 _PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # a part of a character in display_tokens
 
 
@@ -29,14 +38,15 @@ class ExploredModel:
 
     def __init__(self, loaded: LoadedModel, name: str, begin: Sequence[int] | None = None):
         """`begin`: ids before every prompt of a generator; None: the <bos> of its tokenizer."""
-        self.model, self.name = loaded.model, name
-        spec = self.model.spec
-        both = spec.encoder is not None and spec.decoder is not None
-        self.family = "translator" if both else "generator" if spec.decoder else "embedder"
-        self.tokenizers = tokenizers_of(loaded, self.family, name)
-        self.begin = begin
+        self.model, self.spec, self.name = loaded.model, loaded.model.spec, name
+        self.stacks = stacks_of(self.model)
+        self.family = FAMILIES[tuple(self.stacks)]
+        self.tokenizers = tokenizers_of(loaded, [SIDE_OF[stack] for stack in self.stacks], name)
+        self.begin = begin if self.family == "generator" else None
         self.generation, self.alignment = loaded.generation, loaded.alignment
         self.pooling = loaded.pooling or PoolingConfig()
+        self.has_logits = isinstance(self.model.lm_head, LmHead)
+        self.templates = {side: self.template(side) for side in self.tokenizers}
 
     @property
     def eos_id(self) -> int | None:
@@ -47,32 +57,36 @@ class ExploredModel:
     def bos_id(self) -> int | None:
         """The token that the decoder starts with."""
         target = self.tokenizers["target"]
-        return (
-            decoder_start_id(target, self.generation)
-            if self.family == "translator"
-            else target.bos_id
-        )
+        if self.family == "generator":
+            return target.bos_id
+        return decoder_start_id(target, self.generation)
+
+    def search_config(self, size: int = 1, alpha: float = 0.0) -> BeamSearchConfig:
+        """Special tokens of a search; -1 stands for one that the vocabulary lacks."""
+        special = self.bos_id, self.eos_id, self.tokenizers["target"].pad_id
+        bos, eos, pad = (-1 if id is None else id for id in special)
+        return BeamSearchConfig(bos, eos, pad, size, alpha)
+
+    def embedding(self, side: str) -> nn.Embedding:
+        """The token embeddings of a side."""
+        own = self.model.source_embed if side == "source" else None
+        return self.model.embed if own is None else own
 
     def encode(self, text: str, side: str) -> list[int]:
         """The ids of a text with the special tokens before and after it."""
-        tokenizer = self.tokenizers[side]
-        before, after = self.special_tokens(side)
-        return [*before, *tokenizer.encode(replace_surrogates(text)), *after]
+        return self.templates[side].around(self.encode_plain(text, side))
 
-    def special_tokens(self, side: str) -> tuple[list[int], list[int]]:
+    def encode_plain(self, text: str, side: str) -> list[int]:
+        """The ids of a text without special tokens."""
+        return self.tokenizers[side].encode(replace_surrogates(text))
+
+    def template(self, side: str) -> Template:
         """The special tokens before and after a text on this side."""
         if side == "target":
-            begin = self.begin if self.family == "generator" else None
-            bos = [] if self.bos_id is None else [self.bos_id]
-            return bos if begin is None else list(begin), []
-        return list(self.template.before), list(self.template.after)
-
-    @cached_property
-    def template(self) -> Template:
-        """The special tokens around an encoder's input."""
-        return (translation_template if self.family == "translator" else encoder_template)(
-            self.tokenizers["source"]
-        )
+            bos = () if self.bos_id is None else (self.bos_id,)
+            return Template(bos if self.begin is None else tuple(self.begin))
+        of_source = translation_template if self.family == "translator" else encoder_template
+        return of_source(self.tokenizers[side])
 
     def display_tokens(self, ids: Sequence[int], side: str) -> list[str]:
         """A readable string for each id of a text; "<id>" if the tokenizer has no such token."""
@@ -83,17 +97,24 @@ class ExploredModel:
         """Readable strings for unrelated ids: bytes of adjacent ids are not decoded together."""
         return [self.display_tokens([id], side)[0] for id in ids]
 
-    def text_of(self, ids: Sequence[int], side: str = "target", before: Sequence[int] = ()) -> str:
+    def token_rows(
+        self, ids: Sequence[int], side: str, **columns: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """Unrelated tokens with further columns, as JSON: one object per token."""
+        table = {"id": ids, "token": self.display_separately(ids, side), **columns}
+        return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+    def text_of(self, ids: Sequence[int], before: Sequence[int] = ()) -> str:
         """Decode ids; bytes of incomplete characters are written as in tokens, never as U+FFFD."""
-        tokenizer = self.tokenizers[side]
+        tokenizer = self.tokenizers["target"]
         text = tokenizer.decode(ids)
         if before and tokenizer.adds_prefix_space:  # a space after other tokens is no prefix space
             text = tokenizer.decode([*before, *ids])[len(tokenizer.decode(before)) :]
         if "\ufffd" not in text:
             return text
-        special = set(self.tokenizers[side].special_ids.values())
+        special = set(tokenizer.special_ids.values())
         kept = [id for id in ids if id not in special]
-        tokens = zip(self.display_tokens(kept, side), self.partial(kept, side), strict=True)
+        tokens = zip(self.display_tokens(kept, "target"), self.partial(kept, "target"), strict=True)
         return "".join(
             _PART.sub(first_part, token) if partial else token for token, partial in tokens
         ).replace("␣", " ")
@@ -114,16 +135,15 @@ class ExploredModel:
             "tokens": self.display_tokens(ids, side),
             "special": [id in special for id in ids],
             "partial": self.partial(ids, side),
-            "words": [
-                {"text": word.text, "tokens": word.tokens} for word in self.words(ids, side, text)
-            ],
+            "words": [word._asdict() for word in self.words(ids, side, text)],
         }
 
     def words(self, ids: Sequence[int], side: str, text: str | None) -> list[Unit]:
         """Tokens grouped into words; a token outside of words, such as <eos>, is its own unit."""
-        begin, end = (len(part) for part in self.special_tokens(side))
-        body, tokenizer = ids[begin : len(ids) - end], self.tokenizers[side]
-        if text is None or tokenizer.encode(replace_surrogates(text)) != list(body):
+        template, tokenizer = self.templates[side], self.tokenizers[side]
+        begin = len(template.before)
+        body = ids[begin : len(ids) - len(template.after)]
+        if text is None or self.encode_plain(text, side) != list(body):
             begin, found = 0, target_units(tokenizer, ids)
         else:
             found = units(replace_surrogates(text), tokenizer.offsets(text))
@@ -136,7 +156,13 @@ class ExploredModel:
     @property
     def max_len(self) -> int:
         """Maximum number of tokens of a side."""
-        return min(self.pooling.max_len or self.model.spec.max_len, self.model.spec.max_len)
+        return min(self.pooling.max_len or self.spec.max_len, self.spec.max_len)
+
+
+def stacks_of(owner: Any) -> dict[str, Any]:
+    """The encoder and the decoder of a model or of its spec, by name, where it has them."""
+    stacks = {name: getattr(owner, name) for name in SIDE_OF}
+    return {name: stack for name, stack in stacks.items() if stack is not None}
 
 
 def first_part(part: re.Match[str]) -> str:
@@ -144,11 +170,8 @@ def first_part(part: re.Match[str]) -> str:
     return part[1] if part[2] == "1" else ""
 
 
-def tokenizers_of(loaded: LoadedModel, family: str, name: str) -> dict[str, Tokenizer]:
+def tokenizers_of(loaded: LoadedModel, sides: list[str], name: str) -> dict[str, Tokenizer]:
     """The tokenizer of each side."""
-    sides = {"translator": ["source", "target"], "generator": ["target"], "embedder": ["source"]}[
-        family
-    ]
     tokenizers = {side: found for side in sides if (found := loaded.tokenizer(side)) is not None}
     if len(tokenizers) < len(sides):
         raise QkvError(name, _("no tokenizer.json"), _("is the copy complete?"))

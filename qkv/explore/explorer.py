@@ -13,16 +13,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.explore import attention_views, embeddings, predictions
-from qkv.explore.api_error import ApiError
+from qkv.explore.api_error import ApiError, not_found, shortened
+from qkv.explore.attention_views import mean_over_layers, rollout, thumbnails, weights, word_weights
 from qkv.explore.beam_tree import beam_tree
-from qkv.explore.edits import read_edits, shortened
+from qkv.explore.edits import read_edits
+from qkv.explore.embeddings import (
+    nearest_sentences,
+    neighbors,
+    position_encodings,
+    position_values,
+    project_tokens,
+)
 from qkv.explore.explored_model import ExploredModel
 from qkv.explore.metadata import MAX_CHARACTERS, MAX_SENTENCES, model_metadata
 from qkv.explore.passes import Pass, pass_id
-from qkv.explore.query_params import Query, not_found
-from qkv.explore.tensor_values import fetch, sentence_vectors
-from qkv.explore.trace import all_steps, make_trace
+from qkv.explore.predictions import (
+    MAX_NEW_TOKENS,
+    change,
+    check_position,
+    continuation,
+    logit_lens,
+    logits_at,
+    top_tokens,
+)
+from qkv.explore.query_params import Query
+from qkv.explore.tensor_values import fetch, sentence_vectors, view_of
+from qkv.explore.trace import make_trace
 
 MAX_PASSES = 6  # cached
 
@@ -53,10 +69,9 @@ class Explorer:
             id = pass_id(text, parsed, target)
             if id not in self.passes:
                 self.passes[id] = Pass(self.explored, text, parsed, target)
-            self.passes.move_to_end(id)
-            while len(self.passes) > MAX_PASSES:
+            if len(self.passes) > MAX_PASSES:
                 self.passes.popitem(last=False)
-            return make_trace(self.passes[id])
+            return make_trace(self.pass_of(id))
 
     def pass_of(self, id: str) -> Pass:
         """A cached pass."""
@@ -87,13 +102,9 @@ class Explorer:
         check_length(text)
         if side not in self.explored.tokenizers:
             raise ApiError(422, "This model has no side '{side}'.", side=shortened(side))
-        before, after = (len(part) for part in self.explored.special_tokens(side))
-        ids = self.explored.encode(text, side)
-        ids = ids[before : len(ids) - after]
-        tokens = self.explored.display_tokens(ids, side)
-        return {
-            "tokens": [{"id": id, "token": token} for id, token in zip(ids, tokens, strict=True)]
-        }
+        ids = self.explored.encode_plain(text, side)
+        tokens = zip(ids, self.explored.display_tokens(ids, side), strict=True)
+        return {"tokens": [{"id": id, "token": token} for id, token in tokens]}
 
     def vector(self, sentence: str) -> Tensor:
         """The sentence vector, (d_model,), cached."""
@@ -115,51 +126,31 @@ class Explorer:
     def answer(self, name: str, parameters: Mapping[str, str] | None = None) -> Answer:
         """The answer to a request by name."""
         query = Query(parameters or {})
-        for pattern, respond in ROUTES:
+        for pattern, respond in ROUTES.items():
             match = re.fullmatch(pattern, name, re.ASCII)
             if match:
                 with self.lock, torch.inference_mode():
-                    return respond(self, *match.groups(), query)
+                    return respond(self, query, *match.groups())
         raise not_found(name)
 
-    def tensor(self, id: str, name: str, query: Query) -> Tensor:
-        pass_ = self.pass_of(id)
-        views = (view for step in all_steps(pass_) for view in step.tensors)
-        view = next((view for view in views if view.name == name), None)
-        if view is None:
-            raise not_found(name)
-        return fetch(pass_, view, query.index(), query.rows())
-
-    def nearest(self, id: str, query: Query) -> dict[str, Any]:
+    def nearest(self, query: Query, id: str) -> dict[str, Any]:
         self.check_embedder()
-        pass_ = self.pass_of(id)
-        sentences = list(dict.fromkeys([*self.typed_sentences, *self.file_sentences]))
-        rows = [self.vector(sentence) for sentence in sentences]
+        pass_, sentences = self.pass_of(id), [*self.typed_sentences, *self.file_sentences]
         # Vectors of sentences typed earlier are dropped from the cache.
-        self.vectors = {sentence: self.vectors[sentence] for sentence in sentences}
-        return embeddings.nearest_sentences(
-            pass_, sentences, torch.stack(rows) if rows else torch.empty(0, 1)
-        )
+        self.vectors = {sentence: self.vector(sentence) for sentence in sentences}
+        return nearest_sentences(pass_, self.vectors)
 
-    def change(self, id: str, query: Query) -> dict[str, Any]:
-        return predictions.change(self.pass_of(id), read_edits(self.explored.model, query.edits()))
-
-    def logits(self, id: str, position: str, query: Query) -> Tensor:
-        pass_, edits = self.pass_of(id), read_edits(self.explored.model, query.edits())
-        pass_ = predictions.EditedPass(pass_, edits) if edits else pass_
-        return predictions.logits_at(pass_, int(position))
-
-    def generate(self, id: str, query: Query) -> dict[str, Any]:
+    def generate(self, query: Query, id: str) -> dict[str, Any]:
         self.check_generates()
-        n_tokens = query.integer("tokens", 16, 1, predictions.MAX_NEW_TOKENS)
-        generated = predictions.continuation(self.pass_of(id), n_tokens)
+        n_tokens = query.integer("tokens", 16, 1, MAX_NEW_TOKENS)
+        generated = continuation(self.pass_of(id), n_tokens)
         assert generated is not None
         return generated
 
-    def beam(self, id: str, query: Query) -> dict[str, Any]:
+    def beam(self, query: Query, id: str) -> dict[str, Any]:
         self.check_generates()
         pass_ = self.pass_of(id)
-        predictions.check_position(pass_, 0)
+        check_position(pass_, 0)
         return beam_tree(pass_, query.integer("size", 4, 1, 8), query.number("alpha", 0.6, 0, 5))
 
 
@@ -173,64 +164,49 @@ def check_length(text: str) -> None:
         )
 
 
-_ID, _N, _KIND = r"pass/([0-9a-f]{12})", r"(\d{1,6})", r"(encoder|decoder|cross)"
-ROUTES: list[tuple[str, Callable[..., Answer]]] = [
-    ("model", lambda self, query: model_metadata(self.explored)),
-    (_ID, lambda self, id, query: make_trace(self.pass_of(id))),
-    (rf"{_ID}/tensor/([a-z0-9_.]{{1,80}})", Explorer.tensor),
-    (
-        rf"{_ID}/attention/{_KIND}/{_N}(?:/(\w{{1,6}}))?",
-        lambda self, id, kind, layer, head, query: attention_views.select_head(
-            attention_views.weights(self.pass_of(id), kind, int(layer)), head
-        ),
+def of_pass(respond: Callable[..., Answer]) -> Callable[..., Answer]:
+    """A response that depends on a cached pass, whose id is the first group of its pattern."""
+    return lambda self, query, id, *groups: respond(self.pass_of(id), query, *groups)
+
+
+_ID, _N, _SIDE = r"pass/([0-9a-f]{12})", r"(\d{1,6})", r"(source|target)"
+_KIND, _HEAD = r"(encoder|decoder|cross)", r"(?:/(\w{1,6}))?"
+# Requests about a pass: what follows its id -> response to (pass, query, groups of the pattern).
+PASS_ROUTES: dict[str, Callable[..., Answer]] = {
+    "": lambda pass_, query: make_trace(pass_),
+    r"/tensor/([a-z0-9_.]{1,80})": lambda pass_, query, name: fetch(
+        pass_, view_of(pass_, name), query.index(), query.rows()
     ),
-    (
-        rf"{_ID}/attention/{_KIND}/mean",
-        lambda self, id, kind, query: attention_views.mean_over_layers(self.pass_of(id), kind),
+    rf"/attention/{_KIND}/{_N}{_HEAD}": lambda pass_, query, kind, layer, head: weights(
+        pass_, kind, int(layer), head
     ),
-    (
-        rf"{_ID}/words/{_KIND}/{_N}(?:/(\w{{1,6}}))?",
-        lambda self, id, kind, layer, head, query: attention_views.select_head(
-            attention_views.word_weights(self.pass_of(id), kind, int(layer)), head
-        ),
+    rf"/attention/{_KIND}/mean": lambda pass_, query, kind: mean_over_layers(pass_, kind),
+    rf"/words/{_KIND}/{_N}{_HEAD}": lambda pass_, query, kind, layer, head: word_weights(
+        pass_, kind, int(layer), head
     ),
-    (
-        rf"{_ID}/thumbnails/{_KIND}/{_N}",
-        lambda self, id, kind, layer, query: attention_views.thumbnails(
-            self.pass_of(id), kind, int(layer)
-        ),
+    rf"/thumbnails/{_KIND}/{_N}": lambda pass_, query, kind, layer: thumbnails(
+        pass_, kind, int(layer)
     ),
-    (
-        rf"{_ID}/rollout/{_KIND}",
-        lambda self, id, kind, query: attention_views.rollout(self.pass_of(id), kind),
+    rf"/rollout/{_KIND}": lambda pass_, query, kind: rollout(pass_, kind),
+    rf"/top/{_N}": lambda pass_, query, position: top_tokens(
+        pass_, int(position), query.integer("k", 10, 1, 200)
     ),
-    (
-        rf"{_ID}/top/{_N}",
-        lambda self, id, position, query: predictions.top_tokens(
-            self.pass_of(id), int(position), query.integer("k", 10, 1, 200)
-        ),
+    rf"/logit_lens/{_N}": lambda pass_, query, position: logit_lens(
+        pass_, int(position), query.integer("k", 5, 1, 50)
     ),
-    (
-        rf"{_ID}/logit_lens/{_N}",
-        lambda self, id, position, query: predictions.logit_lens(
-            self.pass_of(id), int(position), query.integer("k", 5, 1, 50)
-        ),
+    rf"/logits/{_N}": lambda pass_, query, position: logits_at(pass_, int(position), query.edits()),
+    "/change": lambda pass_, query: change(pass_, query.edits()),
+    rf"/projection/{_SIDE}": lambda pass_, query, side: project_tokens(pass_, side),
+}
+ROUTES: dict[str, Callable[..., Answer]] = {
+    **{f"{_ID}{pattern}": of_pass(respond) for pattern, respond in PASS_ROUTES.items()},
+    f"{_ID}/generate": Explorer.generate,
+    f"{_ID}/beam": Explorer.beam,
+    f"{_ID}/nearest": Explorer.nearest,
+    "model": lambda self, query: model_metadata(self.explored),
+    "positions": lambda self, query: position_encodings(self.explored),
+    "positions/values": lambda self, query: position_values(self.explored),
+    rf"neighbors/{_SIDE}/(\d{{1,9}})": lambda self, query, side, id: neighbors(
+        self.explored, side, int(id), query.integer("k", 12, 1, 200)
     ),
-    (rf"{_ID}/logits/{_N}", Explorer.logits),
-    (rf"{_ID}/generate", Explorer.generate),
-    (rf"{_ID}/beam", Explorer.beam),
-    (rf"{_ID}/change", Explorer.change),
-    (
-        rf"{_ID}/projection/(source|target)",
-        lambda self, id, side, query: embeddings.project_tokens(self.pass_of(id), side),
-    ),
-    (rf"{_ID}/nearest", Explorer.nearest),
-    ("positions", lambda self, query: embeddings.position_encodings(self.explored)),
-    ("positions/values", lambda self, query: embeddings.position_values(self.explored)),
-    (
-        r"neighbors/(source|target)/(\d{1,9})",
-        lambda self, side, id, query: embeddings.neighbors(
-            self.explored, side, int(id), query.integer("k", 12, 1, 200)
-        ),
-    ),
-]
+}

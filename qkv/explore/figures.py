@@ -10,7 +10,7 @@ from qkv.errors import QkvError, near_miss
 from qkv.evaluate.figures import attention_heatmap
 from qkv.explore.attention_views import weights
 from qkv.explore.passes import Pass
-from qkv.explore.trace import attention_kinds
+from qkv.explore.trace import ATTENTION, attention_layers
 from qkv.messages import _
 
 
@@ -47,20 +47,18 @@ def draw_attention(
     pass_: Pass, path: str | Path, kind: str | None = None, layer: int | None = None
 ) -> Path:
     """Draw every head of one layer; by default the last one, of cross-attention if there is any."""
-    kinds = {attention["name"]: attention for attention in attention_kinds(pass_)}
+    kinds = {name: found for name in ATTENTION if (found := attention_layers(pass_, name))}
     if not kinds:
         raise QkvError(pass_.explored.name, _("the model has no attention layers"))
-    kind = next(reversed(kinds)) if kind is None else kind
+    kind = list(kinds)[-1] if kind is None else kind
     if kind not in kinds:
         raise QkvError("--kind", _("no '{kind}' attention", kind=kind), near_miss(kind, kinds))
-    layers = [entry["layer"] for entry in kinds[kind]["layers"]]
+    layers = list(kinds[kind])
     layer = layers[-1] if layer is None else layer
     if layer not in layers:
         raise QkvError(
             "--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers))
         )
-    rows, columns = (
-        pass_.explored.display_tokens(pass_.ids[kinds[kind][axis]], kinds[kind][axis])
-        for axis in ("rows", "columns")
-    )
+    sides = ATTENTION[kind].rows, ATTENTION[kind].columns
+    rows, columns = (pass_.explored.display_tokens(pass_.ids[side], side) for side in sides)
     return attention_heatmap(weights(pass_, kind, layer), rows, columns, path, pass_.text)

@@ -5,17 +5,15 @@ See docs/explore.md.
 """
 
 import hmac
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from qkv.explore.api_error import ApiError
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from qkv.explore.api_error import ApiError
+from qkv.explore.serialize import to_json
 
 MAX_CONCURRENT_REQUESTS = 16
 MAX_BODY_BYTES = 64 * 1024  # enough for 4,000 characters and a list of sentences
@@ -56,12 +54,12 @@ class Guard:
         try:
             self.check(scope, headers)
             if self.key and has_key(query_key(scope), self.key):
-                await set_key_cookie(self.key, send)
+                await redirect_with_cookie(self.key)(scope, receive, send)
                 return
             body = await read_body(receive)
             await self.inner(scope, replay(body, receive), with_headers(send))
         except ApiError as error:
-            await send_error(error, with_headers(send))
+            await error_response(error)(scope, receive, with_headers(send))
         finally:
             self.in_flight -= 1
 
@@ -138,14 +136,10 @@ async def read_body(receive: Receive) -> bytes:
 
 def replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body that was already read, then further messages."""
-    sent = False
+    first = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    async def receive_body() -> MutableMapping[str, Any]:
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def receive_body() -> Message:
+        return next(first, None) or await receive()
 
     return receive_body
 
@@ -153,7 +147,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 def with_headers(send: Send) -> Send:
     """A `send` that adds the security headers."""
 
-    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             message = {**message, "headers": [*message.get("headers", []), *extra]}
@@ -162,16 +156,11 @@ def with_headers(send: Send) -> Send:
     return send_with_headers
 
 
-async def send_error(error: ApiError, send: Send) -> None:
-    body = json.dumps(error.as_json(), ensure_ascii=False).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def error_response(error: ApiError) -> Response:
+    return Response(to_json(error.as_json()), error.status, media_type="application/json")
 
 
-async def set_key_cookie(key: str, send: Send) -> None:
+def redirect_with_cookie(key: str) -> Response:
     """Move the key from the URL into a cookie and redirect to the page."""
     cookie = f"{COOKIE}={key}; HttpOnly; SameSite=Strict; Path=/"
-    headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    return Response(status_code=303, headers={"location": "/", "set-cookie": cookie})

@@ -6,11 +6,12 @@ See docs/explore.md.
 import inspect
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from textwrap import dedent
 from typing import Any
 
+from qkv.explore.explored_model import stacks_of
 from qkv.explore.step_texts import STEP_TEXTS, StepText
-from qkv.messages import Both
 from qkv.model import spec as s
 
 NORMS = {
@@ -32,84 +33,64 @@ POOLINGS = {
 }
 
 
+RESIDUALS = {
+    "pre": ("x = x + branch(norm(x))", "decoder_only:PreNorm"),
+    "post": ("x + branch(x), then norm", "transformer:PostNorm"),
+}
+
+
 def kinds_of(spec: s.Spec, pooling: str) -> dict[str, StepText]:
     """Every kind of step, with the formula and code of this model."""
-    layers = [layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.layers]
-    kinds = dict(STEP_TEXTS)
-    norm, feed_forward = layers[-1].norm, layers[-1].feed_forward
-    for kind in ("norm", "final_norm", "embed_norm"):
-        kinds[kind] = with_formula(kind, *NORMS[norm.kind])
-    kinds["residual"] = with_formula("residual", *residual_of(norm))
-    kinds["pooling"] = with_formula("pooling", *POOLINGS.get(pooling, POOLINGS["mean"]))
+    last = list(stacks_of(spec).values())[-1].layers[-1]
+    texts = dict.fromkeys(("norm", "final_norm", "embed_norm"), NORMS[last.norm.kind])
+    texts["residual"] = RESIDUALS[last.norm.placement]
+    texts["pooling"] = POOLINGS.get(pooling, POOLINGS["mean"])
     if spec.positions.kind in POSITIONS:
-        kinds["positions"] = with_formula("positions", *POSITIONS[spec.positions.kind])
+        texts["positions"] = POSITIONS[spec.positions.kind]
     if isinstance(spec.positions, s.Rotary) and spec.positions.interleaved:
-        kinds["rotation"] = with_formula(
-            "rotation", STEP_TEXTS["rotation"].formula, "positions:rotate_pairs"
-        )
-    if isinstance(feed_forward, s.Dense | s.Gated):
-        kinds |= feed_forward_texts(feed_forward)
+        texts["rotation"] = STEP_TEXTS["rotation"].formula, "positions:rotate_pairs"
+    if isinstance(last.feed_forward, s.Dense | s.Gated):
+        texts |= feed_forward_texts(last.feed_forward)
     if not spec.scaled_embedding:
-        kinds["embedding"] = with_formula(
-            "embedding", "x = E[id]", "decoder_only:DecoderOnly.forward"
-        )
-    return kinds
+        texts["embedding"] = "x = E[id]", "decoder_only:DecoderOnly.forward"
+    return STEP_TEXTS | {
+        kind: STEP_TEXTS[kind]._replace(formula=formula, code=code)
+        for kind, (formula, code) in texts.items()
+    }
 
 
-def residual_of(norm: s.Norm) -> tuple[str, str]:
-    if norm.placement == "pre":
-        return "x = x + branch(norm(x))", "decoder_only:PreNorm"
-    return "x + branch(x), then norm", "transformer:PostNorm"
-
-
-def feed_forward_texts(spec: s.Dense | s.Gated) -> dict[str, StepText]:
+def feed_forward_texts(spec: s.Dense | s.Gated) -> dict[str, tuple[str, str]]:
+    """Formula and code of the steps of a feed-forward network."""
     gated = isinstance(spec, s.Gated)
     code = "feed_forward:GatedFeedForward" if gated else "feed_forward:FeedForward"
     act = spec.activation.removesuffix("_tanh").replace("relu2", "relu²")
     formula = f"{act}(gate) · up" if gated else f"{act}(up)"
-    activation = f"feed_forward:{'relu_squared' if spec.activation == 'relu2' else spec.activation}"
+    activation = spec.activation.replace("relu2", "relu_squared")
     return {
-        "up": with_formula("up", "up = x W_up", code),
-        "activation": with_formula("activation", formula, activation),
-        "down": with_formula("down", f"({formula}) · W_down", code),
+        "up": ("up = x W_up", code),
+        "activation": (formula, f"feed_forward:{activation}"),
+        "down": (f"({formula}) · W_down", code),
     }
-
-
-def with_formula(kind: str, formula: str, code: str | None) -> StepText:
-    return STEP_TEXTS[kind]._replace(formula=formula, code=code)
-
-
-def as_both(text: Both) -> dict[str, str]:
-    return {"en": text.en, "zh": text.zh}
 
 
 def kinds_for_page(kinds: dict[str, StepText]) -> dict[str, Any]:
     return {
-        kind: {
-            "title": as_both(text.title),
-            "text": as_both(text.text),
-            "formula": text.formula,
-            "code": text.code,
-        }
+        kind: text._asdict() | {"title": text.title._asdict(), "text": text.text._asdict()}
         for kind, text in kinds.items()
     }
 
 
 def code_for_page(kinds: dict[str, StepText]) -> dict[str, Any]:
     """The source of the textbook code of every kind."""
-    return {
-        name: source_of(name)
-        for name in sorted({text.code for text in kinds.values() if text.code})
-    }
+    names = {text.code for text in kinds.values() if text.code}
+    return {name: source_of(name) for name in sorted(names)}
 
 
 @cache
 def source_of(name: str) -> dict[str, str]:
     """A function, class or method of qkv.textbook: source_of("attention:softmax")."""
     module_name, _, path = name.partition(":")
-    target: Any = import_module(f"qkv.textbook.{module_name}")
-    for part in path.split("."):
-        target = getattr(target, part)
+    target = attrgetter(path)(import_module(f"qkv.textbook.{module_name}"))
     return {
         "file": f"qkv/textbook/{module_name}.py",
         "name": path,

@@ -5,12 +5,11 @@ See docs/explore.md.
 
 from typing import Any
 
-from qkv.explore.explored_model import ExploredModel
-from qkv.explore.kinds import as_both, code_for_page, kinds_for_page, kinds_of
+from qkv.explore.explored_model import ExploredModel, stacks_of
+from qkv.explore.kinds import code_for_page, kinds_for_page, kinds_of
 from qkv.explore.passes import MAX_TOKENS
 from qkv.messages import Both, both, current_language
 from qkv.model import spec as s
-from qkv.model.head import LmHead
 
 MAX_CHARACTERS = 4_000  # of a text
 MAX_SENTENCES = 64  # to compare with
@@ -54,28 +53,27 @@ EXAMPLES = {
 
 def model_metadata(explored: ExploredModel) -> dict[str, Any]:
     """The metadata of a model, as JSON."""
-    spec, model, family = explored.model.spec, explored.model, explored.family
-    kinds = kinds_of(spec, explored.pooling.pooling)
-    has_lm_head = isinstance(model.lm_head, LmHead)
+    spec, family, has_logits = explored.spec, explored.family, explored.has_logits
+    kinds, has_positions = kinds_of(spec, explored.pooling.pooling), spec.positions.kind != "none"
     return {
         "name": explored.name,
         "family": family,
         "language": current_language(),
         "metadata": metadata_rows(explored),
-        "stacks": [stack_json(name, stack) for name, stack in stacks_of(spec)],
+        "stacks": [stack_json(name, stack) for name, stack in stacks_of(spec).items()],
         "positions": spec.positions.kind,
         "d_model": spec.d_model,
         "vocab_size": spec.vocab_size,
         "source_vocab_size": spec.source_vocab_size or spec.vocab_size,
         "parameters": n_parameters(explored),
         "supports": {
-            "logits": has_lm_head,
-            "logit_lens": has_lm_head,
-            "beam": has_lm_head and family != "embedder",
+            "logits": has_logits,
+            "logit_lens": has_logits,
+            "beam": has_logits and family != "embedder",
             "generate": family != "embedder",
             "sentences": family == "embedder",
-            "position_ablation": spec.positions.kind != "none",
-            "position_encodings": spec.positions.kind != "none",
+            "position_ablation": has_positions,
+            "position_encodings": has_positions,
         },
         "limits": {
             "characters": MAX_CHARACTERS,
@@ -85,7 +83,7 @@ def model_metadata(explored: ExploredModel) -> dict[str, Any]:
         "examples": examples_for(explored),
         "kinds": kinds_for_page(kinds),
         "code": code_for_page(kinds),
-        "parts": {name: {"title": as_both(title)} for name, title in PARTS.items()},
+        "parts": {name: {"title": title._asdict()} for name, title in PARTS.items()},
     }
 
 
@@ -104,14 +102,6 @@ def n_parameters(explored: ExploredModel) -> int:
     return sum(weight.numel() for weight in explored.model.parameters())
 
 
-def stacks_of(spec: s.Spec) -> list[tuple[str, s.Stack]]:
-    return [
-        (name, stack)
-        for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
-        if stack
-    ]
-
-
 def stack_json(name: str, stack: s.Stack) -> dict[str, Any]:
     layers = [
         {
@@ -128,19 +118,22 @@ def stack_json(name: str, stack: s.Stack) -> dict[str, Any]:
 
 def metadata_rows(explored: ExploredModel) -> list[dict[str, Any]]:
     """Titles and values, in the order of the page."""
-    spec = explored.model.spec
-    stacks = stacks_of(spec)
-    first = stacks[-1][1].layers[0]
+    spec, stacks = explored.spec, list(stacks_of(explored.spec).values())
+    first = stacks[-1].layers[0]
+    mixer, feed_forward, experts = first.mixer, first.feed_forward, None
+    if isinstance(feed_forward, s.MixtureOfExperts):
+        experts = f"{feed_forward.n_experts} ({feed_forward.n_experts_per_token})"
+        feed_forward = feed_forward.expert
     norm, placement = NORM[first.norm.kind], NORM_PLACEMENT[first.norm.placement]
     rows: list[tuple[str, Both, Any]] = [
         ("family", both("Architecture"), FAMILY[explored.family]),
-        ("layers", both("Layers"), " + ".join(str(len(stack.each_layer())) for _, stack in stacks)),
-        ("mixer", both("Token mixing"), first.mixer.kind),
-        ("heads", both("Attention heads"), getattr(first.mixer, "n_heads", None)),
-        ("kv_heads", both("Key/value heads"), getattr(first.mixer, "n_kv_heads", None)),
+        ("layers", both("Layers"), " + ".join(str(len(stack.each_layer())) for stack in stacks)),
+        ("mixer", both("Token mixing"), mixer.kind),
+        ("heads", both("Attention heads"), getattr(mixer, "n_heads", None)),
+        ("kv_heads", both("Key/value heads"), getattr(mixer, "n_kv_heads", None)),
         ("d_model", both("Hidden size (d_model)"), spec.d_model),
-        ("d_ff", both("Feed-forward size (d_ff)"), d_ff_of(first.feed_forward)),
-        ("experts", both("Experts (per token)"), experts_of(first.feed_forward)),
+        ("d_ff", both("Feed-forward size (d_ff)"), feed_forward.d_ff),
+        ("experts", both("Experts (per token)"), experts),
         ("vocab_size", both("Vocabulary size"), spec.vocab_size),
         ("parameters", both("Parameters"), n_parameters(explored)),
         ("positions", both("Positions"), POSITIONS[spec.positions.kind]),
@@ -150,19 +143,9 @@ def metadata_rows(explored: ExploredModel) -> list[dict[str, Any]]:
     return [
         {
             "key": key,
-            "title": as_both(title),
-            "value": as_both(value) if isinstance(value, Both) else value,
+            "title": title._asdict(),
+            "value": value._asdict() if isinstance(value, Both) else value,
         }
         for key, title, value in rows
         if value is not None
     ]
-
-
-def d_ff_of(spec: s.FeedForward) -> int:
-    return spec.expert.d_ff if isinstance(spec, s.MixtureOfExperts) else spec.d_ff
-
-
-def experts_of(spec: s.FeedForward) -> str | None:
-    if not isinstance(spec, s.MixtureOfExperts):
-        return None
-    return f"{spec.n_experts} ({spec.n_experts_per_token})"

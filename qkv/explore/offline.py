@@ -8,19 +8,19 @@ import base64
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.explore.api_error import ApiError
-from qkv.explore.bundle import bundle
+from qkv.explore.bundle import PAGE, bundle
 from qkv.explore.edits import PARTS, branch_of, n_heads_of
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.serialize import finite, to_numpy
 from qkv.messages import _
 from qkv.text.lines import write_text
 
-PAGE = Path(__file__).parent / "page"
 MAX_TENSOR_BYTES = 96 << 20  # in one file
 MAX_RECORDED_EDITS = 200  # each recorded alone
 
@@ -33,7 +33,7 @@ def write_page(explorer: Explorer, texts: Sequence[str], path: str | Path) -> Pa
 
 def record_answers(explorer: Explorer, texts: Sequence[str]) -> dict[str, Any]:
     """All answers by request name."""
-    recorder = AnswerRecorder(explorer)
+    recorder, passes = AnswerRecorder(explorer), []
     for name in ("model", "positions", "positions/values"):
         recorder.record(name)
     if explorer.explored.family == "embedder":
@@ -43,12 +43,12 @@ def record_answers(explorer: Explorer, texts: Sequence[str]) -> dict[str, Any]:
             trace = explorer.open(text)
         except ApiError as error:
             raise QkvError(text[:40], error.text()) from None
-        recorder.passes.append({"text": trace["text"], "id": trace["id"]})
+        passes.append({"text": trace["text"], "id": trace["id"]})
         for name in request_names(explorer, trace):
             recorder.record(name)
     return {
         "version": 1,
-        "passes": recorder.passes,
+        "passes": passes,
         "answers": recorder.answers,
         "tensors": recorder.tensors,
     }
@@ -59,7 +59,6 @@ class AnswerRecorder:
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        self.passes: list[dict[str, str]] = []
         self.answers: dict[str, Any] = {}
         self.tensors: dict[str, Any] = {}
         self.n_bytes = 0
@@ -68,9 +67,8 @@ class AnswerRecorder:
         path, _separator, query = name.partition("?")
         if name in self.answers or name in self.tensors:
             return
-        params = dict(pair.split("=", 1) for pair in query.split("&") if pair)
         try:
-            answer = self.explorer.answer(path, params)
+            answer = self.explorer.answer(path, dict(parse_qsl(query)))
         except ApiError as error:
             if error.status == 404:
                 return
@@ -108,14 +106,9 @@ def request_names(explorer: Explorer, trace: dict[str, Any]) -> Iterator[str]:
             yield f"{prefix}/thumbnails/{kind['name']}/{entry['layer']}"
         yield f"{prefix}/attention/{kind['name']}/mean"
         yield f"{prefix}/rollout/{kind['name']}"
+    requests = ("top/{}", "top/{}?k=30", "top/{}?k=200", "logit_lens/{}", "logits/{}")
     for position in range(trace["positions"]):
-        yield from (
-            f"{prefix}/top/{position}",
-            f"{prefix}/top/{position}?k=30",
-            f"{prefix}/top/{position}?k=200",
-            f"{prefix}/logit_lens/{position}",
-            f"{prefix}/logits/{position}",
-        )
+        yield from (f"{prefix}/{request.format(position)}" for request in requests)
     yield from (f"{prefix}/{name}" for name in ("generate", "beam", "nearest"))
     for side in trace["sides"]:
         yield f"{prefix}/projection/{side}"
@@ -123,23 +116,21 @@ def request_names(explorer: Explorer, trace: dict[str, Any]) -> Iterator[str]:
         assert isinstance(projection, dict)
         yield from (f"neighbors/{side}/{point['id']}" for point in projection["points"])
     edits = single_edits(explorer)
-    yield from (
-        f"{prefix}/change?edits={edit}" for edit in edits if len(edits) <= MAX_RECORDED_EDITS
-    )
+    if len(edits) <= MAX_RECORDED_EDITS:
+        yield from (f"{prefix}/change?edits={edit}" for edit in edits)
 
 
 def single_edits(explorer: Explorer) -> list[str]:
     """The ablation of each head, sublayer and layer, and of the positions."""
-    model, edits = explorer.explored.model, []
-    for name in ("encoder", "decoder"):
-        stack = getattr(model, name)
-        for layer in range(len(stack.layers) if stack is not None else 0):
+    edits = []
+    for name, stack in explorer.explored.stacks.items():
+        for layer, block in enumerate(stack.layers):
             edits.append(f"layer:{name}.{layer}")
             for part in PARTS:
-                branch = branch_of(model, name, str(layer), part)
-                heads = range(n_heads_of(branch))
+                branch = branch_of(block, part)
                 edits += [f"layer:{name}.{layer}.{part}"] if branch is not None else []
+                heads = range(n_heads_of(branch))
                 edits += [f"head:{name}.{layer}.{part}.{head}" for head in heads]
-        if stack is not None and model.spec.positions.kind != "none":
+        if explorer.explored.spec.positions.kind != "none":
             edits.append(f"positions:{name}")
     return edits

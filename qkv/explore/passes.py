@@ -7,8 +7,9 @@ quickly. See docs/explore.md.
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor, nn
 from qkv.engine.stepper import PlainStepper
 from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, apply_swaps, edited
-from qkv.explore.explored_model import ExploredModel
+from qkv.explore.explored_model import SIDE_OF, ExploredModel
 from qkv.explore.record import record
 from qkv.generate.config import GenerationConfig
-from qkv.generate.decode import suppressed_ids
 from qkv.generate.loop import Bounds, generate
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
@@ -38,7 +38,8 @@ class Pass:
     def __init__(
         self, explored: ExploredModel, text: str, edits: Sequence[Edit], target: str | None = None
     ):
-        self.explored, self.text, self.edits = explored, text, tuple(edits)
+        self.explored, self.model, self.spec = explored, explored.model, explored.spec
+        self.text, self.edits = text, tuple(edits)
         self.id = pass_id(text, edits, target)
         self.ids: dict[str, list[int]] = {}
         self.generated: list[int] | None = None  # the translation: ids after <bos>, with <eos>
@@ -52,40 +53,44 @@ class Pass:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The model in eval mode, with the edits of this pass."""
-        with eval_mode(self.explored.model), edited(self.explored.model, self.edits):
+        with eval_mode(self.model), edited(self.model, self.edits):
             yield
-
-    @property
-    def device(self) -> torch.device:
-        return self.explored.model.embed.weight.device
 
     def ids_tensor(self, side: str) -> Tensor:
         """The ids of a side as a batch of one, (1, length)."""
-        return torch.tensor([self.ids[side]], device=self.device)
+        return torch.tensor([self.ids[side]], device=self.model.embed.weight.device)
+
+    @property
+    def last_stack(self) -> str:
+        """The stack whose final hidden states give the logits."""
+        return list(self.explored.stacks)[-1]
 
     @property
     def logits_side(self) -> str:
         """The side whose positions have logits."""
-        return "source" if self.explored.family == "embedder" else "target"
+        return SIDE_OF[self.last_stack]
 
     # ---- running the model
 
     def _run(self, target: str | None) -> None:
-        model, family = self.explored.model, self.explored.family
         memory = None
-        if family != "generator":
-            self._set_ids("source", self.text)
-            memory = model.encode(self.ids_tensor("source"))
+        if "encoder" in self.explored.stacks:
+            self._encode("source", self.text)
+            memory = self.model.encode(self.ids_tensor("source"))
             self.final_states["encoder"] = memory.states
-        if family == "generator":
-            self._set_ids("target", self.text)
-        if family == "translator":
-            assert memory is not None
-            self._set_target_ids(memory, target)
-        if family != "embedder":
-            self.final_states["decoder"] = model.decode(self.ids_tensor("target"), memory)
+        if "decoder" in self.explored.stacks:
+            if memory is None:
+                self._encode("target", self.text)
+            else:
+                self._set_target_ids(memory, target)
+            self.final_states["decoder"] = self.model.decode(self.ids_tensor("target"), memory)
 
-    def _set_ids(self, side: str, text: str) -> None:
+    def _set_ids(self, side: str, ids: Sequence[int]) -> None:
+        """Set the ids of a side, with the swapped tokens."""
+        vocab_size = self.explored.embedding(side).num_embeddings
+        self.ids[side] = apply_swaps(ids, side, self.edits, vocab_size)
+
+    def _encode(self, side: str, text: str) -> None:
         """Encode a text for this side; a text that is too long or empty is an error."""
         ids = self.explored.encode(text, side)
         if len(ids) > self.max_tokens:
@@ -97,12 +102,7 @@ class Pass:
             )
         if not ids:
             raise ApiError(422, "The text is empty; type some text.")
-        spec = self.explored.model.spec
-        vocab_size = (
-            spec.source_vocab_size
-            if side == "source" and spec.source_vocab_size
-            else spec.vocab_size
-        )
+        vocab_size = self.explored.embedding(side).num_embeddings
         if max(ids) >= vocab_size:
             raise ApiError(
                 422,
@@ -110,109 +110,108 @@ class Pass:
                 id=max(ids),
                 vocab_size=vocab_size,
             )
-        self.ids[side] = apply_swaps(ids, side, self.edits, vocab_size)
+        self._set_ids(side, ids)
 
     @property
     def max_tokens(self) -> int:
         return min(MAX_TOKENS, self.explored.max_len)
 
+    @property
+    def max_target_len(self) -> int:
+        """Maximum number of tokens of a translation."""
+        return min(2 * len(self.ids["source"]) + 20, self.max_tokens)
+
     def _set_target_ids(self, memory: Memory, target: str | None) -> None:
         """The given target text, or the greedy translation."""
         if target is not None:
-            self._set_ids("target", target)
+            self._encode("target", target)
             return
-        self.generated = self.greedy(memory)
+        self.generated = self.translate(memory)
         ids = [self.explored.bos_id or 0, *self.generated]
-        ends = bool(self.generated) and self.generated[-1] == self.explored.eos_id
-        ids = ids[:-1] if ends else ids[: self.max_tokens]
-        vocab_size = self.explored.model.spec.vocab_size
-        self.ids["target"] = apply_swaps(ids, "target", self.edits, vocab_size)
+        ends = self.generated[-1:] == [self.explored.eos_id]
+        self._set_ids("target", ids[:-1] if ends else ids[: self.max_tokens])
 
-    def greedy(self, memory: Memory) -> list[int]:
+    def translate(self, memory: Memory) -> list[int]:
+        """The greedy translation."""
+        bos, config = self.explored.bos_id or 0, self.explored.search_config()
+        suppressed = {bos, *config.suppressed_ids} - {-1, config.eos_id}
+        return self.greedy([bos], self.max_target_len, memory, tuple(suppressed))
+
+    def greedy(
+        self,
+        prompt: list[int],
+        limit: int,
+        memory: Memory | None = None,
+        suppressed: tuple[int, ...] = (),
+    ) -> list[int]:
         """Greedy decoding with the model's own `decode`, to which the edits apply."""
-        explored, limit = self.explored, min(2 * len(self.ids["source"]) + 20, self.max_tokens)
-        bos, eos = explored.bos_id or 0, -1 if explored.eos_id is None else explored.eos_id
-        pad = explored.tokenizers["target"].pad_id
-        suppressed = suppressed_ids(bos, eos, bos if pad is None else pad)
         config = GenerationConfig(
             temperature=0, seed=0, suppress_tokens=suppressed, max_new_tokens=limit
         )
-        return generate(
-            PlainStepper(explored.model, memory), [[bos]], config, Bounds(limit + 1, (eos,))
-        )[0].ids
+        bounds = Bounds(len(prompt) + limit, (self.explored.search_config().eos_id,))
+        return generate(PlainStepper(self.model, memory), [prompt], config, bounds)[0].ids
 
     @contextmanager
     def keeping_layer_inputs(self) -> Iterator[None]:
         """Keep the inputs of each layer (of several forward passes those of the last, full one)."""
+
+        def keep(path: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            self.layer_inputs[path] = inputs[:3]  # without the cache
+
         with ExitStack() as restore:
-            for path, block in blocks_of(self.explored.model):
-
-                def keep(module: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
-                    self.layer_inputs[path] = inputs[:3]  # without the cache
-
-                restore.callback(block.register_forward_pre_hook(keep).remove)
+            for name, stack in self.explored.stacks.items():
+                for n, block in enumerate(stack.layers):
+                    hook = partial(keep, f"{name}.layers.{n}")
+                    restore.callback(block.register_forward_pre_hook(hook).remove)
             yield
 
     # ---- activations
 
     def activations_of(self, block: str) -> dict[str, Any]:
         """Every activation inside a layer, by module path; "<path" is the module's input."""
-        return self._cached(block, lambda: self._record(block, f"{block}.*"))
+        return self._cached(block, f"{block}.*")
 
     def weights(self, core: str) -> Tensor:
         """The attention weights of one core, (heads, query, key)."""
         path, block = f"{core}.weights", ".".join(core.split(".")[:3])
-        if block in self.activations:
-            return self.activations_of(block)[path]
-        return self._cached(path, lambda: self._record(block, path))[path]
+        all_of_block = f"{block}.*"
+        pattern = all_of_block if all_of_block in self.activations else path
+        return self._cached(block, pattern)[path]
 
     def _record(self, block: str, pattern: str) -> dict[str, Any]:
         """Run a layer again and record the modules that match the pattern."""
-        model = self.explored.model
         inputs: dict[str, Any] = {}
+
+        def keep(path: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            inputs[f"<{path}"] = given[0].detach()
+
         with ExitStack() as restore:
             restore.enter_context(self.running())
-            outputs = restore.enter_context(record(model, pattern))
+            outputs = restore.enter_context(record(self.model, pattern))
             for path in outputs.paths:
                 if path.rpartition(".")[2] in RECORD_INPUT:
-
-                    def keep(
-                        module: nn.Module, given: tuple[Any, ...], output: Any, path: str = path
-                    ) -> None:
-                        inputs[f"<{path}"] = given[0].detach()
-
-                    restore.callback(model.get_submodule(path).register_forward_hook(keep).remove)
-            model.get_submodule(block)(*self.layer_inputs[block])
+                    module = self.model.get_submodule(path)
+                    restore.callback(module.register_forward_hook(partial(keep, path)).remove)
+            self.model.get_submodule(block)(*self.layer_inputs[block])
         return {path: without_batch(value) for path, value in {**outputs, **inputs}.items()}
 
-    def _cached(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The activations under this key; the least recently used ones are dropped."""
-        if key not in self.activations:
-            self.activations[key] = compute()
+    def _cached(self, block: str, pattern: str) -> dict[str, Any]:
+        """The activations of this pattern; the least recently used ones are dropped."""
+        if pattern not in self.activations:
+            self.activations[pattern] = self._record(block, pattern)
             while (
                 len(self.activations) > 1
                 and sum(map(n_bytes_of, self.activations.values())) > MAX_ACTIVATION_BYTES
             ):
                 self.activations.popitem(last=False)
-        self.activations.move_to_end(key)
-        return self.activations[key]
+        self.activations.move_to_end(pattern)
+        return self.activations[pattern]
 
 
 def pass_id(text: str, edits: Sequence[Edit], target: str | None) -> str:
     """A hash of the text, the edits and the target."""
     content = json.dumps([text, list(map(str, edits)), target])
     return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers of both stacks by their module paths."""
-    stacks = [(name, getattr(model, name)) for name in ("encoder", "decoder")]
-    return [
-        (f"{name}.layers.{n}", block)
-        for name, stack in stacks
-        if stack
-        for n, block in enumerate(stack.layers)
-    ]
 
 
 def without_batch(output: Any) -> Any:
@@ -226,4 +225,4 @@ def n_bytes_of(activations: dict[str, Any]) -> int:
         for output in activations.values()
         for tensor in (output if isinstance(output, tuple) else [output])
     ]
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))

@@ -1,41 +1,34 @@
 """Query parameters, validated: numbers within limits, row ranges, edits. See docs/explore.md."""
 
-import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
-from qkv.explore.api_error import ApiError
-from qkv.explore.edits import shortened
+from qkv.explore.api_error import ApiError, shortened
 from qkv.messages import Both, both
 
 
+@dataclass(frozen=True)
 class Query:
     """Parameters by name; each is validated when it is read."""
 
-    def __init__(self, params: Mapping[str, str]):
-        self.params = params
+    params: Mapping[str, str]
 
     def integer(self, name: str, default: int, minimum: int, maximum: int) -> int:
         text = self.params.get(name, str(default))
-        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not minimum <= int(text) <= maximum:
-            expected = both(
-                "an integer from {minimum} to {maximum}", minimum=minimum, maximum=maximum
-            )
-            raise invalid_parameter(name, text, expected)
-        return int(text)
+        if re.fullmatch(r"\d{1,9}", text, re.ASCII) and minimum <= int(text) <= maximum:
+            return int(text)
+        expected = both("an integer from {minimum} to {maximum}", minimum=minimum, maximum=maximum)
+        raise invalid_parameter(name, text, expected)
 
     def number(self, name: str, default: float, minimum: float, maximum: float) -> float:
         text = self.params.get(name, str(default))
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not minimum <= value <= maximum:
-            expected = both(
-                "a number from {minimum} to {maximum}", minimum=minimum, maximum=maximum
-            )
-            raise invalid_parameter(name, text, expected)
-        return value
+        with suppress(ValueError):
+            if minimum <= float(text) <= maximum:
+                return float(text)
+        expected = both("a number from {minimum} to {maximum}", minimum=minimum, maximum=maximum)
+        raise invalid_parameter(name, text, expected)
 
     def index(self) -> int | None:
         return self.integer("index", 0, 0, 100_000) if "index" in self.params else None
@@ -63,7 +56,3 @@ def invalid_parameter(name: str, text: str, expected: Both) -> ApiError:
         text=shortened(text),
         expected=expected,
     )
-
-
-def not_found(name: str) -> ApiError:
-    return ApiError(404, "'{name}' does not exist.", name=shortened(name))

@@ -6,7 +6,7 @@ Hooks and attention cores are restored afterwards. See docs/explore.md.
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,8 @@ class Steps(Mapping[str, Any]):
         """A picture of attention weights for a notebook: those at `path`, or the last recorded."""
         from qkv.explore.figures import picture_of  # importing matplotlib is slow
 
-        recorded = [known for known in self.paths if known.endswith(".weights") and known in self]
-        path = path or (recorded[-1] if recorded else "")
+        recorded = [known for known in self if known.endswith(".weights")]
+        path = path or next(reversed(recorded), "")
         if not path:
             raise QkvError(
                 "show",
@@ -130,19 +130,15 @@ def known_paths(model: nn.Module) -> list[str]:
 def suggestion(pattern: str, known: list[str]) -> str:
     """The nearest path with layer numbers as `*`, or else the top-level modules."""
     general = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path) for path in known))
-    if get_close_matches(pattern, general, 1, 0.6):
-        return near_miss(pattern, general)
-    return near_miss(pattern, dict.fromkeys(path.split(".")[0] for path in known))
+    close = get_close_matches(pattern, general, 1, 0.6)
+    return near_miss(pattern, close or dict.fromkeys(path.split(".")[0] for path in known))
 
 
-@contextmanager
-def uncompiled() -> Iterator[None]:
+def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled modules eagerly inside the block, because compiled code ignores new hooks."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def detached(output: Any) -> Any:

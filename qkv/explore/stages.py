@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from qkv.explore.kinds import as_both
 from qkv.explore.tensor_view import Step
 from qkv.messages import both
 
@@ -28,10 +27,8 @@ def stage_of(family: str, step: Step) -> str:
     """The stage that a step belongs to."""
     if family == "translator":
         return translation_stage(step)
-    if step.part == "pool":
-        return "pool"
-    if step.part == "embed":
-        return "embed"
+    if step.part in ("pool", "embed"):
+        return step.part
     if step.layer is None:
         return "predict" if step.kind in ("logits", "next") or step.stack == "decoder" else "pool"
     return "repeat" if step.layer > 0 else "feed_forward" if step.part == "ffn" else "attend"
@@ -53,6 +50,6 @@ def stages_of(family: str, of_steps: list[str]) -> list[dict[str, Any]]:
     titles = TRANSLATION_STAGES if family == "translator" else STAGES
     present = [key for key in titles if key in of_steps]
     return [
-        {"key": key, "number": number, "title": as_both(titles[key]), "first": of_steps.index(key)}
+        {"key": key, "number": number, "title": titles[key]._asdict(), "first": of_steps.index(key)}
         for number, key in enumerate(sorted(present, key=of_steps.index), 1)
     ]

@@ -7,19 +7,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError
+from qkv.explore.api_error import ApiError, not_found
+from qkv.explore.explored_model import SIDE_OF
 from qkv.explore.passes import Pass
 from qkv.explore.tensor_view import TensorView
-from qkv.explore.trace import SIDE_OF
+from qkv.explore.trace import all_steps
 from qkv.model.attention_context import position_ids_of
 from qkv.model.pooling import pool
 
 MAX_ELEMENTS = 4_000_000  # of a tensor sent at once
 
 
-def fetch(
-    pass_: Pass, view: TensorView, index: int | None = None, rows: slice | None = None
-) -> Tensor:
+def view_of(pass_: Pass, name: str) -> TensorView:
+    """The tensor of this name."""
+    views = {view.name: view for step in all_steps(pass_) for view in step.tensors}
+    if name not in views:
+        raise not_found(name)
+    return views[name]
+
+
+def fetch(pass_: Pass, view: TensorView, index: int | None, rows: slice | None) -> Tensor:
     """The tensor, or one element of its first axis, or a range of rows of either."""
     shape = view.shape
     if index is not None:
@@ -35,9 +42,7 @@ def fetch(
         shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
     check_size(shape)
     if view.path == "=logits":
-        return logits(pass_, rows if index is None else slice(index, index + 1))[
-            0 if index is not None else slice(None)
-        ]
+        return logits(pass_, rows) if index is None else logits_row(pass_, index)
     full = full_tensor(pass_, view)
     part = full if index is None else full[index]
     return part if rows is None else part[rows]
@@ -76,12 +81,9 @@ def derived_tensor(pass_: Pass, name: str) -> Tensor:
 
 def input_tensors(pass_: Pass, name: str) -> dict[str, Tensor]:
     """The steps from ids to the input of the first layer, each (length, d_model)."""
-    model, ids = pass_.explored.model, pass_.ids_tensor(SIDE_OF[name])
-    stack = getattr(model, name)
-    table = (
-        model.source_embed if name == "encoder" and model.source_embed is not None else model.embed
-    )
-    steps = {"ids": ids[0], "embedding": table.weight[ids[0]]}
+    model, stack, side = pass_.model, pass_.explored.stacks[name], SIDE_OF[name]
+    ids = pass_.ids_tensor(side)[0]
+    steps = {"ids": ids, "embedding": pass_.explored.embedding(side).weight[ids]}
     x = steps["scaled"] = steps["embedding"] * model.scale
     if model.type_embed is not None and name == "encoder":
         x = steps["type"] = x + model.type_embed.weight[0]
@@ -92,9 +94,14 @@ def input_tensors(pass_: Pass, name: str) -> dict[str, Tensor]:
 
 def logits(pass_: Pass, rows: slice | None = None) -> Tensor:
     """Logits at these positions, (rows, vocab)."""
-    states = pass_.final_states["encoder" if pass_.logits_side == "source" else "decoder"][0]
+    states = pass_.final_states[pass_.last_stack][0]
     with pass_.running():
-        return pass_.explored.model.logits(states if rows is None else states[rows])
+        return pass_.model.logits(states if rows is None else states[rows])
+
+
+def logits_row(pass_: Pass, position: int) -> Tensor:
+    """Logits at one position, (vocab,)."""
+    return logits(pass_, slice(position, position + 1))[0]
 
 
 def sentence_vectors(pass_: Pass) -> tuple[Tensor, Tensor]:

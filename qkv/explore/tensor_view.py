@@ -4,8 +4,8 @@ They follow from the spec and the lengths; tensor_values.py computes the values.
 See docs/explore.md.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qkv.model import spec as s
@@ -59,165 +59,122 @@ class Sublayer:
 
     stack: str
     layer: int
-    part: str
-    rows: tuple[str, int]  # side, length
-    columns: tuple[str, int]
+    norm: s.Norm
     d_model: int
+    rows: tuple[str, int]  # side, length
+    part: str
+    columns: tuple[str, int]
 
-    @property
-    def path(self) -> str:
-        return f"{self.stack}.layers.{self.layer}.{self.part}"
+    def key(self, kind: str) -> str:
+        return f"{self.stack}.{self.layer}.{self.part}.{kind}"
 
     def step(self, kind: str, *tensors: TensorView) -> Step:
-        key = f"{self.stack}.{self.layer}.{self.part}.{kind}"
-        return Step(key, kind, self.stack, self.layer, self.part, tensors)
+        return Step(self.key(kind), kind, self.stack, self.layer, self.part, tensors)
 
     def per_token(
-        self, kind: str, path: str, width: int, axis: str, keys: bool = False, caption: str = ""
+        self, kind: str, path: str, width: int, axis: str = "heads*d_head", keys: bool = False
     ) -> TensorView:
-        """(token, width)."""
+        """(token, width); "@" in `path` is the module path of this sublayer."""
         side, length = self.columns if keys else self.rows
-        name = f"{self.stack}.{self.layer}.{self.part}.{kind}"
-        full = path.replace("@", self.path)
-        return TensorView(
-            name,
-            caption or kind.rpartition(".")[2],
-            full,
-            (length, width),
-            ("token", axis),
-            {"token": side},
-        )
-
-    def per_pair(self, kind: str, n_heads: int, scale: str) -> TensorView:
-        """(head, query, key)."""
-        name = {"mask": "masked", "softmax": "weights"}.get(kind, kind)
-        return TensorView(
-            f"{self.stack}.{self.layer}.{self.part}.{kind}",
-            kind,
-            f"{self.path}.branch.core.{name}",
-            (n_heads, self.rows[1], self.columns[1]),
-            ("head", "query", "key"),
-            {"query": self.rows[0], "key": self.columns[0]},
-            scale,
-        )
+        path = path.replace("@", f"{self.stack}.layers.{self.layer}.{self.part}")
+        name, caption = self.key(kind), kind.rpartition(".")[2]
+        return TensorView(name, caption, path, (length, width), ("token", axis), {"token": side})
 
     def per_head(
         self, kind: str, path: str, n_heads: int, width: int, keys: bool = False
     ) -> TensorView:
         """(head, token, d_head)."""
-        side, length = self.columns if keys else self.rows
-        return TensorView(
-            f"{self.stack}.{self.layer}.{self.part}.{kind}",
-            kind.rpartition(".")[2],
-            path.replace("@", self.path),
-            (n_heads, length, width),
-            ("head", "token", "d_head"),
-            {"token": side},
-        )
+        view = self.per_token(kind, path, width, "d_head", keys)
+        return replace(view, shape=(n_heads, *view.shape), axes=("head", *view.axes))
+
+    def pair_step(self, kind: str, output: str, n_heads: int, scale: str = "signed") -> Step:
+        """A step with one tensor, (head, query, key)."""
+        (query, _), (key, n_keys) = self.rows, self.columns
+        view = self.per_head(kind, f"@.branch.core.{output}", n_heads, n_keys)
+        axes, labels = ("head", "query", "key"), {"query": query, "key": key}
+        return self.step(kind, replace(view, axes=axes, labels=labels, scale=scale))
+
+    def token_step(
+        self, kind: str, path: str, width: int, axis: str = "heads*d_head", keys: bool = False
+    ) -> Step:
+        """A step with one tensor, (token, width)."""
+        return self.step(kind, self.per_token(kind, path, width, axis, keys))
+
+    def stream_step(self, kind: str, path: str) -> Step:
+        """A step with one tensor, (token, d_model)."""
+        return self.token_step(kind, path, self.d_model, "d_model")
+
+    def with_residual(self, branch: Iterable[Step]) -> list[Step]:
+        """The steps of a branch, its residual and norm, in the order of pre-norm or post-norm."""
+        norm = self.stream_step("norm", "@.norm")
+        if self.norm.placement == "pre":
+            return [norm, *branch, self.stream_step("residual", "@")]
+        return [*branch, self.stream_step("residual", "<@.norm"), norm]
 
 
-def sublayer_steps(sublayer: Sublayer, branch: list[Step], norm: s.Norm) -> list[Step]:
-    """The steps of a branch with its residual and norm, in the order of pre-norm or post-norm."""
-    d = sublayer.d_model
-    if norm.placement == "pre":
-        first = sublayer.step("norm", sublayer.per_token("norm", "@.norm", d, "d_model"))
-        return [
-            first,
-            *branch,
-            sublayer.step("residual", sublayer.per_token("residual", "@", d, "d_model")),
-        ]
-    last = [
-        sublayer.step("residual", sublayer.per_token("residual", "<@.norm", d, "d_model")),
-        sublayer.step("norm", sublayer.per_token("norm", "@.norm", d, "d_model")),
-    ]
-    return [*branch, *last]
-
-
-def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> list[Step]:
+def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> Iterator[Step]:
     """From queries, keys, values to the output projection; other mixers are one step."""
     match mixer:
         case s.Attention():
-            return [
-                *heads_steps(sublayer, mixer, rotary),
-                *core_steps(sublayer, mixer.n_heads, mixer.d_head),
-            ]
+            yield from heads_steps(sublayer, mixer, rotary)
+            yield from core_steps(sublayer, mixer.n_heads, mixer.d_head)
         case s.LatentAttention():
-            return [
-                *latent_steps(sublayer, mixer),
-                *core_steps(sublayer, mixer.n_heads, mixer.v_head_dim),
-            ]
-    return [
-        sublayer.step("mixer", sublayer.per_token("mixer", "@.branch", sublayer.d_model, "d_model"))
-    ]
+            yield from latent_steps(sublayer, mixer)
+            yield from core_steps(sublayer, mixer.n_heads, mixer.v_head_dim)
+        case _:
+            yield sublayer.stream_step("mixer", "@.branch")
 
 
 def heads_steps(sublayer: Sublayer, heads: s.Attention, rotary: bool) -> Iterator[Step]:
     n, kv, d = heads.n_heads, heads.n_kv_heads, heads.d_head
-    yield sublayer.step("q", sublayer.per_token("q", "@.branch.q_proj", n * d, "heads*d_head"))
-    yield sublayer.step(
-        "k", sublayer.per_token("k", "@.branch.k_proj", kv * d, "heads*d_head", keys=True)
-    )
-    yield sublayer.step(
-        "v", sublayer.per_token("v", "@.branch.v_proj", kv * d, "heads*d_head", keys=True)
-    )
+    per_head = sublayer.per_head
+    for kind, n_heads, keys in (("q", n, False), ("k", kv, True), ("v", kv, True)):
+        yield sublayer.token_step(kind, f"@.branch.{kind}_proj", n_heads * d, keys=keys)
     yield sublayer.step(
         "split",
-        sublayer.per_head("split.q", "<@.branch.q_norm", n, d),
-        sublayer.per_head("split.k", "<@.branch.k_norm", kv, d, keys=True),
-        sublayer.per_head("split.v", "@.branch.core.v", n, d, keys=True),
+        per_head("split.q", "<@.branch.q_norm", n, d),
+        per_head("split.k", "<@.branch.k_norm", kv, d, keys=True),
+        per_head("split.v", "@.branch.core.v", n, d, keys=True),
     )
     if heads.qk_norm:
         yield sublayer.step(
             "qk_norm",
-            sublayer.per_head("qk_norm.q", "@.branch.q_norm", n, d),
-            sublayer.per_head("qk_norm.k", "@.branch.k_norm", kv, d, keys=True),
+            per_head("qk_norm.q", "@.branch.q_norm", n, d),
+            per_head("qk_norm.k", "@.branch.k_norm", kv, d, keys=True),
         )
     if rotary:
         yield sublayer.step(
             "rotation",
-            sublayer.per_head("rotation.q", "@.branch.core.q", n, d),
-            sublayer.per_head("rotation.k", "@.branch.core.k", n, d, keys=True),
+            per_head("rotation.q", "@.branch.core.q", n, d),
+            per_head("rotation.k", "@.branch.core.k", n, d, keys=True),
         )
 
 
 def latent_steps(sublayer: Sublayer, latent: s.LatentAttention) -> Iterator[Step]:
-    n, width = latent.n_heads, latent.qk_nope_head_dim + latent.qk_rope_head_dim
-    yield sublayer.step("q", sublayer.per_token("q", "@.branch.q_proj", n * width, "heads*d_head"))
+    n, rank, d_value = latent.n_heads, latent.kv_lora_rank, latent.v_head_dim
+    nope, rope = latent.qk_nope_head_dim, latent.qk_rope_head_dim
+    yield sublayer.token_step("q", "@.branch.q_proj", n * (nope + rope))
     yield sublayer.step(
         "latent",
-        sublayer.per_token("latent.c", "@.branch.kv_norm", latent.kv_lora_rank, "rank"),
-        sublayer.per_token(
-            "latent.down", "@.branch.kv_down", latent.kv_lora_rank + latent.qk_rope_head_dim, "rank"
-        ),
+        sublayer.per_token("latent.c", "@.branch.kv_norm", rank, "rank"),
+        sublayer.per_token("latent.down", "@.branch.kv_down", rank + rope, "rank"),
     )
-    yield sublayer.step(
-        "up_projection",
-        sublayer.per_token(
-            "up_projection",
-            "@.branch.kv_up",
-            n * (latent.qk_nope_head_dim + latent.v_head_dim),
-            "heads*d_head",
-        ),
-    )
+    yield sublayer.token_step("up_projection", "@.branch.kv_up", n * (nope + d_value))
     yield sublayer.step(
         "rotation",
-        sublayer.per_head("rotation.q", "@.branch.core.q", n, width),
-        sublayer.per_head("rotation.k", "@.branch.core.k", n, width),
-        sublayer.per_head("rotation.v", "@.branch.core.v", n, latent.v_head_dim),
+        sublayer.per_head("rotation.q", "@.branch.core.q", n, nope + rope),
+        sublayer.per_head("rotation.k", "@.branch.core.k", n, nope + rope),
+        sublayer.per_head("rotation.v", "@.branch.core.v", n, d_value),
     )
 
 
 def core_steps(sublayer: Sublayer, n_heads: int, width: int) -> Iterator[Step]:
-    yield sublayer.step("scores", sublayer.per_pair("scores", n_heads, "signed"))
-    yield sublayer.step("mask", sublayer.per_pair("mask", n_heads, "signed"))
-    yield sublayer.step("softmax", sublayer.per_pair("softmax", n_heads, "probability"))
+    yield sublayer.pair_step("scores", "scores", n_heads)
+    yield sublayer.pair_step("mask", "masked", n_heads)
+    yield sublayer.pair_step("softmax", "weights", n_heads, "probability")
     yield sublayer.step("mixed", sublayer.per_head("mixed", "@.branch.core.mixed", n_heads, width))
-    yield sublayer.step(
-        "joined", sublayer.per_token("joined", "<@.branch.o_proj", n_heads * width, "heads*d_head")
-    )
-    yield sublayer.step(
-        "output", sublayer.per_token("output", "@.branch", sublayer.d_model, "d_model")
-    )
+    yield sublayer.token_step("joined", "<@.branch.o_proj", n_heads * width)
+    yield sublayer.stream_step("output", "@.branch")
 
 
 def feed_forward_steps(sublayer: Sublayer, spec: s.FeedForward) -> Iterator[Step]:
@@ -225,34 +182,16 @@ def feed_forward_steps(sublayer: Sublayer, spec: s.FeedForward) -> Iterator[Step
         yield from expert_steps(sublayer, spec)
         return
     if isinstance(spec, s.Gated):
-        yield sublayer.step(
-            "gate", sublayer.per_token("gate", "@.branch.gate_proj", spec.d_ff, "d_ff")
-        )
-    yield sublayer.step("up", sublayer.per_token("up", "@.branch.up_proj", spec.d_ff, "d_ff"))
-    yield sublayer.step(
-        "activation", sublayer.per_token("activation", "<@.branch.down_proj", spec.d_ff, "d_ff")
-    )
-    yield sublayer.step("down", sublayer.per_token("down", "@.branch", sublayer.d_model, "d_model"))
+        yield sublayer.token_step("gate", "@.branch.gate_proj", spec.d_ff, "d_ff")
+    yield sublayer.token_step("up", "@.branch.up_proj", spec.d_ff, "d_ff")
+    yield sublayer.token_step("activation", "<@.branch.down_proj", spec.d_ff, "d_ff")
+    yield sublayer.stream_step("down", "@.branch")
 
 
 def expert_steps(sublayer: Sublayer, experts: s.MixtureOfExperts) -> Iterator[Step]:
-    side, length = sublayer.rows
-    prefix, path = (
-        f"{sublayer.stack}.{sublayer.layer}.{sublayer.part}.router",
-        f"{sublayer.path}.branch.router",
-    )
-
     def router_output(name: str, width: int, axis: str, scale: str, item: int) -> TensorView:
-        return TensorView(
-            f"{prefix}.{name}",
-            name,
-            path,
-            (length, width),
-            ("token", axis),
-            {"token": side},
-            scale,
-            item,
-        )
+        view = sublayer.per_token(f"router.{name}", "@.branch.router", width, axis)
+        return replace(view, scale=scale, item=item)
 
     yield sublayer.step(
         "router",
@@ -261,9 +200,5 @@ def expert_steps(sublayer: Sublayer, experts: s.MixtureOfExperts) -> Iterator[St
         router_output("weights", experts.n_experts_per_token, "choice", "probability", 1),
     )
     if experts.shared_expert is not None:
-        yield sublayer.step(
-            "shared", sublayer.per_token("shared", "@.branch.shared", sublayer.d_model, "d_model")
-        )
-    yield sublayer.step(
-        "experts", sublayer.per_token("experts", "@.branch", sublayer.d_model, "d_model")
-    )
+        yield sublayer.stream_step("shared", "@.branch.shared")
+    yield sublayer.stream_step("experts", "@.branch")

@@ -4,38 +4,43 @@ See docs/explore.md.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
-from qkv.explore.kinds import as_both
+from qkv.explore.edits import branch_of, n_heads_of
+from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.explore.passes import Pass
 from qkv.explore.stages import stage_of, stages_of
-from qkv.explore.tensor_view import (
-    Step,
-    Sublayer,
-    TensorView,
-    attention_steps,
-    feed_forward_steps,
-    sublayer_steps,
-)
-from qkv.messages import both
+from qkv.explore.tensor_view import Step, Sublayer, TensorView, attention_steps, feed_forward_steps
+from qkv.messages import Both, both
 from qkv.model import spec as s
-from qkv.model.head import LmHead
 
-SIDE_OF = {"encoder": "source", "decoder": "target"}
 MAX_PREDICTION_MACS = 3e9  # for predicting the next token at every position when a text is opened
 
+
+class AttentionKind(NamedTuple):
+    """Title of a kind of attention, its modules, and the sides of its queries and keys."""
+
+    title: Both
+    stack: str
+    part: str
+    rows: str
+    columns: str
+
+
 ATTENTION = {
-    "encoder": both("Encoder self-attention"),
-    "decoder": both("Decoder self-attention"),
-    "cross": both("Cross-attention"),
+    "encoder": AttentionKind(both("Encoder self-attention"), "encoder", "attn", "source", "source"),
+    "decoder": AttentionKind(both("Decoder self-attention"), "decoder", "attn", "target", "target"),
+    "cross": AttentionKind(both("Cross-attention"), "decoder", "cross", "target", "source"),
 }
 
 
 def make_trace(pass_: Pass) -> dict[str, Any]:
     """The trace of a pass, as JSON."""
-    steps, family = all_steps(pass_), pass_.explored.family
+    steps, family, generated = all_steps(pass_), pass_.explored.family, pass_.generated
     stages = [stage_of(family, step) for step in steps]
     return {
         "id": pass_.id,
@@ -43,11 +48,11 @@ def make_trace(pass_: Pass) -> dict[str, Any]:
         "edits": [str(edit) for edit in pass_.edits],
         "family": family,
         "sides": sides_with_predictions(pass_),
-        "generated": generated_text(pass_),
+        "generated": None if generated is None else {"text": pass_.explored.text_of(generated)},
         "stages": stages_of(family, stages),
         "steps": [as_json(step, stage) for step, stage in zip(steps, stages, strict=True)],
         "attention": attention_kinds(pass_),
-        "positions": len(pass_.ids[pass_.logits_side]) if has_logits(pass_) else 0,
+        "positions": len(pass_.ids[pass_.logits_side]) if pass_.explored.has_logits else 0,
     }
 
 
@@ -69,14 +74,8 @@ def as_json(step: Step, stage: str) -> dict[str, Any]:
 
 def all_steps(pass_: Pass) -> list[Step]:
     """Every step of the pass, in order."""
-    spec = pass_.explored.model.spec
-    stacks = [
-        (name, stack)
-        for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
-        if stack
-    ]
     steps = []
-    for name, stack in stacks:
+    for name, stack in stacks_of(pass_.spec).items():
         steps += [
             *input_steps(pass_, name, stack),
             *layer_steps(pass_, name, stack),
@@ -85,104 +84,67 @@ def all_steps(pass_: Pass) -> list[Step]:
     return [*steps, *head_steps(pass_)]
 
 
+def stream_step(pass_: Pass, stack: str, kind: str, part: str, source: str) -> Step:
+    """A step outside of the layers with the derived tensor `source`, (token, d_model)."""
+    side, name = SIDE_OF[stack], f"{stack}.{kind}"
+    shape = (len(pass_.ids[side]), pass_.spec.d_model)
+    path, axes = f"={stack}.{source}", ("token", "d_model")
+    view = TensorView(name, kind, path, shape, axes, {"token": side})
+    return Step(name, kind, stack, None, part, (view,))
+
+
 def input_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """Tokens, ids, embeddings, positions: the input of the first layer."""
-    spec, side = pass_.explored.model.spec, SIDE_OF[name]
-    length = len(pass_.ids[side])
-
-    def step(kind: str, scale: str = "signed") -> Step:
-        view = TensorView(
-            f"{name}.{kind}",
-            kind,
-            f"={name}.{kind}",
-            (length, spec.d_model),
-            ("token", "d_model"),
-            {"token": side},
-            scale,
-        )
-        return Step(f"{name}.{kind}", kind, name, None, "embed", (view,))
-
+    spec = pass_.spec
     yield Step(f"{name}.tokens", "tokens", name, None, "embed")
-    ids = TensorView(
-        f"{name}.ids", "ids", f"={name}.ids", (length,), ("token",), {"token": side}, "id"
-    )
-    yield Step(f"{name}.ids", "ids", name, None, "embed", (ids,))
-    yield step("embedding")
-    if spec.scaled_embedding:
-        yield step("scaled")
-    if spec.token_types and name == "encoder":
-        yield step("type")
-    if spec.positions.kind in ("sinusoidal", "learned"):
-        yield step("positions")
-    if stack.embed_norm:
-        yield step("embed_norm")
+    ids = stream_step(pass_, name, "ids", "embed", "ids")
+    (view,) = ids.tensors
+    one_axis = replace(view, shape=view.shape[:1], axes=("token",), scale="id")
+    yield replace(ids, tensors=(one_axis,))
+    present = {
+        "embedding": True,
+        "scaled": spec.scaled_embedding,
+        "type": spec.token_types and name == "encoder",
+        "positions": spec.positions.kind in ("sinusoidal", "learned"),
+        "embed_norm": stack.embed_norm,
+    }
+    yield from (stream_step(pass_, name, kind, "embed", kind) for kind in present if present[kind])
 
 
 def layer_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """The sublayers of every layer: attention, cross-attention, feed-forward network."""
-    spec = pass_.explored.model.spec
-    own = SIDE_OF[name], len(pass_.ids[SIDE_OF[name]])
-    rotary = isinstance(spec.positions, s.Rotary)
+    lengths = {side: (side, len(ids)) for side, ids in pass_.ids.items()}
+    own, rotary = lengths[SIDE_OF[name]], isinstance(pass_.spec.positions, s.Rotary)
     for number, layer in enumerate(stack.each_layer()):
-        sublayer = Sublayer(name, number, "attn", own, own, spec.d_model)
-        yield from sublayer_steps(
-            sublayer, attention_steps(sublayer, layer.mixer, rotary), layer.norm
-        )
+        sublayer = partial(Sublayer, name, number, layer.norm, pass_.spec.d_model, own)
+        attn, ffn = sublayer("attn", own), sublayer("ffn", own)
+        yield from attn.with_residual(attention_steps(attn, layer.mixer, rotary))
         if layer.cross is not None:
-            sublayer = Sublayer(
-                name, number, "cross", own, ("source", len(pass_.ids["source"])), spec.d_model
-            )
-            yield from sublayer_steps(
-                sublayer, attention_steps(sublayer, layer.cross, rotary=False), layer.norm
-            )
-        sublayer = Sublayer(name, number, "ffn", own, own, spec.d_model)
-        yield from sublayer_steps(
-            sublayer, list(feed_forward_steps(sublayer, layer.feed_forward)), layer.norm
-        )
+            cross = sublayer("cross", lengths["source"])
+            yield from cross.with_residual(attention_steps(cross, layer.cross, rotary=False))
+        yield from ffn.with_residual(feed_forward_steps(ffn, layer.feed_forward))
 
 
 def output_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """The final norm, and the output of the encoder."""
-    side, width = SIDE_OF[name], pass_.explored.model.spec.d_model
-    last = (
-        {"translator": "memory", "embedder": "vectors"}.get(pass_.explored.family)
-        if name == "encoder"
-        else None
-    )
-    for kind in [*(["final_norm"] if stack.final_norm else []), *([last] if last else [])]:
-        view = TensorView(
-            f"{name}.{kind}",
-            kind,
-            f"={name}.output",
-            (len(pass_.ids[side]), width),
-            ("token", "d_model"),
-            {"token": side},
-        )
-        yield Step(f"{name}.{kind}", kind, name, None, "output", (view,))
+    kinds = ["final_norm"] if stack.final_norm else []
+    if name == "encoder":
+        kinds.append("memory" if pass_.explored.family == "translator" else "vectors")
+    yield from (stream_step(pass_, name, kind, "output", "output") for kind in kinds)
 
 
 def head_steps(pass_: Pass) -> Iterator[Step]:
     """Logits and the next token; for an embedder the sentence vector."""
-    spec, side = pass_.explored.model.spec, pass_.logits_side
-    if pass_.explored.family == "embedder":
-        for kind in ("pooling", "sentence") if pass_.explored.pooling.normalize else ("pooling",):
+    explored, spec, side = pass_.explored, pass_.spec, pass_.logits_side
+    if explored.family == "embedder":
+        for kind in ("pooling", "sentence") if explored.pooling.normalize else ("pooling",):
             view = TensorView(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (view,))
-    if has_logits(pass_):
-        view = TensorView(
-            "logits",
-            "logits",
-            "=logits",
-            (len(pass_.ids[side]), spec.vocab_size),
-            ("token", "vocab"),
-            {"token": side},
-        )
+    if explored.has_logits:
+        shape, axes = (len(pass_.ids[side]), spec.vocab_size), ("token", "vocab")
+        view = TensorView("logits", "logits", "=logits", shape, axes, {"token": side})
         yield Step("logits", "logits", None, None, "output", (view,))
         yield Step("next", "next", None, None, "output")
-
-
-def has_logits(pass_: Pass) -> bool:
-    return isinstance(pass_.explored.model.lm_head, LmHead)
 
 
 # ---- sides and attention
@@ -207,12 +169,10 @@ def sides_with_predictions(pass_: Pass) -> dict[str, Any]:
 
 def next_tokens(pass_: Pass) -> dict[str, Any]:
     """The most probable next token at each position; None if computing it would take long."""
-    model, states = pass_.explored.model, pass_.final_states["decoder"]
-    if (
-        not has_logits(pass_)
-        or states.shape[1] * model.spec.vocab_size * model.spec.d_model > MAX_PREDICTION_MACS
-    ):
-        return {"predicted": None, "predicted_ids": None, "predicted_p": None}
+    model, states = pass_.model, pass_.final_states["decoder"]
+    n_macs = states.shape[1] * pass_.spec.vocab_size * pass_.spec.d_model
+    if not pass_.explored.has_logits or n_macs > MAX_PREDICTION_MACS:
+        return dict.fromkeys(("predicted", "predicted_ids", "predicted_p"))
     with pass_.running():
         probs = model.logits(states[0]).softmax(dim=-1)  # (length, vocab)
         p, ids = torch.max(probs, dim=-1)
@@ -223,34 +183,26 @@ def next_tokens(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def generated_text(pass_: Pass) -> dict[str, Any] | None:
-    """The translation, as text."""
-    return None if pass_.generated is None else {"text": pass_.explored.text_of(pass_.generated)}
-
-
 def attention_kinds(pass_: Pass) -> list[dict[str, Any]]:
     """The kinds of attention, each with its layers and their numbers of heads."""
-    spec, kinds = pass_.explored.model.spec, []
-    for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        layers = list(enumerate(stack.each_layer())) if stack else []
-        own = [
-            (n, layer.mixer.n_heads)
-            for n, layer in layers
-            if isinstance(layer.mixer, s.Attention | s.LatentAttention)
-        ]
-        cross = [(n, layer.cross.n_heads) for n, layer in layers if layer.cross is not None]
-        sides = SIDE_OF[name], SIDE_OF[name]
-        kinds += [(name, sides, own), ("cross", ("target", "source"), cross)]
     guided = pass_.explored.alignment
     return [
         {
             "name": name,
-            "title": as_both(ATTENTION[name]),
-            "rows": rows,
-            "columns": columns,
-            "layers": [{"layer": n, "heads": heads} for n, heads in layers],
+            "title": kind.title._asdict(),
+            "rows": kind.rows,
+            "columns": kind.columns,
+            "layers": [{"layer": n, "heads": heads} for n, heads in layers.items()],
             "guided": guided._asdict() if guided and name == "cross" else None,
         }
-        for name, (rows, columns), layers in kinds
-        if layers
+        for name, kind in ATTENTION.items()
+        if (layers := attention_layers(pass_, name))
     ]
+
+
+def attention_layers(pass_: Pass, name: str) -> dict[int, int]:
+    """The number of heads of each layer with attention of this kind."""
+    kind = ATTENTION[name]
+    blocks = getattr(pass_.explored.stacks.get(kind.stack), "layers", ())
+    heads = [n_heads_of(branch_of(block, kind.part)) for block in blocks]
+    return {n: n_heads for n, n_heads in enumerate(heads) if n_heads}

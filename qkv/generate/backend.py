@@ -48,8 +48,13 @@ class SearchBackend(Protocol):
     @property
     def model(self) -> "Transformer | None": ...  # None: it does not run in torch
 
-    def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each row of encoder input ids, best first."""
+    def search(
+        self, rows: list[list[int]], limits: list[int], config: TranslationConfig
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each row of encoder input ids, best first.
+
+        `limits` are the maximum target tokens of each row, <eos> included.
+        """
         ...
 
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.engine.stepper import decode_threads, make_stepper
+from qkv.engine.stepper import make_stepper
 from qkv.generate.backend import Hypothesis
-from qkv.generate.decode import source_rows, suppressed_ids, target_limits
 from qkv.kernels.topk import log_sum_exp, topk_candidates
-from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
 
@@ -30,52 +28,51 @@ class BeamSearchConfig:
     def penalty(self, length: int) -> float:
         return ((5 + length) / 6) ** self.alpha
 
+    @property
+    def suppressed_ids(self) -> list[int]:
+        """<bos> and <pad> are never generated, unless the vocabulary uses one of them as <eos>."""
+        return [token for token in (self.bos_id, self.pad_id) if token != self.eos_id]
+
 
 def beam_search(
     model: Transformer,
-    source_ids: Tensor,
-    attention_mask: Tensor | None,
+    sources: list[list[int]],
     config: BeamSearchConfig,
-    max_target_len: int | Tensor,
+    limits: list[int],
     int8: bool = False,
 ) -> list[list[Hypothesis]]:
     """Return at most `config.size` translations of each sentence, best first.
 
     Args:
         model: An encoder-decoder.
-        source_ids: (batch, source), each row ending in <eos>.
-        attention_mask: (batch, source), True for tokens; None: no padding.
+        sources: The ids of each sentence, with <eos>.
         config: Special tokens, beam size and length penalty.
-        max_target_len: Maximum target tokens, <eos> included: one for all, or (batch,).
+        limits: Maximum target tokens of each sentence, <eos> included.
         int8: Use int8-quantized weights.
     """
-    with eval_mode(model):
-        limits = target_limits(model, max_target_len, source_ids)
-        search = BeamSearch(config, limits, model.embed.weight.dtype)
-        stepper = make_stepper(model, int8)
-        sources = source_rows(source_ids, attention_mask)
-        logits = stepper.prefill([[config.bos_id]] * len(source_ids), sources)
-        with decode_threads(stepper):
-            while rows := search.advance(logits):
-                if len(rows) > 1 or len(logits) > 1:  # a single row only continues itself
-                    stepper.reorder(rows, search.log_prob.shape[1])
-                logits = stepper.step(search.last_ids)
-        return search.hypotheses()
+    stepper = make_stepper(model, int8)
+    with stepper.decoding():
+        search = BeamSearch(config, limits, model.embed.weight)
+        logits = stepper.prefill([[config.bos_id]] * len(sources), sources)
+        while rows := search.advance(logits):
+            if len(rows) > 1 or len(logits) > 1:  # a single row only continues itself
+                stepper.reorder(rows, search.log_prob.shape[1])
+            logits = stepper.step(search.last_ids)
+        return [sentence.finished for sentence in search.sentences]
 
 
 class BeamSearch:
     """Beam search state of a batch; one decode step serves all sentences."""
 
-    def __init__(self, config: BeamSearchConfig, limits: Tensor, dtype: torch.dtype):
+    def __init__(self, config: BeamSearchConfig, limits: list[int], like: Tensor):
         self.config = config
-        self.sentences = [SentenceBeam(config, limit) for limit in limits.tolist()]
+        self.sentences = [SentenceBeam(config, limit) for limit in limits]
         self.active = list(self.sentences)  # sentences that are not done
         # (active sentences, live hypotheses), best first
-        self.log_prob: Tensor = torch.zeros(len(limits), 1, dtype=dtype, device=limits.device)
+        self.log_prob = like.new_zeros(len(limits), 1)
         # (active sentences * live hypotheses,): the input of the next decode step
-        self.last_ids = limits.new_full((len(limits),), config.bos_id)
-        suppressed = suppressed_ids(config.bos_id, config.eos_id, config.pad_id)
-        self.suppressed = limits.new_tensor(suppressed)
+        self.last_ids = torch.full((len(limits),), config.bos_id, device=like.device)
+        self.suppressed = torch.tensor(config.suppressed_ids, dtype=torch.long, device=like.device)
 
     def advance(self, logits: Tensor) -> list[int]:
         """Add one token; return the parent row of each new row, the same number per sentence."""
@@ -97,10 +94,6 @@ class BeamSearch:
         logits.index_fill_(1, self.suppressed, -math.inf)  # before the softmax, as in CTranslate2
         shift = self.log_prob - log_sum_exp(logits).view_as(self.log_prob)
         return topk_candidates(logits, shift, 2 * self.config.size)
-
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        """The finished hypotheses of each sentence, best first."""
-        return [sentence.finished for sentence in self.sentences]
 
 
 class SentenceBeam:

@@ -55,11 +55,6 @@ class TranslationConfig:
         """((5 + length) / 6)^alpha (Wu et al. 2016), which divides a log-probability."""
         return ((5 + length) / 6) ** self.length_penalty
 
-    def target_limit(self, n_source: int, max_len: int) -> int:
-        """Maximum target tokens, <eos> included; `max_len` is the model's limit."""
-        limit = 2 * n_source + 20 if self.max_target_len is None else self.max_target_len
-        return min(limit, max_len)
-
 
 @dataclass(frozen=True)
 class GenerationConfig:

@@ -35,12 +35,13 @@ class CTranslate2Search:
         self.length_ratio = 1.0
         self.core = open_core("Translator", folder, device, compute_type(metadata, device))
 
-    def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
+    def search(
+        self, rows: list[list[int]], limits: list[int], config: TranslationConfig
+    ) -> list[list[Hypothesis]]:
         """Search with an estimated number of steps; repeat with twice as many where needed.
 
         The result of a settled search is that of a search without a limit on its steps.
         """
-        limits = [config.target_limit(len(row), self.max_len) for row in rows]
         found: dict[int, list[Hypothesis]] = {}
         steps = round(self.length_ratio * max(map(len, rows))) + EXTRA_STEPS
         if config.beam_size == 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.speculative import speculative_step
-from qkv.engine.stepper import Stepper, decode_threads
+from qkv.engine.stepper import Stepper
 from qkv.generate.backend import GeneratedTokens, OnToken
 from qkv.generate.config import GenerationConfig
 from qkv.generate.sampling import Draws, sample
@@ -65,8 +65,8 @@ def generate(
         sources: Encoder inputs, for an encoder-decoder.
         limits: Maximum new tokens of each prompt; None: `config.max_new_tokens`.
     """
-    loop = GenerationLoop(stepper, prompts, config, bounds, sources, limits)
-    with decode_threads(stepper):  # once for all steps: it costs as much as a small step
+    with stepper.decoding():  # once for all steps: it costs as much as a small step
+        loop = GenerationLoop(stepper, prompts, config, bounds, sources, limits)
         while loop.n_alive:
             loop.advance(on_token)
     return [sequence.result() for sequence in loop.sequences]
@@ -112,7 +112,7 @@ class GenerationLoop:
         )
 
     def advance(self, on_token: OnToken | None = None) -> list[int]:
-        """One step: return the new token of each row. Call it in `decode_threads(stepper)`."""
+        """One step: return the new token of each row. Call it in `stepper.decoding()`."""
         if self.length:
             self._next_logits()
         uniforms = None if self.draws is None else self.draws.next()[self.indices % self.config.n]

@@ -43,6 +43,24 @@ void norm_and_rotate(const Norm &norm, const Positions &positions, int position,
 }
 
 struct SlotList { const int *slots; int n; };
+constexpr int MAX_HEAD_VECTORS = 8;  // of a head whose sums are kept in registers
+
+// The values of the slots, summed with these weights. The sums of VECTORS vectors stay in
+// registers; 0: any width, in memory.
+template <int VECTORS>
+void weighted_sum(const number *weights, const number *values, SlotList attended, number *out,
+                  int width) {
+    if (VECTORS > 0 && width != VECTORS * LANES)
+        return weighted_sum<std::max(0, VECTORS - 1)>(weights, values, attended, out, width);
+    Vector sums[std::max(1, VECTORS)] = {};
+    if (VECTORS == 0) std::fill(out, out + width, 0);
+    for (int n = 0; n < attended.n; n++) {
+        const number *value = values + (int64_t)attended.slots[n] * width;
+        for (int v = 0; v < VECTORS; v++) sums[v] += weights[n] * load(value + v * LANES);
+        for (int i = 0; VECTORS == 0 && i < width; i++) out[i] += weights[n] * value[i];
+    }
+    for (int v = 0; v < VECTORS; v++) *(Vector *)(out + v * LANES) = sums[v];
+}
 
 // softmax(q k^T) v over the slots of a list.
 void attend_query(const number *q, const number *keys, const number *values, SlotList attended,
@@ -57,12 +75,8 @@ void attend_query(const number *q, const number *keys, const number *values, Slo
         max = std::max(max, score);
     }
     for (number &score : scores) total += score = fast_exp(score - max);
-    std::fill(out, out + width, 0);
-    for (int n = 0; n < attended.n; n++) {
-        const number *value = values + (int64_t)attended.slots[n] * width;
-        number weight = scores[n] / total;
-        for (int i = 0; i < width; i++) out[i] += weight * value[i];
-    }
+    for (number &score : scores) score /= total;
+    weighted_sum<MAX_HEAD_VECTORS>(scores.data(), values, attended, out, width);
 }
 
 // The slots that each row of a step attends to; computed once for all layers.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.messages import _
 
@@ -33,6 +34,7 @@ FLAGS = (
     "-fno-signed-zeros",
     "-fassociative-math",
 )  # -fassociative-math vectorizes sums; -ffast-math would also break infinities
+NATIVE_DTYPES = {torch.float32}  # the tests use the C++ in float64 too
 MARCH_VARIABLE = "QKV_NATIVE_MARCH"  # environment variable: value of -march, as x86-64-v3
 OPENMP_FLAGS = ("-fopenmp",)  # uses the OpenMP runtime that torch has loaded: one thread pool
 TIMEOUT_SECONDS = 120  # for the compiler, which takes about 5 s, and for the self-check
@@ -177,3 +179,22 @@ def load_library(path: Path, number: type) -> ctypes.CDLL | None:
         function.argtypes = [number if type_ is FLOAT else type_ for type_ in types]
         function.restype = None
     return lib
+
+
+# ── Use ──────────────────────────────────────────────────────────────────────────────────────────
+def can_be_native(x: Tensor) -> bool:
+    """Whether the native library supports this dtype and device, and has been built."""
+    return x.device.type == "cpu" and x.dtype in NATIVE_DTYPES and library(x.dtype) is not None
+
+
+def native(x: Tensor) -> ctypes.CDLL:
+    """The library for the dtype of x; call it only if `can_be_native(x)`."""
+    lib = library(x.dtype)
+    assert lib is not None
+    return lib
+
+
+def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | None:
+    """The address of a contiguous tensor of this dtype; None: null pointer."""
+    assert tensor is None or (tensor.is_contiguous() and dtype in (None, tensor.dtype))
+    return None if tensor is None else tensor.data_ptr()

@@ -1,4 +1,4 @@
-"""Calling the native library: when it is used, with how many threads, and tensor addresses.
+"""Custom gradients: when they are used, with how many threads, and the layout of heads.
 
 See docs/performance.md.
 """
@@ -9,10 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.kernels.build import library
-from qkv.threads import available_threads, thread_limit
-
-NATIVE_DTYPES = {torch.float32}  # the tests use the C++ in float64 too
 MIN_ELEMENTS_FOR_THREADS = 1 << 15  # in training: with fewer, one thread is faster
 MAX_ROWS_PER_BATCH = 64  # rows of a tensor that are treated as one batch element
 
@@ -28,42 +24,24 @@ def use_custom_gradient(x: Tensor) -> bool:
     return is_cpu_float(x) and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def can_be_native(x: Tensor) -> bool:
-    """Whether the native library supports this dtype and device, and has been built."""
-    return x.device.type == "cpu" and x.dtype in NATIVE_DTYPES and library(x.dtype) is not None
-
-
-def native(x: Tensor) -> c.CDLL:
-    """The library for the dtype of x; call it only if `can_be_native(x)`."""
-    lib = library(x.dtype)
-    assert lib is not None
-    return lib
-
-
 # ── Threads ──────────────────────────────────────────────────────────────────────────────────────
 def training_threads(x: Tensor) -> int:
     """Threads in training: torch's number, whatever the load; one for few elements."""
     return torch.get_num_threads() if x.numel() >= MIN_ELEMENTS_FOR_THREADS else 1
 
 
-def inference_threads_for(work: int, min_work: int) -> int:
-    """Threads where results do not depend on their number: fewer while other processes run."""
-    return available_threads(thread_limit()) if work >= min_work else 1
-
-
 # ── Tensors ──────────────────────────────────────────────────────────────────────────────────────
-def address(tensor: Tensor | None, dtype: torch.dtype | None = None) -> int | None:
-    """The address of a contiguous tensor of this dtype; None: null pointer."""
-    assert tensor is None or (tensor.is_contiguous() and dtype in (None, tensor.dtype))
-    return None if tensor is None else tensor.data_ptr()
-
-
 class HeadLayout(c.Structure):
     """The structure of heads.h: a shape, and the strides of input, gradient and output."""
 
     _fields_ = [
-        *((name, c.c_int32) for name in ("batch", "heads", "length", "width")),
-        *((name, c.c_int64 * 3) for name in ("x", "grad", "out")),
+        ("batch", c.c_int32),
+        ("heads", c.c_int32),
+        ("length", c.c_int32),
+        ("width", c.c_int32),
+        ("x", c.c_int64 * 3),
+        ("grad", c.c_int64 * 3),
+        ("out", c.c_int64 * 3),
     ]
 
 

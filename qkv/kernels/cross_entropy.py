@@ -44,9 +44,7 @@ def cross_entropy(
     autocast = torch.is_autocast_enabled("cpu")  # the logits would not have the type of the sums
     if len(weight) < MIN_CHUNKED_VOCAB or autocast or not is_cpu_float(x):
         return _plain(F.linear(x, weight, bias), targets, smoothing, r_drop)
-    if r_drop:
-        return _RDropCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)  # type: ignore[no-untyped-call]
-    return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+    return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)  # type: ignore[no-untyped-call]
 
 
 def _plain(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> Tensor:
@@ -71,36 +69,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
-    ) -> Tensor:
-        needs_grad, grads = any(ctx.needs_input_grad), _empty_grads(x, weight, bias)
-        lse = x.new_empty(len(x), 1)
-        rows = max(1, CHUNK_LOGITS // len(weight))
-        for start in range(0, len(x), rows):
-            chunk = slice(start, start + rows)
-            lse[chunk] = _softmax_part(
-                x[chunk], weight, bias, needs_grad, (grads[0][chunk], *grads[1:])
-            )
-        if needs_grad:
-            _subtract_targets(x, weight, targets, smoothing, grads)
-            ctx.save_for_backward(*grads)
-        return lse.sum() - _target_score(x, weight, bias, targets, smoothing)
-
-    @staticmethod
-    @once_differentiable  # a second derivative raises instead of being wrong
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_scaled(ctx, grad), None, None)
-
-
-class _RDropCrossEntropy(torch.autograd.Function):
-    """R-Drop: the halves of x are two passes over the same tokens, with distributions p and q.
-
-    loss = CE(p) + CE(q) + r_drop J, with J = (KL(p || q) + KL(q || p)) / 2 summed over tokens
-    d J / d z_p = (p (1 + D - KL(p || q)) - q) / 2, with D = log p - log q; z_q: p and q exchanged
-    """
-
-    @staticmethod
-    def forward(
         ctx: Any,
         x: Tensor,
         weight: Tensor,
@@ -109,24 +77,24 @@ class _RDropCrossEntropy(torch.autograd.Function):
         smoothing: float,
         r_drop: float,
     ) -> Tensor:
-        half, rows = len(x) // 2, max(1, R_DROP_CHUNK_LOGITS // (2 * len(weight)))
-        passes, lse = x.view(2, half, -1), x.new_empty(2, half)  # (2, tokens, d_model), (2, tokens)
-        grads, divergence = _empty_grads(x, weight, bias), x.new_zeros(())
-        for start in range(0, half, rows):
-            chunk = slice(start, start + rows)
-            chunk_grads = (grads[0].view_as(passes)[:, chunk], *grads[1:])
-            lse[:, chunk], chunk_divergence = _r_drop_part(
-                passes[:, chunk], weight, bias, r_drop, chunk_grads
-            )
-            divergence += chunk_divergence
-        _subtract_targets(x, weight, targets, smoothing, grads)
-        ctx.save_for_backward(*grads)
+        needs_grad, grads = any(ctx.needs_input_grad), _empty_grads(x, weight, bias)
+        if r_drop:
+            lse, divergence = _r_drop_chunks(x, weight, bias, r_drop, grads)
+        else:
+            lse = _softmax_chunks(x, weight, bias, needs_grad, grads)
+            divergence = x.new_zeros(())
+        if needs_grad:
+            _subtract_targets(x, weight, targets, smoothing, grads)
+            ctx.save_for_backward(*grads)
         return lse.sum() - _target_score(x, weight, bias, targets, smoothing) + r_drop * divergence
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # a second derivative raises instead of being wrong
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_scaled(ctx, grad), None, None, None)
+        """The gradients of the forward pass, times the gradient of the loss."""
+        pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        grads = (saved * grad if saved is not None and needed else None for saved, needed in pairs)
+        return (*grads, None, None, None)
 
 
 def _empty_grads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Grads:
@@ -135,10 +103,16 @@ def _empty_grads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Grads:
     return torch.empty_like(x), torch.zeros_like(weight), bias_grad
 
 
-def _scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of the forward pass, times the gradient of the loss."""
-    pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
-    return tuple(saved * grad if saved is not None and needed else None for saved, needed in pairs)
+def _softmax_chunks(
+    x: Tensor, weight: Tensor, bias: Tensor | None, needs_grad: bool, grads: Grads
+) -> Tensor:
+    """lse of each token, (tokens, 1); the softmax(z) term is added to the gradients."""
+    lse, rows = x.new_empty(len(x), 1), max(1, CHUNK_LOGITS // len(weight))
+    for start in range(0, len(x), rows):
+        chunk = slice(start, start + rows)
+        chunk_grads = (grads[0][chunk], *grads[1:])
+        lse[chunk] = _softmax_part(x[chunk], weight, bias, needs_grad, chunk_grads)
+    return lse
 
 
 def _softmax_part(
@@ -183,6 +157,29 @@ def _subtract_targets(
         grad_bias.sub_(uniform * len(x))
 
 
+def _r_drop_chunks(
+    x: Tensor, weight: Tensor, bias: Tensor | None, r_drop: float, grads: Grads
+) -> tuple[Tensor, Tensor]:
+    """R-Drop: the halves of x are two passes over the same tokens, with distributions p and q.
+
+    loss = CE(p) + CE(q) + r_drop J, with J = (KL(p || q) + KL(q || p)) / 2 summed over tokens
+    d J / d z_p = (p (1 + D - KL(p || q)) - q) / 2, with D = log p - log q; z_q: p and q exchanged
+
+    Returns lse (2, tokens) and J; the gradients have all terms but those of the targets.
+    """
+    half, rows = len(x) // 2, max(1, R_DROP_CHUNK_LOGITS // (2 * len(weight)))
+    passes, lse = x.view(2, half, -1), x.new_empty(2, half)  # (2, tokens, d_model), (2, tokens)
+    divergence = x.new_zeros(())
+    for start in range(0, half, rows):
+        chunk = slice(start, start + rows)
+        chunk_grads = (grads[0].view_as(passes)[:, chunk], *grads[1:])
+        lse[:, chunk], chunk_divergence = _r_drop_part(
+            passes[:, chunk], weight, bias, r_drop, chunk_grads
+        )
+        divergence += chunk_divergence
+    return lse, divergence
+
+
 def _r_drop_part(
     x: Tensor, weight: Tensor, bias: Tensor | None, r_drop: float, grads: Grads
 ) -> tuple[Tensor, Tensor]:
@@ -193,9 +190,8 @@ def _r_drop_part(
     probs = log_probs.exp()
     log_p, log_q = log_probs
     difference = torch.stack([log_p - log_q, log_q - log_p])  # D of p, D of q
-    kl = torch.linalg.vecdot(probs, difference).unsqueeze(
-        -1
-    )  # KL(p || q), KL(q || p): (2, rows, 1)
+    # KL(p || q), KL(q || p): (2, rows, 1)
+    kl = torch.linalg.vecdot(probs, difference).unsqueeze(-1)
     half = r_drop / 2  # below, in place: the matrices are large
     grad_logits = difference.sub_(kl).mul_(half).add_(1 + half).mul_(probs)
     grad_logits[0].sub_(probs[1], alpha=half)

@@ -35,10 +35,10 @@ void embed_rows(const Model &model, const Positions &positions, const Rows &rows
     }
 }
 
-inline number activated(number x, int kind) {
+template <int KIND> inline number activated(number x) {
     constexpr number ROOT_HALF = (number)0.70710678118654752;       // sqrt(1 / 2)
     constexpr number ROOT_2_OVER_PI = (number)0.79788456080286536;  // sqrt(2 / pi)
-    switch (kind) {
+    switch (KIND) {
         case RELU: return std::max(x, (number)0);
         case RELU2: return x > 0 ? x * x : 0;
         case GELU: return x * (number)0.5 * (1 + std::erf(x * ROOT_HALF));
@@ -50,15 +50,27 @@ inline number activated(number x, int kind) {
 }
 
 // (rows, d_ff) -> activation(x); gated: gate and up, (rows, 2 d_ff) -> activation(gate) * up.
-void activate(const Layer &layer, const number *in, number *out, int rows, ThreadRange threads) {
+// The kind is a constant of the loop, so that it has a vector form.
+template <int KIND>
+void activate_rows(const Layer &layer, const number *in, number *__restrict out, int rows,
+                   ThreadRange threads) {
     int d_ff = layer.down.inputs, width = layer.up.outputs, begin, end;
     split_work(d_ff, threads, begin, end);
-    for (int row = 0; row < rows; row++)
-        for (int i = begin; i < end; i++) {
-            const number *from = in + (int64_t)row * width + i;
-            number x = activated(*from, layer.activation);
-            out[(int64_t)row * d_ff + i] = layer.gated ? x * from[d_ff] : x;
-        }
+    for (int row = 0; row < rows; row++, in += width, out += d_ff)
+        if (layer.gated)
+            for (int i = begin; i < end; i++) out[i] = activated<KIND>(in[i]) * in[d_ff + i];
+        else
+            for (int i = begin; i < end; i++) out[i] = activated<KIND>(in[i]);
+}
+
+void activate(const Layer &layer, const number *in, number *out, int rows, ThreadRange threads) {
+    switch (layer.activation) {
+        case RELU: return activate_rows<RELU>(layer, in, out, rows, threads);
+        case RELU2: return activate_rows<RELU2>(layer, in, out, rows, threads);
+        case GELU: return activate_rows<GELU>(layer, in, out, rows, threads);
+        case GELU_TANH: return activate_rows<GELU_TANH>(layer, in, out, rows, threads);
+        default: return activate_rows<SILU>(layer, in, out, rows, threads);
+    }
 }
 
 // ── Convolution: the last kernel_size inputs of each row concatenated, then one product ──────────

@@ -43,6 +43,32 @@ inline void store(Vector y, number *to, int n, bool add) {
     else for (int i = 0; i < n; i++) to[i] = add ? to[i] + y[i] : y[i];
 }
 
+// Multiply with, or add, one value per output; unrolled, so that the sums stay in registers.
+template <int ROWS, int PANELS, bool SCALE>
+inline void scale_or_shift(Vector (&sums)[ROWS][PANELS][2], const number *values) {
+#pragma GCC unroll 16
+    for (int n = 0; n < 2 * PANELS; n++) {
+        Vector value = load(values + n * LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+            if (SCALE) sums[r][n / 2][n % 2] *= value;
+            else sums[r][n / 2][n % 2] += value;
+    }
+}
+
+template <int ROWS, int PANELS, bool ADD>
+inline void store_all(Vector (&sums)[ROWS][PANELS][2], number *out, int64_t outputs) {
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+        number *to = out + r * outputs;
+#pragma GCC unroll 16
+        for (int n = 0; n < 2 * PANELS; n++) {
+            Vector y = sums[r][n / 2][n % 2];
+            *(Vector *)(to + n * LANES) = ADD ? load(to + n * LANES) + y : y;
+        }
+    }
+}
+
 // `in` (inputs, ROWS) times PANELS panels, all sums in registers.
 template <class Weight, int ROWS, int PANELS>
 void block(const Matrix &m, int panel, const number *in, number *out, bool add) {
@@ -61,14 +87,17 @@ void block(const Matrix &m, int panel, const number *in, number *out, bool add) 
                 sums[r][p][1] += right * x;
             }
         }
-    for (int r = 0; r < ROWS; r++)
-        for (int n = 0; n < 2 * PANELS; n++) {
-            int first = panel * PANEL_WIDTH + n * LANES;
-            Vector y = sums[r][n / 2][n % 2];
-            if (m.scales) y *= load(m.scales + first);
-            if (m.bias) y += load(m.bias + first);
-            store(y, out + (int64_t)r * m.outputs + first, m.outputs - first, add);
-        }
+    int first = panel * PANEL_WIDTH;
+    if (m.scales) scale_or_shift<ROWS, PANELS, true>(sums, m.scales + first);
+    if (m.bias) scale_or_shift<ROWS, PANELS, false>(sums, m.bias + first);
+    out += first;
+    if (m.outputs - first < PANELS * PANEL_WIDTH) {  // the last panel
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < 2 * PANELS; n++)
+                store(sums[r][n / 2][n % 2], out + (int64_t)r * m.outputs + n * LANES,
+                      m.outputs - first - n * LANES, add);
+    } else if (add) store_all<ROWS, PANELS, true>(sums, out, m.outputs);
+    else store_all<ROWS, PANELS, false>(sums, out, m.outputs);
 }
 
 // All panels from `begin` to `end`, for up to MAX_BLOCK_ROWS rows: `block` with ROWS = rows, and as

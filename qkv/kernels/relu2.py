@@ -11,13 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.kernels.calling import (
-    address,
-    can_be_native,
-    native,
-    training_threads,
-    use_custom_gradient,
-)
+from qkv.kernels.build import address, can_be_native, native
+from qkv.kernels.calling import training_threads, use_custom_gradient
 
 
 def relu2(x: Tensor) -> Tensor:

@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from qkv.kernels.build import can_be_native, native
 from qkv.kernels.calling import (
     as_heads,
-    can_be_native,
     empty_heads_like,
     head_layout,
-    native,
     training_threads,
     use_custom_gradient,
 )

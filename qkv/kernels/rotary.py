@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from qkv.kernels.build import can_be_native, native
 from qkv.kernels.calling import (
     as_heads,
-    can_be_native,
     empty_heads_like,
     head_layout,
-    native,
     training_threads,
     use_custom_gradient,
 )
@@ -67,9 +66,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
 
 def _has_angles_per_position(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Whether the angles broadcast over batch and heads only, as rotary.cpp expects."""
-    if x.dim() != 4 or cos.shape != sin.shape:
-        return False
-    return len(cos) in (1, len(x)) and cos.shape[2] == x.shape[2]
+    same = x.dim() == 4 and cos.shape == sin.shape and cos.shape[2] == x.shape[2]
+    return same and len(cos) in (1, len(x))
 
 
 def _native_rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:

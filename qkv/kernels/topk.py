@@ -5,12 +5,14 @@ in one pass; without the native library torch operations find the maxima first. 
 lower index comes first. No gradient. See docs/translation.md.
 """
 
+import ctypes as c
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from qkv.kernels.calling import address, can_be_native, inference_threads_for, native
+from qkv.kernels import build
+from qkv.threads import inference_threads_for
 
 BLOCK = 64  # scores; measured: argmax of 32 rows of 10,000 takes 500 us, in blocks 80 us
 VECTOR_ELEMENTS = 16  # of a vector register
@@ -22,8 +24,8 @@ MIN_SCORES_FOR_THREADS = 1 << 17  # with fewer, one thread is faster
 def best_token(scores: Tensor) -> Tensor:
     """argmax of each row, (rows, vocab) -> (rows,); of equal scores the lowest id."""
     rows, vocab = scores.shape
-    if _is_native(scores):
-        return _native_topk(scores, None, rows, 1)[1][:, 0]
+    if (lib := _library(scores)) is not None:
+        return _native_topk(lib, scores, None, rows, 1)[1][:, 0]
     if rows < MIN_ROWS_FOR_BLOCKS or vocab < MIN_BLOCKS_PER_TOKEN * BLOCK:
         return scores.argmax(dim=1)
     end = vocab // BLOCK * BLOCK
@@ -52,8 +54,8 @@ def topk_candidates(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tens
     """
     (sentences, live), vocab = shift.shape, scores.shape[1]
     n = min(n, live * vocab)
-    if _is_native(scores):
-        best, index = _native_topk(scores, shift, sentences, n)
+    if (lib := _library(scores)) is not None:
+        best, index = _native_topk(lib, scores, shift.contiguous(), sentences, n)
         return index // vocab, index % vocab, best
     best, index = _torch_topk(scores, shift, min(n + 1, live * vocab))
     tied = (best[:, 1:] == best[:, :-1]).any(dim=1)  # whose order topk does not define
@@ -68,9 +70,10 @@ def topk_candidates(scores: Tensor, shift: Tensor, n: int) -> tuple[Tensor, Tens
 
 def log_sum_exp(scores: Tensor) -> Tensor:
     """log(sum(exp(scores))) of each row, (rows, vocab) -> (rows,)."""
-    if _is_native(scores):
-        out, threads = scores.new_empty(len(scores)), _threads(scores)
-        native(scores).qkv_log_sum_exp(address(scores), *scores.shape, threads, address(out))
+    if (lib := _library(scores)) is not None:
+        out = scores.new_empty(scores.shape[0])
+        threads = inference_threads_for(scores.numel(), MIN_SCORES_FOR_THREADS)
+        lib.qkv_log_sum_exp(scores.data_ptr(), *scores.shape, threads, out.data_ptr())
         return out
     total = scores.exp().sum(dim=1)
     if bool(((total > 1e-30) & (total < 1e30)).all()):
@@ -79,32 +82,30 @@ def log_sum_exp(scores: Tensor) -> Tensor:
 
 
 # ── By topk.cpp ──────────────────────────────────────────────────────────────────────────────────
-def _is_native(scores: Tensor) -> bool:
-    return can_be_native(scores) and scores.is_contiguous()
-
-
-def _threads(scores: Tensor) -> int:
-    return inference_threads_for(scores.numel(), MIN_SCORES_FOR_THREADS)
+def _library(scores: Tensor) -> c.CDLL | None:
+    """The native library, if it supports these scores and has been built."""
+    if scores.device.type != "cpu" or scores.dtype not in build.NATIVE_DTYPES:
+        return None
+    return build.library(scores.dtype) if scores.is_contiguous() else None
 
 
 def _native_topk(
-    scores: Tensor, shift: Tensor | None, sentences: int, n: int
+    lib: c.CDLL, scores: Tensor, shift: Tensor | None, sentences: int, n: int
 ) -> tuple[Tensor, Tensor]:
     """The n best sums of each sentence and their indices, live row * vocab + token."""
     rows, vocab = scores.shape
-    live = rows // max(1, sentences)
     best, index = scores.new_empty(sentences, n), torch.empty(sentences, n, dtype=torch.long)
-    shift = None if shift is None else shift.contiguous()
-    native(scores).qkv_topk(
-        address(scores),
-        address(shift, scores.dtype),
+    assert shift is None or shift.dtype == scores.dtype
+    lib.qkv_topk(
+        scores.data_ptr(),
+        None if shift is None else shift.data_ptr(),
         sentences,
-        live,
+        rows // max(1, sentences),  # live rows of a sentence
         vocab,
         n,
-        _threads(scores),
-        address(best),
-        address(index),
+        inference_threads_for(scores.numel(), MIN_SCORES_FOR_THREADS),
+        best.data_ptr(),
+        index.data_ptr(),
     )
     return best, index
 

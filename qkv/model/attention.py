@@ -31,9 +31,8 @@ class EagerCore(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v = nn.Identity(), nn.Identity(), nn.Identity()
-        self.scores, self.masked = nn.Identity(), nn.Identity()
-        self.weights, self.mixed = nn.Identity(), nn.Identity()
+        self.q, self.k, self.v = (nn.Identity() for _ in range(3))
+        self.scores, self.masked, self.weights, self.mixed = (nn.Identity() for _ in range(4))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
         group = q.shape[1] // k.shape[1]
@@ -94,9 +93,8 @@ class CrossAttention(GroupedQueryAttention):
     def forward(  # type: ignore[override]
         self, x: Tensor, memory: Tensor, context: AttentionContext, cache: FixedCache | None = None
     ) -> Tensor:
-        cache = cache if cache is not None else FixedCache()
-        k, v = cache.get_or_compute(lambda: self.keys_values(memory))
-        mixed = self.core(self.queries(x), k, v, context.mask(self.heads.window), self.scale)
+        k, v = (cache or FixedCache()).get_or_compute(lambda: self.keys_values(memory))
+        mixed = self.core(self.queries(x), k, v, context.mask(), self.scale)
         return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)
 
 

@@ -41,9 +41,8 @@ class Block(nn.Module):
 
     def __init__(self, layer: s.Layer, spec: s.Spec, causal: bool):
         super().__init__()
-        self.attn = make_residual(layer.norm, make_mixer(layer, spec, causal), spec)
-        feed_forward = make_feed_forward(layer.feed_forward, spec.d_model)
-        self.ffn = make_residual(layer.norm, feed_forward, spec)
+        self.attn = make_residual(make_mixer(layer, spec, causal), layer, spec)
+        self.ffn = make_residual(make_feed_forward(layer.feed_forward, spec.d_model), layer, spec)
 
     def forward(
         self,
@@ -61,11 +60,10 @@ class CrossBlock(nn.Module):
     def __init__(self, layer: s.Layer, spec: s.Spec, causal: bool):
         super().__init__()
         assert layer.cross is not None
-        self.attn = make_residual(layer.norm, make_mixer(layer, spec, causal), spec)
+        self.attn = make_residual(make_mixer(layer, spec, causal), layer, spec)
         cross = CrossAttention(layer.cross, spec.d_model, layer.norm.eps)
-        self.cross = make_residual(layer.norm, cross, spec)
-        feed_forward = make_feed_forward(layer.feed_forward, spec.d_model)
-        self.ffn = make_residual(layer.norm, feed_forward, spec)
+        self.cross = make_residual(cross, layer, spec)
+        self.ffn = make_residual(make_feed_forward(layer.feed_forward, spec.d_model), layer, spec)
 
     def forward(
         self, x: Tensor, context: AttentionContext, memory: Any, cache: LayerCache | None = None
@@ -75,10 +73,6 @@ class CrossBlock(nn.Module):
         return self.ffn(x)                                         # (batch, length, d_model)
 
 
-def make_residual(norm: s.Norm, branch: nn.Module, spec: s.Spec) -> PreNorm:
-    residual = PreNorm if norm.placement == "pre" else PostNorm
-    return residual(make_norm(norm, spec.d_model), branch, spec.dropout)
-
-
-def make_block(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:
-    return Block(layer, spec, causal) if layer.cross is None else CrossBlock(layer, spec, causal)
+def make_residual(branch: nn.Module, layer: s.Layer, spec: s.Spec) -> PreNorm:
+    residual = PreNorm if layer.norm.placement == "pre" else PostNorm
+    return residual(make_norm(layer.norm, spec.d_model), branch, spec.dropout)

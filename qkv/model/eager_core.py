@@ -19,8 +19,8 @@ def sdpa_cores(model: nn.Module) -> dict[str, nn.Module]:
 @contextmanager
 def eager_attention(model: nn.Module, paths: Collection[str] | None = None) -> Iterator[None]:
     """Inside, the SdpaCores at `paths` (None: all) are EagerCores; afterwards they are restored."""
-    cores = sdpa_cores(model)
-    cores = {path: core for path, core in cores.items() if paths is None or path in paths}
+    every = sdpa_cores(model).items()
+    cores = {path: core for path, core in every if paths is None or path in paths}
     try:
         for path, core in cores.items():
             set_submodule(model, path, EagerCore().train(core.training))

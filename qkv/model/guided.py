@@ -5,17 +5,14 @@ See docs/training.md, "Guided alignment".
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from qkv.errors import QkvError
-from qkv.messages import _
 from qkv.model.attention import SdpaCore
 from qkv.model.attention_context import AttentionMask
 from qkv.model.eager_core import set_submodule
-from qkv.model.spec import Attention, Spec
 from qkv.model.transformer import Transformer
 
 
@@ -24,21 +21,6 @@ class AlignmentHead(NamedTuple):
 
     layer: int
     head: int
-
-
-def alignment_head(stored: Any, spec: Spec, where: object) -> AlignmentHead | None:
-    """The head that alignment.json names; an error if the model has no such head."""
-    if stored is None:
-        return None
-    layers = spec.decoder.each_layer() if spec.decoder is not None else []
-    n_heads = [layer.cross.n_heads if isinstance(layer.cross, Attention) else 0 for layer in layers]
-    match stored:
-        case {"layer": int(layer), "head": int(head)}:
-            if 0 <= layer < len(n_heads) and 0 <= head < n_heads[layer]:
-                return AlignmentHead(layer, head)
-    stored = str(stored)[:80]
-    wrong = _("names no cross-attention head of this model: {stored}", stored=stored)
-    raise QkvError(where, wrong, _("write a layer and a head, both from 0"))
 
 
 class GuidedCore(SdpaCore):

@@ -25,16 +25,17 @@ class TokenMixer(nn.Module):
         if cache is not None:
             x = cache.extend(x[:, None])[0][:, 0]                  # (batch, all so far, d_model)
         if mask is None:
-            return self.mix(x, torch.full((len(x),), x.shape[1], device=x.device))[:, -n_new:]
+            return self.mix(x, x.new_ones(x.shape[:2], dtype=torch.bool))[:, -n_new:]
         order = (~mask).long().argsort(dim=1, stable=True)         # tokens first, in their order
-        packed = x.gather(1, order[..., None].expand_as(x)) * mask.gather(1, order)[..., None]
-        mixed = self.mix(packed, mask.sum(dim=1))
+        mask = mask.gather(1, order)
+        packed = x.gather(1, order[..., None].expand_as(x)) * mask[..., None]
+        mixed = self.mix(packed, mask)
         inverse = order.argsort(dim=1)
         mixed = mixed.gather(1, inverse[..., None].expand_as(mixed))
         return mixed[:, -n_new:]                                   # (batch, query, d_model)
 
-    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same shape; the first `lengths` of a row are tokens."""
+    def mix(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same shape; mask (batch, length): True = token."""
         raise NotImplementedError
 
 
@@ -48,12 +49,12 @@ class RecurrentMixer(TokenMixer):
         self.onward = cell(d_model, width, batch_first=True)
         self.backward_ = cell(d_model, width, batch_first=True) if not causal else None
 
-    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         forward = self.onward(x)[0]                                # (batch, length, width)
         if self.backward_ is None:
             return forward
-        position, n = torch.arange(x.shape[1], device=x.device)[None], lengths[:, None]
-        reverse = torch.where(position < n, n - 1 - position, position)[..., None]
+        position, n = torch.arange(x.shape[1], device=x.device), mask.sum(dim=1, keepdim=True)
+        reverse = torch.where(mask, n - 1 - position, position)[..., None]
         backward = self.backward_(x.gather(1, reverse.expand_as(x)))[0]
         backward = backward.gather(1, reverse.expand_as(backward))
         return torch.cat([forward, backward], dim=-1)              # (batch, length, d_model)
@@ -64,11 +65,10 @@ class ConvolutionMixer(TokenMixer):
 
     def __init__(self, convolution: s.Convolution, d_model: int, causal: bool):
         super().__init__()
-        width = convolution.width
-        self.pad = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
-        self.conv = nn.Conv1d(d_model, d_model, width)
+        self.pad = padding(convolution.width, causal)
+        self.conv = nn.Conv1d(d_model, d_model, convolution.width)
 
-    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.conv(F.pad(x.transpose(1, 2), self.pad))          # (batch, d_model, length)
         return y.transpose(1, 2)                                   # (batch, length, d_model)
 
@@ -82,12 +82,11 @@ class TokenMlpMixer(TokenMixer):
         self.up_proj = nn.Parameter(torch.empty(max_len, max_len))
         self.down_proj = nn.Parameter(torch.empty(max_len, max_len))
 
-    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         n = x.shape[1]
         up, down = self.up_proj[:n, :n], self.down_proj[:n, :n]
         if self.causal:
             up, down = up.tril(), down.tril()
-        mask = torch.arange(n, device=x.device)[None] < lengths[:, None]  # (batch, length)
         return down @ (F.gelu(up @ x) * mask[..., None])           # (batch, length, d_model)
 
 
@@ -96,16 +95,19 @@ class PoolingMixer(TokenMixer):
 
     def __init__(self, pooling: s.Pooling, causal: bool):
         super().__init__()
-        width = self.width = pooling.width
-        self.pad = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
+        self.width, self.pad = pooling.width, padding(pooling.width, causal)
 
-    def mix(self, x: Tensor, lengths: Tensor) -> Tensor:
-        mask = torch.arange(x.shape[1], device=x.device)[None] < lengths[:, None]
+    def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         tokens = mask.to(x.dtype)[:, None]                         # (batch, 1, length)
         means = F.avg_pool1d(F.pad(x.transpose(1, 2), self.pad), self.width, 1)
         fractions = F.avg_pool1d(F.pad(tokens, self.pad), self.width, 1)
         means = means / fractions.clamp(min=1 / self.width)        # (batch, d_model, length)
         return means.transpose(1, 2) - x                           # (batch, length, d_model)
+
+
+def padding(width: int, causal: bool) -> tuple[int, int]:
+    """Zeros before and after a row, for windows of `width`: the past if causal, else centered."""
+    return (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
 
 
 def make_mixer(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:

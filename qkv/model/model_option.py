@@ -8,17 +8,18 @@ replaces the value there. See docs/model.md, "Preset arguments and overrides".
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.messages import _
-from qkv.model.check_spec import SpecProblem, spec_error
 from qkv.model.presets import PRESETS, RENAMED, find_preset
 from qkv.model.spec import Spec
 from qkv.model.spec_io import CHOICES, OLD_FIELDS, from_json, rename_old, to_json
+from qkv.pydantic_errors import FieldProblem, adapter, to_error
 from qkv.text.lines import read_text
 
 MAY_BE_ZERO = ("convolution", "n_experts")  # all other integer arguments are at least 1
@@ -55,26 +56,38 @@ def rename_old_option(model: Any) -> Any:
 
 def build_spec(option: Mapping[str, Any], where: str = "model") -> Spec:
     """The spec of a completed option: the preset with its arguments, then overrides by depth."""
-    name, known = option["preset"], arguments_of(option["preset"])
-    overrides = {key: value for key, value in option.items() if key != "preset"}
+    overrides = dict(option)
+    name = overrides.pop("preset")
+    known = arguments_of(name)
     names = [key for key, value in overrides.items() if _is_argument(key, value, known)]
-    arguments = {key: overrides.pop(key) for key in names}
-    spec = _read(Path(name)) if is_file(name) else find_preset(name)(**arguments)
+    spec = _builder(name)(**{key: overrides.pop(key) for key in names})
     if not overrides:
         return spec
     tree = json.loads(to_json(spec))
-    for path in sorted(overrides, key=_order):
+    # objects before their fields, and `kind` before the other fields
+    for path in sorted(overrides, key=lambda path: (path.count("."), not path.endswith(".kind"))):
         _set_value(tree, path, _parse_numbers(overrides[path]), where)
     return from_json(json.dumps(tree, default=str), where)
 
 
 def arguments_of(name: str) -> dict[str, inspect.Parameter]:
     """The arguments of a preset; a model.json has none."""
-    return {} if is_file(name) else dict(inspect.signature(find_preset(name)).parameters)
+    return dict(inspect.signature(_builder(name)).parameters)
 
 
 def is_file(name: str) -> bool:
     return name.endswith(".json") and name not in PRESETS
+
+
+def _builder(name: str) -> Callable[..., Spec]:
+    """The function of this preset, or one without arguments that reads this model.json."""
+    return partial(_read, Path(name)) if is_file(name) else find_preset(name)
+
+
+def _read(path: Path) -> Spec:
+    if not path.is_file():
+        raise QkvError(path, _("no such file"), _("give a model.json or a preset"))
+    return from_json(read_text(path), str(path))
 
 
 def _is_argument(key: str, value: object, known: Mapping[str, Any]) -> bool:
@@ -85,57 +98,43 @@ def _is_argument(key: str, value: object, known: Mapping[str, Any]) -> bool:
 
 def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """All arguments with their values, then the overrides; unknown names are errors."""
-    known, problems = arguments_of(name), list[SpecProblem]()
+    known, problems = arguments_of(name), list[FieldProblem]()
     arguments = {key: parameter.default for key, parameter in known.items()}
     arguments.pop("vocab_size", None)  # it comes from the tokenizer
     overrides = {}
     for key, value in given.items():
+        field = key.partition(".")[0]
         if _is_argument(key, value, known):
-            arguments[key] = _argument(key, value, known[key], problems)
-        elif key.partition(".")[0] in FIELDS:
+            arguments[key] = _argument(key, value, known[key].annotation, problems)
+        elif field in FIELDS:
             overrides[key] = value
         else:
             wrong = _("'{name}' has no argument '{key}', and a spec has no such field",
                       name=name, key=key)
-            names = dict.fromkeys([*known, *FIELDS])
-            problems.append(("", wrong, near_miss(key.partition(".")[0], names)))
+            problems.append(("", wrong, near_miss(field, dict.fromkeys([*known, *FIELDS]))))
     if problems:
-        raise spec_error("model", problems)
+        raise to_error("model", problems)
     # An object under the name of an argument (positions: {kind: rotary, theta: 5e5}) replaces it.
     return arguments | overrides
 
 
-def _argument(
-    key: str, value: Any, parameter: inspect.Parameter, problems: list[SpecProblem]
-) -> Any:
-    from pydantic import TypeAdapter, ValidationError
+def _argument(key: str, value: Any, annotation: Any, problems: list[FieldProblem]) -> Any:
+    from pydantic import ValidationError
 
+    least = 0 if key in MAY_BE_ZERO else 1
     try:
-        value = TypeAdapter(parameter.annotation).validate_python(value)
+        value = adapter(annotation).validate_python(value)
     except ValidationError as error:
         wrong = _("cannot be {value!r}", value=value)
         problems.append((key, wrong, expected_value(error.errors()[0])))
-        return value
-    least = 0 if key in MAY_BE_ZERO else 1
-    if type(value) is int and value < least:
-        wrong = _("cannot be {value}", value=value)
-        problems.append((key, wrong, _("use at least {least}", least=least)))
+    else:
+        if type(value) is int and value < least:
+            wrong = _("cannot be {value}", value=value)
+            problems.append((key, wrong, _("use at least {least}", least=least)))
     return value
 
 
-def _read(path: Path) -> Spec:
-    if not path.is_file():
-        right = _("give a model.json or a preset")
-        raise QkvError(path, _("no such file"), right)
-    return from_json(read_text(path), str(path))
-
-
 # ── Overrides ─────────────────────────────────────────────────────────────────────────────────────
-def _order(path: str) -> tuple[int, bool]:
-    """Sort key: objects before their fields, and `kind` before the other fields."""
-    return path.count("."), not path.endswith(".kind")
-
-
 def _set_value(tree: Any, path: str, value: Any, where: str) -> None:
     """Replace the value at `path`; spec_io checks the result."""
     *parents, last = path.split(".")
@@ -150,8 +149,8 @@ def _set_value(tree: Any, path: str, value: Any, where: str) -> None:
             raise QkvError(where, wrong, _("give {here} as a whole object", here=here))
     if last == "kind" and parents and (chosen := CHOICES.get(parents[-1], {}).get(str(value))):
         new_fields = {field.name for field in fields(chosen)}
-        for name in [name for name in node if name not in new_fields]:
-            del node[name]  # fields that both kinds have keep their values
+        for name in set(node) - new_fields:  # fields that both kinds have keep their values
+            del node[name]
     if last in CHOICES and isinstance(value, str):
         value = {"kind": value}
     node[_known(node, last, path, where) if isinstance(node, list) else last] = value
@@ -159,8 +158,7 @@ def _set_value(tree: Any, path: str, value: Any, where: str) -> None:
 
 def _known(node: Any, key: str, here: str, where: str) -> Any:
     """The key of a dict or the index of a list; an error if there is none."""
-    indices = range(len(node)) if isinstance(node, list) else node
-    keys = {str(index): index for index in indices}
+    keys = {str(index): index for index in (range(len(node)) if isinstance(node, list) else node)}
     if key not in keys:
         raise QkvError(where, _("the spec has no '{here}'", here=here), near_miss(key, keys))
     return keys[key]

@@ -10,8 +10,6 @@ from torch import Tensor
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
-POOLINGS = ("cls", "mean", "max")
-
 
 def pool(x: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     """(batch, length, d_model) -> (batch, d_model).
@@ -26,10 +24,7 @@ def pool(x: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
         raise QkvError("pooling", wrong, near_miss(pooling, POOLINGS))
     if attention_mask is not None:
         check_no_empty_row(attention_mask)
-    match pooling:
-        case "cls": return cls_pooling(x, attention_mask)
-        case "max": return max_pooling(x, attention_mask)
-        case _: return mean_pooling(x, attention_mask)
+    return POOLINGS[pooling](x, attention_mask)
 
 
 def cls_pooling(x: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -56,9 +51,12 @@ def max_pooling(x: Tensor, attention_mask: Tensor | None) -> Tensor:
     return x.amax(dim=1)                                           # (batch, d_model)
 
 
+POOLINGS = {"cls": cls_pooling, "mean": mean_pooling, "max": max_pooling}
+
+
 def check_no_empty_row(attention_mask: Tensor) -> None:
     """Raise an error if a row is all padding."""
-    if not bool(attention_mask.any(dim=1).all()):
-        row = int((~attention_mask.any(dim=1)).nonzero()[0, 0])
-        right = _("give every sentence at least one token")
+    empty_rows = (~attention_mask.any(dim=1)).nonzero()
+    if len(empty_rows):
+        row, right = int(empty_rows[0]), _("give every sentence at least one token")
         raise QkvError(_("row {row}", row=row), _("nothing but padding"), right)

@@ -75,16 +75,13 @@ def from_sizes(
     layer = Layer(heads, feed_forward, Norm(norm, placement), repeat=layers)
     stack = _after_convolution(layer, convolution) if convolution else (layer,)
     final_norm = placement == "pre"  # a pre-norm residual stream is not normalized at its end
+    encoder = Stack(stack, final_norm=final_norm) if family != "decoder-only" else None
     # no other software can express norms on both sides of cross-attention
-    cross = replace(heads, qk_norm=False)
-    encoder = Stack(stack, final_norm=final_norm)
-    decoder = Stack(stack, causal=True, final_norm=final_norm)
-    if family == "encoder-decoder":
-        decoder = replace(decoder, layers=tuple(replace(layer, cross=cross) for layer in stack))
+    cross = replace(heads, qk_norm=False) if encoder else None
+    decoder_layers = tuple(replace(layer, cross=cross) for layer in stack)
+    decoder = Stack(decoder_layers, causal=True, final_norm=final_norm)
     return Spec(
-        vocab_size, d_model,
-        encoder if family != "decoder-only" else None,
-        decoder if family != "encoder-only" else None,
+        vocab_size, d_model, encoder, decoder if family != "encoder-only" else None,
         POSITIONS[positions], LmHead(tied), scaled_embedding=True, max_len=max_len, dropout=dropout,
     )  # fmt: skip
 
@@ -92,7 +89,7 @@ def from_sizes(
 def head_width(d_model: int, n_heads: int) -> int:
     """d_model / n_heads; an error if that is not an integer."""
     if d_model % n_heads:
-        good = [str(n) for n in range(1, d_model + 1) if d_model % n == 0 and n <= 4 * n_heads]
+        good = [n for n in range(1, 4 * n_heads + 1) if d_model % n == 0]
         wrong = _("{d_model} does not divide into {n_heads} heads",
                   d_model=d_model, n_heads=n_heads)
         raise QkvError("model.n_heads", wrong, _("use {good}", good=listed(good)))
@@ -115,10 +112,11 @@ def encoder_decoder(
 
 
 def decoder_only(
-    vocab_size: int, d_model: int, layers: int, mixer: Mixer, feed_forward: FeedForward
-) -> Spec:
+    vocab_size: int, d_model: int, layers: int, mixer: Mixer, feed_forward: FeedForward,
+    eps: float = 1e-5,
+) -> Spec:  # fmt: skip
     """Llama's decoder with any mixer and feed-forward: RMS pre-norm, RoPE, no biases."""
-    layer = Layer(mixer, feed_forward, Norm("rms", "pre"), repeat=layers)
+    layer = Layer(mixer, feed_forward, Norm("rms", "pre", eps), repeat=layers)
     decoder = Stack((layer,), causal=True, final_norm=True)
     return Spec(vocab_size, d_model, decoder=decoder, head=LmHead(tied=False))
 
@@ -176,10 +174,8 @@ def qwen(
 ) -> Spec:  # fmt: skip
     """Qwen3-0.6B: QK norm, heads wider than d_model / n_heads."""
     heads = Attention(n_heads, n_kv_heads, d_head, qk_norm=True)
-    layer = Layer(heads, Gated(d_ff), Norm("rms", "pre", 1e-6), repeat=layers)
-    decoder = Stack((layer,), causal=True, final_norm=True)
-    return Spec(vocab_size, d_model, decoder=decoder, positions=Rotary(theta=1e6),
-                head=LmHead(tied=True), max_len=40_960)
+    spec = decoder_only(vocab_size, d_model, layers, heads, Gated(d_ff), eps=1e-6)
+    return replace(spec, positions=Rotary(theta=1e6), head=LmHead(tied=True), max_len=40_960)
 
 
 def deepseek(
@@ -204,44 +200,44 @@ def deepseek(
                 head=LmHead(tied=False), max_len=163_840)
 
 
-def _sizes(
-    vocab_size: int, d_model: int, layers: int, n_heads: int, d_ff: int, **more: Any
-) -> dict[str, Any]:
-    sizes = {"vocab_size": vocab_size, "d_model": d_model, "layers": layers}
-    return sizes | {"n_heads": n_heads, "d_ff": d_ff, **more}
+def _sized(build: Callable[..., Spec], *sizes: int, **more: Any) -> Callable[..., Spec]:
+    """A builder with these defaults: vocab_size, d_model, layers, n_heads, d_ff and `more`."""
+    names = ("vocab_size", "d_model", "layers", "n_heads", "d_ff")
+    return partial(build, **dict(zip(names, sizes, strict=True)), **more)
 
 
-LM: dict[str, Any] = {"qk_norm": True, "tied": True, "max_len": 512}
-LLAMA3: dict[str, Any] = {"n_kv_heads": 8, "theta": 500_000.0, "max_len": 8_192}
-MISTRAL: dict[str, Any] = {"n_kv_heads": 8, "window": 4_096, "max_len": 32_768}
-MIXTRAL: dict[str, Any] = {"n_kv_heads": 8, "n_experts": 8, "theta": 1e6, "max_len": 32_768}
-bert = partial(encoder_only, **_sizes(30_522, 768, 12, 12, 3_072))
+bert = _sized(encoder_only, 30_522, 768, 12, 12, 3_072)
+LM_SIZES = {
+    "lm-0.3m": (256, 64, 5, 2, 192), "lm-1m": (1_000, 128, 4, 4, 384),
+    "lm-10m": (8_000, 320, 6, 5, 960), "lm-30m": (8_000, 512, 8, 8, 1_408),
+    "lm-100m": (16_000, 768, 12, 12, 2_048),
+}  # fmt: skip
 PRESETS: dict[str, Callable[..., Spec]] = {
     "seq2seq": partial(from_sizes, "encoder-decoder"),
     "causal-lm": partial(from_sizes, "decoder-only"),
     "sentence-encoder": partial(from_sizes, "encoder-only"),
-    "paper-base": partial(encoder_decoder, **_sizes(37_000, 512, 6, 8, 2_048)),
-    "paper-big": partial(encoder_decoder, **_sizes(37_000, 1_024, 6, 16, 4_096, dropout=0.3)),
-    "tiny": partial(encoder_decoder, **_sizes(10_000, 128, 4, 4, 256, dropout=0.3)),
-    "small": partial(encoder_decoder, **_sizes(10_000, 512, 3, 8, 2_048)),
+    "paper-base": _sized(encoder_decoder, 37_000, 512, 6, 8, 2_048),
+    "paper-big": _sized(encoder_decoder, 37_000, 1_024, 6, 16, 4_096, dropout=0.3),
+    "tiny": _sized(encoder_decoder, 10_000, 128, 4, 4, 256, dropout=0.3),
+    "small": _sized(encoder_decoder, 10_000, 512, 3, 8, 2_048),
     "marian": marian, "gpt2": gpt2, "qwen": qwen, "deepseek": deepseek,
-    "llama": partial(llama, **_sizes(32_000, 288, 6, 6, 768, tied=True, max_len=256)),
-    "llama2-7b": partial(llama, **_sizes(32_000, 4_096, 32, 32, 11_008)),
-    "llama3-8b": partial(llama, **_sizes(128_256, 4_096, 32, 32, 14_336, **LLAMA3)),
-    "mistral": partial(llama, **_sizes(32_000, 4_096, 32, 32, 14_336, **MISTRAL)),
-    "mixtral": partial(llama, **_sizes(32_000, 4_096, 32, 32, 14_336, **MIXTRAL)),
+    "llama": _sized(llama, 32_000, 288, 6, 6, 768, tied=True, max_len=256),
+    "llama2-7b": _sized(llama, 32_000, 4_096, 32, 32, 11_008),
+    "llama3-8b": _sized(llama, 128_256, 4_096, 32, 32, 14_336,
+                        n_kv_heads=8, theta=500_000.0, max_len=8_192),
+    "mistral": _sized(llama, 32_000, 4_096, 32, 32, 14_336,
+                      n_kv_heads=8, window=4_096, max_len=32_768),
+    "mixtral": _sized(llama, 32_000, 4_096, 32, 32, 14_336,
+                      n_kv_heads=8, n_experts=8, theta=1e6, max_len=32_768),
     "bert": bert,
-    "minilm": partial(encoder_only, **_sizes(30_522, 384, 6, 12, 1_536)),
+    "minilm": _sized(encoder_only, 30_522, 384, 6, 12, 1_536),
     # Small Llama decoders to train from scratch, with a tied head and QK norm, which allows higher
     # learning rates.
-    "lm-0.3m": partial(llama, **_sizes(256, 64, 5, 2, 192, **LM)),
-    "lm-1m": partial(llama, **_sizes(1_000, 128, 4, 4, 384, **LM)),
-    "lm-10m": partial(llama, **_sizes(8_000, 320, 6, 5, 960, **LM)),
-    "lm-30m": partial(llama, **_sizes(8_000, 512, 8, 8, 1_408, **LM)),
-    "lm-100m": partial(llama, **_sizes(16_000, 768, 12, 12, 2_048, **LM)),
+    **{name: _sized(llama, *sizes, qk_norm=True, tied=True, max_len=512)
+       for name, sizes in LM_SIZES.items()},
 }  # fmt: skip
 # names of presets in old recipes -> current names
-RENAMED = {name.replace("lm-", "writer-"): name for name in PRESETS if name.startswith("lm-")}
+RENAMED = {name.replace("lm-", "writer-"): name for name in LM_SIZES}
 
 
 def preset(name: str, **arguments: Any) -> Spec:

@@ -34,12 +34,12 @@ class ModuleShapes:
 def shapes_of(spec: Spec, batch: int, length: int) -> list[ModuleShapes]:
     """Every module with an output or weights, in model order; of identical layers, the first."""
     single = replace(spec, encoder=_single(spec.encoder), decoder=_single(spec.decoder))
-    activations: dict[str, Shape] = {}
+    activations: dict[nn.Module, Shape] = {}
     with torch.device("meta"), torch.no_grad():
         model = Transformer(single).eval()
         with eager_attention(model):
-            for name, module in model.named_modules():
-                module.register_forward_hook(partial(_record_shape, activations, name))
+            for module in model.modules():
+                module.register_forward_hook(partial(_record_shape, activations))
                 if isinstance(module, ExpertFeedForward):
                     run = partial(_without_routing, module)
                     module.forward = run  # type: ignore[method-assign]
@@ -55,10 +55,10 @@ def _single(stack: Stack | None) -> Stack | None:
 
 
 def _record_shape(
-    activations: dict[str, Shape], name: str, module: nn.Module, inputs: Any, output: Any
+    activations: dict[nn.Module, Shape], module: nn.Module, inputs: Any, output: Any
 ) -> None:
     if isinstance(output, Tensor):
-        activations[name] = tuple(output.shape)
+        activations[module] = tuple(output.shape)
 
 
 def _without_routing(module: ExpertFeedForward, x: Tensor) -> Tensor:
@@ -79,15 +79,15 @@ def _run(model: Transformer, ids: Tensor) -> None:
 
 
 def _rows(
-    model: Transformer, spec: Spec, activations: dict[str, Shape]
+    model: Transformer, spec: Spec, activations: dict[nn.Module, Shape]
 ) -> Iterator[ModuleShapes]:
     for name, module in model.named_modules():
         parameters = module.named_parameters(recurse=False)
         weights = {key: tuple(weight.shape) for key, weight in parameters}
-        if name in activations or weights:
+        if module in activations or weights:
             path, repeat = _full_path(name, spec)
             kind = type(module).__name__
-            yield ModuleShapes(path, kind, repeat, activations.get(name), weights)
+            yield ModuleShapes(path, kind, repeat, activations.get(module), weights)
 
 
 def _full_path(name: str, spec: Spec) -> tuple[str, int]:

@@ -10,15 +10,9 @@ from typing import ClassVar, Literal
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
 
 
-class _Strict:
-    """Unknown fields in a file are errors."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-
 # ── Positions ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Sinusoidal(_Strict):
+class Sinusoidal:
     """Sinusoidal position encoding (2017), added to the embeddings.
 
     Sines and cosines alternate, as in the paper, or are two halves, as in Marian.
@@ -29,7 +23,7 @@ class Sinusoidal(_Strict):
 
 
 @dataclass(frozen=True)
-class Learned(_Strict):
+class Learned:
     """Learned position embeddings; the first token uses row `first` (RoBERTa and BART: 2)."""
 
     first: int = 0
@@ -37,7 +31,7 @@ class Learned(_Strict):
 
 
 @dataclass(frozen=True)
-class LinearScaling(_Strict):
+class LinearScaling:
     """Position interpolation: all positions are divided by `factor`."""
 
     factor: float
@@ -45,7 +39,7 @@ class LinearScaling(_Strict):
 
 
 @dataclass(frozen=True)
-class LlamaScaling(_Strict):
+class LlamaScaling:
     """Llama 3.1: low frequencies are divided by `factor`, high ones stay, with a ramp between."""
 
     factor: float
@@ -56,7 +50,7 @@ class LlamaScaling(_Strict):
 
 
 @dataclass(frozen=True)
-class YarnScaling(_Strict):
+class YarnScaling:
     """YaRN: low frequencies are interpolated, high ones kept, and attention scores scaled."""
 
     factor: float
@@ -72,7 +66,7 @@ Scaling = LinearScaling | LlamaScaling | YarnScaling
 
 
 @dataclass(frozen=True)
-class Rotary(_Strict):
+class Rotary:
     """Rotary position embedding (RoPE): scores depend on the distance of query and key only."""
 
     theta: float = 10_000.0
@@ -83,7 +77,7 @@ class Rotary(_Strict):
 
 
 @dataclass(frozen=True)
-class NoPositions(_Strict):
+class NoPositions:
     """No position encoding (NoPE): only the causal mask gives an order."""
 
     kind: Literal["none"] = "none"
@@ -94,7 +88,7 @@ Positions = Sinusoidal | Learned | Rotary | NoPositions
 
 # ── Token mixers ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Attention(_Strict):
+class Attention:
     """Grouped-query attention (GQA): n_kv_heads == n_heads is multi-head (2017), 1 multi-query."""
 
     n_heads: int
@@ -108,7 +102,7 @@ class Attention(_Strict):
 
 
 @dataclass(frozen=True)
-class LatentAttention(_Strict):
+class LatentAttention:
     """Multi-head latent attention (MLA): keys and values from one low-rank latent per token."""
 
     n_heads: int
@@ -121,7 +115,7 @@ class LatentAttention(_Strict):
 
 
 @dataclass(frozen=True)
-class Recurrent(_Strict):
+class Recurrent:
     """An LSTM or GRU instead of attention; bidirectional in a stack that is not causal."""
 
     cell: Literal["lstm", "gru"] = "lstm"
@@ -129,7 +123,7 @@ class Recurrent(_Strict):
 
 
 @dataclass(frozen=True)
-class Convolution(_Strict):
+class Convolution:
     """A convolution over `width` positions: the last ones if causal, else centered."""
 
     width: int
@@ -137,14 +131,14 @@ class Convolution(_Strict):
 
 
 @dataclass(frozen=True)
-class TokenMlp(_Strict):
+class TokenMlp:
     """MLP-Mixer: two linear maps across positions, lower triangular if causal."""
 
     kind: Literal["token_mlp"] = "token_mlp"
 
 
 @dataclass(frozen=True)
-class Pooling(_Strict):
+class Pooling:
     """The mean of `width` positions minus the token itself (PoolFormer; no parameters)."""
 
     width: int
@@ -156,7 +150,7 @@ Mixer = Attention | LatentAttention | Recurrent | Convolution | TokenMlp | Pooli
 
 # ── Feed-forward ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Dense(_Strict):
+class Dense:
     """The feed-forward of 2017: down(act(up(x)))."""
 
     d_ff: int
@@ -166,7 +160,7 @@ class Dense(_Strict):
 
 
 @dataclass(frozen=True)
-class Gated(_Strict):
+class Gated:
     """Gated linear unit: down(act(gate(x)) * up(x)); SwiGLU with silu."""
 
     d_ff: int
@@ -176,7 +170,7 @@ class Gated(_Strict):
 
 
 @dataclass(frozen=True)
-class MixtureOfExperts(_Strict):
+class MixtureOfExperts:
     """Mixture of experts (MoE): a router sends each token to `n_experts_per_token` experts.
 
     The shared expert, if there is one, processes every token.
@@ -200,7 +194,7 @@ FeedForward = Dense | Gated | MixtureOfExperts
 
 # ── The tree ──────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
-class Norm(_Strict):
+class Norm:
     """The norm of each residual branch: before the branch (pre) or after the sum (post, 2017)."""
 
     kind: Literal["layer", "rms", "batch"] = "layer"
@@ -209,7 +203,7 @@ class Norm(_Strict):
 
 
 @dataclass(frozen=True)
-class Layer(_Strict):
+class Layer:
     """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward."""
 
     mixer: Mixer
@@ -220,7 +214,7 @@ class Layer(_Strict):
 
 
 @dataclass(frozen=True)
-class Stack(_Strict):
+class Stack:
     """An encoder or decoder; final and embedding norm are of the kind of the adjacent layer's."""
 
     layers: tuple[Layer, ...]
@@ -234,7 +228,7 @@ class Stack(_Strict):
 
 
 @dataclass(frozen=True)
-class LmHead(_Strict):
+class LmHead:
     """Language-model head: hidden states to logits; tied: with the embedding table."""
 
     tied: bool = True
@@ -243,7 +237,7 @@ class LmHead(_Strict):
 
 
 @dataclass(frozen=True)
-class MaskedHead(_Strict):
+class MaskedHead:
     """BERT's MLM head: a linear map, an activation and a norm, then the tied table with a bias."""
 
     activation: Activation = "gelu"
@@ -251,7 +245,7 @@ class MaskedHead(_Strict):
 
 
 @dataclass(frozen=True)
-class Pooler(_Strict):
+class Pooler:
     """BERT's sentence vector: tanh of a linear map of the first token."""
 
     kind: Literal["pooler"] = "pooler"
@@ -261,8 +255,10 @@ Head = LmHead | MaskedHead | Pooler
 
 
 @dataclass(frozen=True)
-class Spec(_Strict):
+class Spec:
     """A model: encoder-only, decoder-only, or both with cross-attention in the decoder."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # unknown fields of any part are errors
 
     vocab_size: int
     d_model: int

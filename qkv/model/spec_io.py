@@ -5,15 +5,15 @@ See docs/model.md, "Checking a spec".
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args
 
-from qkv.errors import expected_value, near_miss
-from qkv.messages import _
+from qkv.errors import QkvError, near_miss
+from qkv.messages import N_, _
 from qkv.model import spec as s
-from qkv.model.check_spec import SpecProblem, problems_of, spec_error
+from qkv.model.check_spec import SpecProblems, problems_of
+from qkv.pydantic_errors import dotted, explain, to_error
 
 
 def to_json(spec: s.Spec) -> str:
@@ -24,21 +24,26 @@ def to_json(spec: s.Spec) -> str:
 def from_json(text: str, where: str = "model.json") -> s.Spec:
     """The spec in `text`; one error names all unknown, missing and invalid fields."""
     from pydantic import ValidationError
+    from pydantic_core import from_json as parse
 
-    text = with_new_names(text)
     try:
-        spec = _reader().validate_json(text, strict=True)
+        tree = rename_old(parse(text))
+    except ValueError as error:
+        raise QkvError(where, _("is not JSON"), str(error)) from None
+    problems = list(_wrong_kinds(tree))
+    try:
+        spec = _adapter().validate_json(json.dumps(tree), strict=True)
+        problems += problems_of(spec)
     except ValidationError as error:
-        raise spec_error(where, _explain_all(error.errors(), text)) from None
-    problems = [*_wrong_kinds(json.loads(text)), *problems_of(spec)]
+        problems += _explain_all(error.errors(), tree)
     if problems:
-        raise spec_error(where, problems)
+        raise to_error(where, problems)
     return spec
 
 
 @cache
-def _reader() -> Any:
-    from pydantic import TypeAdapter
+def _adapter() -> Any:
+    from pydantic import TypeAdapter  # here, because its import takes a tenth of a second
 
     return TypeAdapter(s.Spec)
 
@@ -53,20 +58,12 @@ OLD_FIELDS = {
     "pairs": "interleaved", "first_len": "original_max_len", "low_factor": "low_freq_factor",
     "high_factor": "high_freq_factor", "sharpness": "attention_factor", "score_sharpness": "mscale",
 }  # fmt: skip
-OLD_VALUES: dict[str, dict[object, object]] = {
-    "kind": {"heads": "attention", "latent": "latent_attention", "experts": "mixture_of_experts"},
-    "causal": {"past": True, "all": False},
-    "interleaved": {"adjacent": True, "halves": False},
-}
-
-
-def with_new_names(text: str) -> str:
-    """The text of model.json with the current names; invalid JSON is returned unchanged."""
-    try:
-        tree = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return json.dumps(rename_old(tree))
+OLD_VALUES: dict[tuple[str, object], object] = {
+    ("kind", "heads"): "attention", ("kind", "latent"): "latent_attention",
+    ("kind", "experts"): "mixture_of_experts",
+    ("causal", "past"): True, ("causal", "all"): False,
+    ("interleaved", "adjacent"): True, ("interleaved", "halves"): False,
+}  # fmt: skip
 
 
 def rename_old(tree: Any) -> Any:
@@ -79,24 +76,26 @@ def rename_old(tree: Any) -> Any:
     for key, part in tree.items():
         new = OLD_FIELDS.get(str(key), str(key))
         name = str(key) if new in tree else new  # with both names, the old one is an unknown field
-        if isinstance(part, dict | list):
-            renamed[name] = rename_old(part)
-        else:
-            renamed[name] = OLD_VALUES.get(name, {}).get(part, part)
+        nested = isinstance(part, dict | list)
+        renamed[name] = rename_old(part) if nested else OLD_VALUES.get((name, part), part)
     return renamed
 
 
 # ── Errors ────────────────────────────────────────────────────────────────────────────────────────
-def _explain_all(errors: list[Any], text: str) -> list[SpecProblem]:
-    """Pydantic's errors as problems; of a union, only those of the kind that the file names."""
-    if errors[0]["type"] == "json_invalid":
-        return [("", _("is not JSON"), str(errors[0]["ctx"]["error"]))]
-    tree = json.loads(text)
-    problems = [_explain(error) for error in errors if _concerns(error["loc"], tree)]
-    return list(dict.fromkeys([*_wrong_kinds(tree), *problems]))  # without duplicates
+# Where there is a choice of types: field -> kind -> type.
+CHOICES: dict[str, dict[str, type]] = {
+    field: {t.kind: t for t in get_args(union)}
+    for field, union in (
+        ("positions", s.Positions), ("scaling", s.Scaling), ("mixer", s.Mixer),
+        ("feed_forward", s.FeedForward), ("expert", s.Dense | s.Gated),
+        ("shared_expert", s.Dense | s.Gated), ("head", s.Head),
+    )
+}  # fmt: skip
+# pydantic adds the types it tried to the location of an error.
+_KIND_OF = {t.__name__: kind for types in CHOICES.values() for kind, t in types.items()}
 
 
-def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> Iterator[SpecProblem]:
+def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> SpecProblems:
     """Where there is a choice of types, the file must name a known kind."""
     parts = dict(enumerate(tree)) if isinstance(tree, list) else tree
     for key, part in parts.items() if isinstance(parts, dict) else ():
@@ -108,23 +107,18 @@ def _wrong_kinds(tree: Any, location: tuple[Any, ...] = ()) -> Iterator[SpecProb
             yield _path(here), wrong, near_miss(str(kind), CHOICES[key])
 
 
-def _explain(error: Any) -> SpecProblem:
-    """One of pydantic's errors as a problem."""
-    kind, location = error["type"], error["loc"]
-    name, path = str(location[-1]) if location else "", _path(location)
-    if kind == "unexpected_keyword_argument":
-        wrong = _("no field '{name}'", name=name)
-        return _path(location[:-1]), wrong, near_miss(name, _field_names())
-    if kind in ("missing", "missing_argument"):
-        return path, _("is missing"), _("write it down")
-    return path, _("cannot be {value!r}", value=error["input"]), expected_value(error)
+def _explain_all(errors: list[Any], tree: Any) -> SpecProblems:
+    """Pydantic's errors as problems; of a union, only those of the kind that the file names."""
+    names = sorted({f.name for t in vars(s).values() if is_dataclass(t) for f in fields(t)})
+    for error in errors:
+        if _concerns(error["loc"], tree):
+            yield explain(error, names, _path, N_("write it down"))
 
 
 def _path(location: tuple[Any, ...]) -> str:
     """The path in the file, such as decoder.0.mixer, without the type names pydantic adds."""
-    parts = [part for part in location if part not in _KIND_OF]
-    last = len(parts) - 1
-    return ".".join(str(part) for i, part in enumerate(parts) if part != "layers" or i == last)
+    *parents, last = [part for part in location if part not in _KIND_OF] or [""]
+    return dotted([*(part for part in parents if part != "layers"), last])
 
 
 def _concerns(location: tuple[Any, ...], tree: Any) -> bool:
@@ -132,33 +126,8 @@ def _concerns(location: tuple[Any, ...], tree: Any) -> bool:
     for part in location:
         if isinstance(tree, dict) and (part in tree or part not in _KIND_OF):
             tree = tree.get(part)
-        elif isinstance(tree, dict) and _KIND_OF[part] not in (None, tree.get("kind")):
+        elif isinstance(tree, dict) and _KIND_OF[part] != tree.get("kind"):
             return False
         elif isinstance(tree, list) and isinstance(part, int):
             tree = tree[part]
     return True
-
-
-_TYPES = (
-    s.Sinusoidal, s.Learned, s.LinearScaling, s.LlamaScaling, s.YarnScaling, s.Rotary,
-    s.NoPositions, s.Attention, s.LatentAttention, s.Recurrent, s.Convolution, s.TokenMlp,
-    s.Pooling, s.Dense, s.Gated, s.MixtureOfExperts, s.Norm, s.Layer, s.Stack, s.LmHead,
-    s.MaskedHead, s.Pooler, s.Spec,
-)  # fmt: skip
-# pydantic adds the types it tried to the location of an error.
-_KIND_OF = {t.__name__: getattr(t, "kind", None) if t is not s.Norm else None for t in _TYPES}
-
-
-# Where there is a choice of types: field -> kind -> type.
-CHOICES: dict[str, dict[str, type]] = {
-    field: {t.kind: t for t in get_args(union)}
-    for field, union in (
-        ("positions", s.Positions), ("scaling", s.Scaling), ("mixer", s.Mixer),
-        ("feed_forward", s.FeedForward), ("expert", s.Dense | s.Gated),
-        ("shared_expert", s.Dense | s.Gated), ("head", s.Head),
-    )
-}  # fmt: skip
-
-
-def _field_names() -> list[str]:
-    return sorted({field.name for t in _TYPES for field in fields(t)})

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model import spec as s
 from qkv.model.attention_context import AttentionContext, position_ids_of
-from qkv.model.block import make_block
+from qkv.model.block import Block, CrossBlock
 from qkv.model.cache import Cache
 from qkv.model.check_spec import check_spec
 from qkv.model.dropout import Dropout
@@ -57,7 +57,10 @@ class LayerStack(nn.Module):
         self.positions = make_positions(spec, stack)
         self.embed_norm = make_norm(layers[0].norm, d_model) if stack.embed_norm else nn.Identity()
         self.dropout = Dropout(spec.dropout)
-        self.layers = nn.ModuleList(make_block(layer, spec, stack.causal) for layer in layers)
+        self.layers = nn.ModuleList(
+            (Block if layer.cross is None else CrossBlock)(layer, spec, stack.causal)
+            for layer in layers
+        )
         self.norm = make_norm(layers[-1].norm, d_model) if stack.final_norm else nn.Identity()
 
     def forward(
@@ -116,7 +119,7 @@ class Transformer(nn.Module):
             types: (batch, source) token types; None: all 0.
         """
         assert self.encoder is not None, "this model has no encoder"
-        table = self.embed if self.source_embed is None else self.source_embed
+        table = self.source_embed or self.embed
         x = look_up(table, ids) * self.scale                       # (batch, source, d_model)
         if self.type_embed is not None:
             row = self.type_embed.weight[0] if types is None else look_up(self.type_embed, types)
@@ -205,11 +208,10 @@ def look_up(table: nn.Embedding, ids: Tensor) -> Any:
 def check_attention_mask(attention_mask: Tensor | None, x: Tensor) -> None:
     """Raise an error unless the mask is boolean and of the shape of the ids."""
     mask, shape = attention_mask, tuple(x.shape[:2])
-    if mask is None or (mask.dtype == torch.bool and mask.shape == shape):
-        return
-    dtype = str(mask.dtype).removeprefix("torch.")
-    wrong = _("a mask of {dtype} {shape}", dtype=dtype, shape=tuple(mask.shape))
-    raise QkvError("attention_mask", wrong, _("give bool {shape}, True = token", shape=shape))
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != shape):
+        dtype = str(mask.dtype).removeprefix("torch.")
+        wrong = _("a mask of {dtype} {shape}", dtype=dtype, shape=tuple(mask.shape))
+        raise QkvError("attention_mask", wrong, _("give bool {shape}, True = token", shape=shape))
 
 
 def out_of_range(where: str, ids: Tensor, size: int) -> QkvError:

@@ -1,14 +1,12 @@
-"""Split texts into segments for beam search, and join the translations of segments.
+"""Segments of a text: the units of a search. Long lines are split into sentences.
 
 See docs/translation.md.
 """
 
 import logging
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from qkv.generate.config import TranslationConfig
 from qkv.messages import _
 from qkv.text.sentences import split_sentences, split_to_fit
 from qkv.text.tokenizer import Tokenizer
@@ -38,25 +36,7 @@ class Translation:
     alignment: "list[Link] | None" = None  # None: not requested
 
 
-def segment_lines(lines: list[str], tokenizer: Tokenizer, max_tokens: int) -> list[list[Segment]]:
-    """Tokenize lines into segments: each line, or the sentences of a long line.
-
-    Args:
-        lines: The lines; an empty line has no segments.
-        tokenizer: The tokenizer of the encoder.
-        max_tokens: The maximum number of tokens of a segment.
-    """
-    lines = [line.strip() for line in lines]
-    segments = []
-    for line in map(Segment, lines, tokenizer.encode_batch(lines)):
-        if len(line.ids) > min(LONG_LINE_TOKENS, max_tokens):
-            segments.append(_split_line(line, tokenizer, max_tokens))
-        else:
-            segments.append([line] if line.text else [])
-    return segments
-
-
-def _split_line(line: Segment, tokenizer: Tokenizer, max_tokens: int) -> list[Segment]:
+def split_line(line: Segment, tokenizer: Tokenizer, max_tokens: int) -> list[Segment]:
     """Split a long line into sentences, and too long sentences into parts, with a warning."""
     encoded, texts = {line.text: line.ids}, list[str]()
 
@@ -71,29 +51,6 @@ def _split_line(line: Segment, tokenizer: Tokenizer, max_tokens: int) -> list[Se
             log.warning(_split_warning(sentence, len(encode(sentence)), max_tokens, len(parts)))
         texts += filter(None, map(str.strip, parts))
     return [Segment(text, encode(text)) for text in texts]
-
-
-def join_translations(
-    translated: Iterable[list[Translation]],
-    join: Callable[[list[str]], str],
-    config: TranslationConfig,
-) -> list[Translation]:
-    """Join the n-th translations of several parts; their scores are added."""
-    parts = list(translated)
-    if not parts:
-        return [Translation("", alignment=[] if config.alignment else None)]
-    if len(parts) == 1:
-        return parts[0]
-    ranks = range(max(map(len, parts)))  # an empty line has one translation, used for every rank
-    return [
-        Translation(
-            join([part.text for part in row]),
-            sum(part.score for part in row),
-            [token for part in row for token in part.tokens],
-            [link for part in row for link in part.alignment or []] if config.alignment else None,
-        )
-        for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)
-    ]
 
 
 def _split_warning(sentence: str, n_tokens: int, max_tokens: int, n_parts: int) -> str:

@@ -4,7 +4,7 @@ A backend runs the search: torch, or CTranslate2, which does not import torch. T
 batch-invariant. See docs/translation.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
-from qkv.pipeline.segments import Segment, Translation, join_translations, segment_lines
+from qkv.pipeline.segments import LONG_LINE_TOKENS, Segment, Translation, split_line
 from qkv.text.sentences import join_sentences
 from qkv.text.special_tokens import (
     NOT_STORED,
@@ -23,17 +23,15 @@ from qkv.text.special_tokens import (
     translation_template,
 )
 from qkv.text.tokenizer import Tokenizer
-from qkv.text.word_boundaries import word_spans
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.generate.alignment import Link
     from qkv.model.guided import AlignmentHead
     from qkv.model.transformer import Transformer
 
 Progress = Callable[[int, int], None]  # segments done, segments in total
+TEXT_ONLY = TranslationConfig(details=False)
 
 
 class Translator:
@@ -175,7 +173,7 @@ class Translator:
         """
         if isinstance(texts, str):
             return self([texts], **settings)[0]
-        return [best[0].text for best in self.translate(texts, **{"details": False, **settings})]
+        return [best[0].text for best in self.translate(texts, TEXT_ONLY, **settings)]
 
     def translate(
         self,
@@ -193,9 +191,12 @@ class Translator:
             progress: Called after each batch with the number of segments done and in total.
             settings: Fields that override those of `config`, such as alignment=True.
         """
-        config = replace(config, **settings) if config else TranslationConfig(**settings)
+        config = config or TranslationConfig()
+        if settings:
+            config = replace(config, **settings)
         if config.alignment and self.backend.model is None:
-            raise _no_alignment()
+            right = _("use --engine torch with the folder it was exported from")
+            raise QkvError("alignment", _("CTranslate2 does not return attention weights"), right)
         texts_in_lines = [text.split("\n") for text in texts]
         by_line = self.segment([line for lines in texts_in_lines for line in lines])
         segments = [segment for line in by_line for segment in line]
@@ -216,7 +217,14 @@ class Translator:
 
     def segment(self, lines: list[str]) -> list[list[Segment]]:
         """Tokenize lines into segments: each line, or the sentences of a long line."""
-        return segment_lines(lines, self.source, self.max_source_len)
+        lines = [line.strip() for line in lines]
+        long, segments = min(LONG_LINE_TOKENS, self.max_source_len), []
+        for line in map(Segment, lines, self.source.encode_batch(lines)):
+            if len(line.ids) > long:
+                segments.append(split_line(line, self.source, self.max_source_len))
+            else:
+                segments.append([line] if line.text else [])
+        return segments
 
     def _search(
         self, segments: list[Segment], config: TranslationConfig, progress: Progress | None
@@ -224,11 +232,15 @@ class Translator:
         """Return the hypotheses of each segment; batches have segments of similar length."""
         before, after = self.template.before, self.template.after
         rows = [[*before, *segment.ids, *after] for segment in segments]
+        max_len, limit = self.backend.max_len, config.max_target_len
+        limits = [min(limit or 2 * len(row) + 20, max_len) for row in rows]
         order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
         found: dict[int, list[Hypothesis]] = {}
         for start in range(0, len(order), config.batch_size):
             batch = order[start : start + config.batch_size]
-            hypotheses = self.backend.search([rows[n] for n in batch], config)
+            hypotheses = self.backend.search(
+                [rows[n] for n in batch], [limits[n] for n in batch], config
+            )
             found.update(zip(batch, hypotheses, strict=True))
             if progress is not None:
                 progress(len(found), len(rows))
@@ -252,7 +264,19 @@ class Translator:
             )
         return translations
 
-    # ── Ids and word alignment of given pairs, with the torch model ──────────────────────────
+    def links(self, text: str, ids: Sequence[int]) -> "list[Link]":
+        """Return the word alignment of a translation; `ids` are its tokens without <eos>."""
+        from qkv.pipeline.word_alignment import links
+
+        return links(self, text, ids)
+
+    def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
+        """Align a pair: (start, end, n) links source[start:end] with target word n."""
+        from qkv.pipeline.word_alignment import span_links
+
+        return span_links(self, source, target)
+
+    # ── Ids of given pairs ───────────────────────────────────────────────────────────────────
     def encode_source(self, text: str) -> list[int]:
         """Encode a source text, with its special tokens."""
         return self.template.around(self.source.encode(text))
@@ -261,40 +285,25 @@ class Translator:
         """Encode a reference translation: <bos>, the text, <eos>."""
         return [self.bos, *self.target_template.around(self.target.encode(text))]
 
-    def links(self, text: str, ids: Sequence[int]) -> "list[Link]":
-        """Return the word alignment of a translation; `ids` are its tokens without <eos>."""
-        from qkv.generate.alignment import align, source_units, target_units
 
-        words = source_units(self.source, text), target_units(self.target, ids)
-        return align(self.alignment_weights(text, ids), *words, null=self.alignment is not None)
-
-    def alignment_weights(self, text: str, ids: Sequence[int]) -> "Tensor":
-        """Return attention weights, (target tokens, source tokens + <eos>); row i is of token i."""
-        from qkv.generate.alignment import cross_weights
-
-        source_ids, target_in = self.encode_source(text), [self.bos, *ids[:-1]]
-        weights = cross_weights(self.model, source_ids, target_in, self.alignment)
-        return weights[:, len(self.template.before) :]
-
-    def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
-        """Align a pair: (start, end, n) links source[start:end] with target word n."""
-        from qkv.generate.alignment import linked_words, source_units, unit_spans
-
-        weights = self.alignment_weights(source, self.target.encode(target))
-        words, units = source_units(self.source, source), source_units(self.target, target)
-        source_spans, target_spans = unit_spans(source, words), unit_spans(target, units)
-        links = linked_words(weights, words, units, null=self.alignment is not None)
-        return [
-            (*source_spans[word], number)
-            for unit, word, _ in links
-            for number, (start, end) in enumerate(word_spans(target))
-            if target_spans[unit][0] < end and start < target_spans[unit][1]
-        ]
-
-
-def _no_alignment() -> QkvError:
-    return QkvError(
-        "alignment",
-        _("CTranslate2 does not return attention weights"),
-        _("use --engine torch with the folder it was exported from"),
-    )
+def join_translations(
+    translated: Iterable[list[Translation]],
+    join: Callable[[list[str]], str],
+    config: TranslationConfig,
+) -> list[Translation]:
+    """Join the n-th translations of several parts; their scores are added."""
+    parts = list(translated)
+    if not parts:
+        return [Translation("", alignment=[] if config.alignment else None)]
+    if len(parts) == 1:
+        return parts[0]
+    ranks = range(max(map(len, parts)))  # an empty line has one translation, used for every rank
+    return [
+        Translation(
+            join([part.text for part in row]),
+            sum(part.score for part in row),
+            [token for part in row for token in part.tokens],
+            [link for part in row for link in part.alignment or []] if config.alignment else None,
+        )
+        for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)
+    ]

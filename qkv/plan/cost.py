@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model import spec as s
-from qkv.plan.pieces import PARTS, Piece, Weight, Workload, pieces_of
+from qkv.plan.pieces import PARTS, Piece, Weight, Workload, pieces_of, stacks_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 LAYER_PARTS = ("attention", "cross", "feed_forward")  # Muon updates their matrices
@@ -30,8 +30,9 @@ def make_workload(
     """
     source = (source_len or seq_len) if spec.decoder else seq_len
     workload = Workload(batch, source if spec.encoder else 0, seq_len if spec.decoder else 0)
-    for stack, tokens in ((spec.encoder, workload.source), (spec.decoder, workload.target)):
-        if stack is not None and _has_learned_positions(spec, stack) and tokens > spec.max_len:
+    for stack, side in stacks_of(spec):
+        tokens = workload.length(side)
+        if _has_learned_positions(spec, stack) and tokens > spec.max_len:
             wrong = _("{n_tokens} tokens are too many", n_tokens=tokens)
             right = _("the context length of this model is {max_len}", max_len=spec.max_len)
             raise QkvError("--seq-len", wrong, right)
@@ -47,12 +48,12 @@ def _has_learned_positions(spec: s.Spec, stack: s.Stack) -> bool:
 # ── Parameters and FLOPs ──────────────────────────────────────────────────────────────────────
 def parameters(spec: s.Spec) -> dict[str, int]:
     """Trainable parameters by part of the model."""
-    return _by_part(pieces_of(spec), lambda piece: piece.n_parameters)
+    return _by_part(spec, lambda piece: piece.n_parameters)
 
 
 def active_parameters(spec: s.Spec) -> dict[str, int]:
     """Parameters that one token uses, by part: of the experts, only the selected ones."""
-    return _by_part(pieces_of(spec), lambda piece: piece.n_active_parameters)
+    return _by_part(spec, lambda piece: piece.n_active_parameters)
 
 
 def flops(spec: s.Spec, workload: Workload) -> dict[str, int]:
@@ -61,7 +62,7 @@ def flops(spec: s.Spec, workload: Workload) -> dict[str, int]:
     Logits are computed at every position. Softmax, norms, activations, rotations, sums and
     embedding lookups are not counted.
     """
-    return _by_part(pieces_of(spec), lambda piece: piece.flops(workload))
+    return _by_part(spec, lambda piece: piece.flops(workload))
 
 
 def training_flops(spec: s.Spec, workload: Workload) -> int:
@@ -69,9 +70,9 @@ def training_flops(spec: s.Spec, workload: Workload) -> int:
     return TRAINING_FACTOR * sum(flops(spec, workload).values())
 
 
-def _by_part(pieces: list[Piece], count: Callable[[Piece], int]) -> dict[str, int]:
+def _by_part(spec: s.Spec, count: Callable[[Piece], int]) -> dict[str, int]:
     counts = dict.fromkeys(PARTS, 0)
-    for piece in pieces:
+    for piece in pieces_of(spec):
         counts[piece.part] += count(piece)
     return {part: number for part, number in counts.items() if number}
 
@@ -105,16 +106,16 @@ def memory(spec: s.Spec, workload: Workload, dtype: str = "float32") -> MemoryEs
         for p in pieces
         if p.part in LAYER_PARTS and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1
     )
+    cached, cached_cross = cached_values(spec), cached_cross_values(spec)
+    in_cache = workload.target * cached + workload.source * cached_cross
     return MemoryEstimate(
         weights=total * DTYPE_BYTES[dtype],
         gradients=total * dtype_bytes,
         adam=2 * 4 * total,
         muon=4 * matrices + 2 * 4 * (total - matrices),
         activations=activation_bytes(spec, workload, dtype_bytes),
-        cache=dtype_bytes
-        * workload.batch
-        * (workload.target * cached_values(spec) + workload.source * cached_cross_values(spec)),
-        cache_per_token=dtype_bytes * cached_values(spec),
+        cache=dtype_bytes * workload.batch * in_cache,
+        cache_per_token=dtype_bytes * cached,
     )
 
 
@@ -123,16 +124,13 @@ def cached_values(spec: s.Spec) -> int:
 
     Attention stores 2 n_kv_heads d_head, latent attention kv_lora_rank + qk_rope_head_dim.
     """
-    return sum(_cached(layer.mixer, spec.d_model) for layer in _layers(spec.decoder))
+    return windowed_cache_values(spec, 1)
 
 
 def cached_cross_values(spec: s.Spec) -> int:
     """Values that cross-attention caches for one source token, all layers."""
-    return sum(
-        2 * layer.cross.n_kv_heads * layer.cross.d_head
-        for layer in _layers(spec.decoder)
-        if layer.cross is not None
-    )
+    crosses = [layer.cross for layer in _decoder_layers(spec) if layer.cross]
+    return sum(_cached(cross, spec.d_model) for cross in crosses)
 
 
 def windowed_cache_values(spec: s.Spec, length: int) -> int:
@@ -140,7 +138,7 @@ def windowed_cache_values(spec: s.Spec, length: int) -> int:
     return sum(
         _cached(layer.mixer, spec.d_model)
         * min(length, getattr(layer.mixer, "window", None) or length)
-        for layer in _layers(spec.decoder)
+        for layer in _decoder_layers(spec)
     )
 
 
@@ -154,8 +152,8 @@ def _cached(mixer: s.Mixer, d_model: int) -> int:
             return d_model  # the other mixers cache the residual stream
 
 
-def _layers(stack: s.Stack | None) -> list[s.Layer]:
-    return [] if stack is None else stack.each_layer()
+def _decoder_layers(spec: s.Spec) -> list[s.Layer]:
+    return spec.decoder.each_layer() if spec.decoder else []
 
 
 # ── Activations, estimated ────────────────────────────────────────────────────────────────────
@@ -172,13 +170,13 @@ def activation_bytes(spec: s.Spec, workload: Workload, bytes_per_value: int) -> 
     gradient; logits are computed in chunks of 4 MB.
     """
     values = dropout_values = 0
-    for stack, length in ((spec.encoder, workload.source), (spec.decoder, workload.target)):
-        for layer in _layers(stack):
+    for stack, side in stacks_of(spec):
+        length, dropouts = workload.length(side), 1  # of the embedding
+        for layer in stack.each_layer():
             values += length * saved_by_layer(layer, spec.d_model, length)
-            if layer.cross is not None:
-                values += workload.source * 2 * layer.cross.n_kv_heads * layer.cross.d_head
-            dropout_values += length * spec.d_model * (2 if layer.cross is None else 3)
-        dropout_values += length * spec.d_model
+            dropouts += 3 if layer.cross else 2
+        dropout_values += length * spec.d_model * dropouts
+    values += workload.source * cached_cross_values(spec)
     values += 3 * spec.d_model * (workload.target or workload.source)
     return workload.batch * (bytes_per_value * values + (dropout_values if spec.dropout else 0))
 
@@ -187,7 +185,7 @@ def saved_by_layer(layer: s.Layer, d: int, length: int) -> int:
     """Values that autograd saves per token of a layer."""
     norm = (3 if layer.norm.kind == "rms" else 2) * d
     saved = norm + _saved_by_mixer(layer.mixer, d, length)
-    if layer.cross is not None:
+    if layer.cross:
         saved += norm + 2 * layer.cross.n_heads * layer.cross.d_head
     return saved + norm + _saved_by_feed_forward(layer.feed_forward, d)
 
@@ -197,21 +195,11 @@ def _saved_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:
         case s.Attention():
             return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head
         case s.LatentAttention():
-            widths = mixer.n_heads * (
-                2 * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim) + 2 * mixer.v_head_dim
-            )
+            d_key = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+            latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim + (mixer.q_lora_rank or 0)
             # With values narrower than keys the CPU has no fused kernel: the weights are stored.
-            pairs = (
-                0
-                if mixer.v_head_dim == mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-                else mixer.n_heads * length
-            )
-            return (
-                widths
-                + 2 * (mixer.kv_lora_rank + mixer.qk_rope_head_dim)
-                + 2 * (mixer.q_lora_rank or 0)
-                + pairs
-            )
+            weights = 0 if mixer.v_head_dim == d_key else length
+            return mixer.n_heads * (2 * (d_key + mixer.v_head_dim) + weights) + 2 * latent
         case s.Recurrent():
             return (6 if mixer.cell == "lstm" else 5) * d
         case s.TokenMlp():

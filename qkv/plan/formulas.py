@@ -4,18 +4,19 @@ The formulas assume d_ff = 4 d, multi-head attention and no head; the reasons of
 to the whole difference. See docs/cost.md.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.model import spec as s
 from qkv.plan import cost
-from qkv.plan.pieces import Piece, Side, Weight, Workload, layer_pieces
+from qkv.plan.pieces import Piece, Weight, Workload, layer_pieces, stacks_of
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason reasons a formula is not exact, and its part of the difference."""
+    """A reason why a formula is not exact, and its part of the difference."""
 
     text: str
     difference: float
@@ -49,9 +50,10 @@ def compare_formulas(
 
 # ── Parameters ────────────────────────────────────────────────────────────────────────────────
 def _layer_parameters(spec: s.Spec) -> Comparison:
-    d2, pieces = _n_layers(spec) * spec.d_model**2, _in_layers(spec)
-    matrices = [piece for piece in pieces if isinstance(piece, Weight) and len(piece.shape) > 1]
-    vectors = [piece for piece in pieces if isinstance(piece, Weight) and len(piece.shape) == 1]
+    d2, pieces = len(_each_layer(spec)) * spec.d_model**2, _in_layers(spec)
+    weights = [piece for piece in pieces if isinstance(piece, Weight)]
+    matrices = [weight for weight in weights if len(weight.shape) > 1]
+    vectors = [weight for weight in weights if len(weight.shape) == 1]
     reasons = _reasons(
         (_attention_reason(spec), _n_parameters(matrices, "attention") - 4 * d2),
         (_("cross-attention in every decoder layer"), _n_parameters(matrices, "cross")),
@@ -59,30 +61,28 @@ def _layer_parameters(spec: s.Spec) -> Comparison:
         (_("biases"), _n_parameters(vectors, *cost.LAYER_PARTS)),
         (_("norms"), _n_parameters(vectors, "norms")),
     )
-    quantity = _("parameters of the layers")
-    return Comparison(
-        quantity, "12 l d²", 12 * d2, sum(piece.n_parameters for piece in pieces), reasons
-    )
+    exact = sum(weight.n_parameters for weight in weights)
+    return Comparison(_("parameters of the layers"), "12 l d²", 12 * d2, exact, reasons)
 
 
 def _all_parameters(spec: s.Spec) -> Comparison:
-    layers, total = _layer_parameters(spec), cost.parameters(spec)
-    formula = layers.estimate + spec.vocab_size * spec.d_model
-    outside = total.get("norms", 0) - _n_parameters(_in_layers(spec), "norms")
-    other_embeddings = total["embedding"] - spec.vocab_size * spec.d_model
+    layers, total = _layer_parameters(spec), Counter(cost.parameters(spec))
+    embedding = spec.vocab_size * spec.d_model
+    formula, other_embeddings = layers.estimate + embedding, total["embedding"] - embedding
+    outside = total["norms"] - _n_parameters(_in_layers(spec), "norms")
     reasons = _reasons(
         (_("the layers, as above"), layers.exact - layers.estimate),
         (_("embeddings of positions, token types or a second vocabulary"), other_embeddings),
-        (_("an untied head"), total.get("head", 0)),
+        (_("an untied head"), total["head"]),
         (_("norms outside the layers"), outside),
     )
     return Comparison(_("parameters, all"), "12 l d² + V d", formula, sum(total.values()), reasons)
 
 
 def _feed_forward_fraction(spec: s.Spec) -> Comparison:
-    pieces = _in_layers(spec)
-    fraction = _n_parameters(pieces, "feed_forward") / sum(piece.n_parameters for piece in pieces)
-    of_all = cost.parameters(spec)["feed_forward"] / sum(cost.parameters(spec).values())
+    feed_forward = cost.parameters(spec)["feed_forward"]
+    fraction = feed_forward / _layer_parameters(spec).exact
+    of_all = feed_forward / sum(cost.parameters(spec).values())
     text = _("fraction of the layers; of the whole model {of_all:.1%}", of_all=of_all)
     reasons = (Reason(text, fraction - 2 / 3),)
     return Comparison(_("parameters in the feed-forward"), "8 d² / 12 d²", 2 / 3, fraction, reasons)
@@ -90,21 +90,19 @@ def _feed_forward_fraction(spec: s.Spec) -> Comparison:
 
 # ── FLOPs ─────────────────────────────────────────────────────────────────────────────────────
 def _forward(spec: s.Spec, workload: Workload) -> Comparison:
-    exact, d = cost.flops(spec, workload), spec.d_model
-    # b s d², summed over layers
-    linear = sum(workload.batch * length * d**2 for length in _lengths(spec, workload))
-    pairs = sum(workload.batch * length**2 * d for length in _lengths(spec, workload))  # b s² d
+    exact, d, b = Counter(cost.flops(spec, workload)), spec.d_model, workload.batch
+    lengths = [workload.length(side) for stack, side in stacks_of(spec) for _ in stack.each_layer()]
+    linear = b * sum(lengths) * d**2  # b s d², summed over layers
+    pairs = b * sum(length**2 for length in lengths) * d  # b s² d
     reasons = _reasons(
-        (_attention_reason(spec), exact.get("attention", 0) - 8 * linear),
-        (_scores_reason(spec), exact.get("scores", 0) - 4 * pairs),
-        (_("cross-attention"), exact.get("cross", 0) + exact.get("cross_scores", 0)),
+        (_attention_reason(spec), exact["attention"] - 8 * linear),
+        (_scores_reason(spec), exact["scores"] - 4 * pairs),
+        (_("cross-attention"), exact["cross"] + exact["cross_scores"]),
         (_feed_forward_reason(spec, active=True), exact["feed_forward"] - 16 * linear),
-        (_head_reason(spec), exact.get("head", 0)),
+        (_head_reason(spec), exact["head"]),
     )
-    formula = 24 * linear + 4 * pairs
-    return Comparison(
-        _("FLOPs forward"), "l (24 b s d² + 4 b s² d)", formula, sum(exact.values()), reasons
-    )
+    formula, estimate = "l (24 b s d² + 4 b s² d)", 24 * linear + 4 * pairs
+    return Comparison(_("FLOPs forward"), formula, estimate, exact.total(), reasons)
 
 
 def _training(spec: s.Spec, workload: Workload) -> Comparison:
@@ -115,23 +113,19 @@ def _training(spec: s.Spec, workload: Workload) -> Comparison:
 
 
 def _compute(spec: s.Spec, workload: Workload, tokens: int) -> Comparison:
-    n, exact = 12 * _n_layers(spec) * spec.d_model**2, cost.flops(spec, workload)
+    n, exact = _layer_parameters(spec).estimate, Counter(cost.flops(spec, workload))
     passes = 3 * tokens / workload.tokens  # forward passes that cost as much as the training
-    linear = sum(exact.get(part, 0) for part in cost.LAYER_PARTS)
+    linear = sum(exact[part] for part in cost.LAYER_PARTS)
+    products = exact["scores"] + exact["cross_scores"]
     reasons = _reasons(
         (_used_reason(spec), passes * linear - 6 * n * tokens),
-        (
-            _("attention products, which have no parameters"),
-            passes * (exact.get("scores", 0) + exact.get("cross_scores", 0)),
-        ),
-        (_("the output head"), passes * exact.get("head", 0)),
+        (_("attention products, which have no parameters"), passes * products),
+        (_("the output head"), passes * exact["head"]),
     )
-    quantity = (
-        _("training compute, {tokens:,} tokens", tokens=tokens)
-        if tokens > 1
-        else _("training compute per token")
-    )
-    return Comparison(quantity, "C = 6 N D", 6 * n * tokens, passes * sum(exact.values()), reasons)
+    quantity = _("training compute per token")
+    if tokens > 1:
+        quantity = _("training compute, {tokens:,} tokens", tokens=tokens)
+    return Comparison(quantity, "C = 6 N D", 6 * n * tokens, passes * exact.total(), reasons)
 
 
 # ── The cache ─────────────────────────────────────────────────────────────────────────────────
@@ -140,14 +134,8 @@ def _cache(spec: s.Spec, dtype: str) -> Comparison:
     exact = cost.memory(spec, Workload(1, 0, 1), dtype).cache_per_token
     width = exact // cost.cached_values(spec)  # bytes of one value
     formula = width * 2 * len(spec.decoder.each_layer()) * spec.d_model
-    quantity = _("KV cache bytes per token")
-    return Comparison(
-        quantity,
-        f"2 l d x {width}",
-        formula,
-        exact,
-        _reasons((_cache_reason(spec), exact - formula)),
-    )
+    reasons = _reasons((_cache_reason(spec), exact - formula))
+    return Comparison(_("KV cache bytes per token"), f"2 l d x {width}", formula, exact, reasons)
 
 
 # ── Texts of the reasons ──────────────────────────────────────────────────────────────────────
@@ -155,18 +143,10 @@ def _attention_reason(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[0].mixer
     match mixer:
         case s.Attention() if mixer.n_heads * mixer.d_head != spec.d_model:
-            return _(
-                "{n_heads} heads and {n_kv_heads} key/value heads of width {d_head}",
-                n_heads=mixer.n_heads,
-                d_head=mixer.d_head,
-                n_kv_heads=mixer.n_kv_heads,
-            )
+            text = N_("{n_heads} heads and {n_kv_heads} key/value heads of width {d_head}")
+            return _(text, **vars(mixer))
         case s.Attention():
-            return _(
-                "{n_kv_heads} key/value heads for {n_heads} query heads",
-                n_kv_heads=mixer.n_kv_heads,
-                n_heads=mixer.n_heads,
-            )
+            return _("{n_kv_heads} key/value heads for {n_heads} query heads", **vars(mixer))
         case s.LatentAttention():
             return _("latent attention: keys and values from a low-rank vector")
         case _:
@@ -211,17 +191,10 @@ def _cache_reason(spec: s.Spec) -> str:
     mixer = _each_layer(spec)[-1].mixer
     match mixer:
         case s.Attention():
-            return _(
-                "{n_kv_heads} key/value heads of width {d_head}",
-                n_kv_heads=mixer.n_kv_heads,
-                d_head=mixer.d_head,
-            )
+            return _("{n_kv_heads} key/value heads of width {d_head}", **vars(mixer))
         case s.LatentAttention():
-            return _(
-                "one latent vector of {kv_lora_rank} + {qk_rope_head_dim} for all heads",
-                kv_lora_rank=mixer.kv_lora_rank,
-                qk_rope_head_dim=mixer.qk_rope_head_dim,
-            )
+            text = N_("one latent vector of {kv_lora_rank} + {qk_rope_head_dim} for all heads")
+            return _(text, **vars(mixer))
         case _:
             return _("the residual stream is cached")
 
@@ -236,30 +209,13 @@ def _n_parameters(pieces: Iterable[Piece], *parts: str) -> int:
 
 
 def _each_layer(spec: s.Spec) -> list[s.Layer]:
-    return [
-        layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()
-    ]
-
-
-def _n_layers(spec: s.Spec) -> int:
-    return len(_each_layer(spec))
-
-
-def _lengths(spec: s.Spec, workload: Workload) -> list[int]:
-    """Tokens of a sequence, for each layer."""
-    sides = ((spec.encoder, workload.source), (spec.decoder, workload.target))
-    return [length for stack, length in sides if stack for _ in stack.each_layer()]
+    return [layer for stack, _ in stacks_of(spec) for layer in stack.each_layer()]
 
 
 def _in_layers(spec: s.Spec) -> list[Piece]:
-    sides: tuple[tuple[s.Stack | None, Side], ...] = (
-        (spec.encoder, "source"),
-        (spec.decoder, "target"),
-    )
     return [
         piece
-        for stack, side in sides
-        if stack
+        for stack, side in stacks_of(spec)
         for layer in stack.each_layer()
         for piece in layer_pieces(layer, spec, stack.causal, side)
     ]

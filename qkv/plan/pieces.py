@@ -32,8 +32,9 @@ class Workload:
     source: int  # tokens of an encoder input; 0 without an encoder
     target: int  # tokens of a decoder input; 0 without a decoder
 
-    def length(self, side: Side) -> int:
-        return {"source": self.source, "target": self.target, "sentence": 1}[side]
+    def length(self, side: Side | None) -> int:
+        """Tokens of a sequence on a side; 0 for None."""
+        return {"source": self.source, "target": self.target, "sentence": 1, None: 0}[side]
 
     @property
     def tokens(self) -> int:
@@ -64,11 +65,7 @@ class Weight:
 
     def flops(self, workload: Workload) -> int:
         """2 x multiply-adds: one multiply-add per token and active parameter."""
-        return (
-            0
-            if self.reads is None
-            else 2 * workload.batch * workload.length(self.reads) * self.active * prod(self.shape)
-        )
+        return 2 * workload.batch * workload.length(self.reads) * self.active * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -84,13 +81,8 @@ class AttentionProduct:
 
     def flops(self, workload: Workload) -> int:
         """2 b q k width; masked pairs are counted, because the product computes them."""
-        return (
-            2
-            * workload.batch
-            * workload.length(self.queries)
-            * workload.length(self.keys)
-            * self.width
-        )
+        pairs = workload.length(self.queries) * workload.length(self.keys)
+        return 2 * workload.batch * pairs * self.width
 
 
 Piece = Weight | AttentionProduct
@@ -98,12 +90,16 @@ Piece = Weight | AttentionProduct
 
 def pieces_of(spec: s.Spec) -> list[Piece]:
     """All pieces of a model, from the embedding to the head."""
-    return [
-        *_embeddings(spec),
-        *_stack(spec, spec.encoder, "source"),
-        *_stack(spec, spec.decoder, "target"),
-        *_head(spec),
-    ]
+    stacks = [piece for stack, side in stacks_of(spec) for piece in _stack(spec, stack, side)]
+    return [*_embeddings(spec), *stacks, *_head(spec)]
+
+
+def stacks_of(spec: s.Spec) -> Iterator[tuple[s.Stack, Side]]:
+    """The encoder and the decoder, as far as the model has them, and the tokens they read."""
+    if spec.encoder:
+        yield spec.encoder, "source"
+    if spec.decoder:
+        yield spec.decoder, "target"
 
 
 def _embeddings(spec: s.Spec) -> Iterator[Piece]:
@@ -112,9 +108,7 @@ def _embeddings(spec: s.Spec) -> Iterator[Piece]:
             yield Weight("embedding", (rows, spec.d_model))
 
 
-def _stack(spec: s.Spec, stack: s.Stack | None, side: Side) -> Iterator[Piece]:
-    if stack is None:
-        return
+def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Iterator[Piece]:
     if isinstance(spec.positions, s.Learned):
         yield Weight("embedding", (spec.max_len + spec.positions.first, spec.d_model))
     if stack.embed_norm:
@@ -176,27 +170,21 @@ def _attention(part: str, heads: s.Attention, d: int, queries: Side, keys: Side)
     yield from _linear(part, q_width, d, queries, heads.out_bias)
     if heads.qk_norm:
         yield from 2 * [Weight("norms", (heads.d_head,))]
-    yield AttentionProduct(
-        "scores" if part == "attention" else "cross_scores", 2 * q_width, queries, keys
-    )
+    scores = "scores" if part == "attention" else "cross_scores"
+    yield AttentionProduct(scores, 2 * q_width, queries, keys)
 
 
 def _latent(latent: s.LatentAttention, d: int, side: Side) -> Iterator[Piece]:
     """As in training: the keys and values of every head are computed from the latent vector."""
-    h, d_key = latent.n_heads, latent.qk_nope_head_dim + latent.qk_rope_head_dim
-    if latent.q_lora_rank is None:
-        yield from _linear("attention", d, h * d_key, side)
-    else:
-        yield from _linear("attention", d, latent.q_lora_rank, side)
-        yield Weight("norms", (latent.q_lora_rank,))
-        yield from _linear("attention", latent.q_lora_rank, h * d_key, side)
-    yield from _linear("attention", d, latent.kv_lora_rank + latent.qk_rope_head_dim, side)
-    yield Weight("norms", (latent.kv_lora_rank,))
-    yield from _linear(
-        "attention", latent.kv_lora_rank, h * (latent.qk_nope_head_dim + latent.v_head_dim), side
-    )
-    yield from _linear("attention", h * latent.v_head_dim, d, side)
-    yield AttentionProduct("scores", h * (d_key + latent.v_head_dim), side, side)
+    h, q_rank, kv_rank = latent.n_heads, latent.q_lora_rank, latent.kv_lora_rank
+    d_key, d_value = latent.qk_nope_head_dim + latent.qk_rope_head_dim, latent.v_head_dim
+    q_maps = [(d, q_rank), (q_rank, h * d_key)] if q_rank else [(d, h * d_key)]
+    down, up = kv_rank + latent.qk_rope_head_dim, h * (latent.qk_nope_head_dim + d_value)
+    for n_in, n_out in [*q_maps, (d, down), (kv_rank, up), (h * d_value, d)]:
+        yield from _linear("attention", n_in, n_out, side)
+    for rank in filter(None, (q_rank, kv_rank)):
+        yield Weight("norms", (rank,))
+    yield AttentionProduct("scores", h * (d_key + d_value), side, side)
 
 
 def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Iterator[Piece]:
@@ -223,16 +211,9 @@ def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Iterator[Piece]
     yield from _linear("feed_forward", d, experts.n_experts, side)  # the router
     if experts.score_correction_bias:
         yield Weight("feed_forward", (experts.n_experts,))
-    maps = 3 if isinstance(experts.expert, s.Gated) else 2
-    yield from maps * [
-        Weight(
-            "feed_forward",
-            (experts.expert.d_ff, d),
-            side,
-            experts.n_experts,
-            experts.n_experts_per_token,
-        )
-    ]
+    shape, active = (experts.expert.d_ff, d), experts.n_experts_per_token
+    for _ in range(3 if isinstance(experts.expert, s.Gated) else 2):
+        yield Weight("feed_forward", shape, side, experts.n_experts, active)
     if experts.shared_expert is not None:
         yield from _feed_forward(experts.shared_expert, d, side)
 

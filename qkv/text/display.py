@@ -3,16 +3,16 @@
 See docs/tokenizers.md.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 
 # GPT-2's byte-to-unicode table: byte-level vocabularies write each byte as one printable
 # character, printable Latin-1 as itself, the other bytes from U+0100 on.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-BYTE_DECODER = {chr(byte): byte for byte in _PRINTABLE}
-BYTE_DECODER |= {
-    chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
-}
+_OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
+_CHARACTERS = map(chr, [*_PRINTABLE, *range(256, 256 + len(_OTHERS))])
+BYTE_DECODER = dict(zip(_CHARACTERS, [*_PRINTABLE, *_OTHERS], strict=True))
 
 _VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥", "\ufffd": "<U+FFFD>"}
 
@@ -38,26 +38,17 @@ def display_pieces(pieces: Sequence[bytes | str]) -> list[str]:
 
 def _display_bytes(pieces: list[bytes]) -> list[str]:
     """Display consecutive byte pieces, each as the characters that its bytes belong to."""
-    spans = list(_character_spans(b"".join(pieces)))
-    ends = list(accumulate(map(len, pieces)))
-    displayed, first = [], 0
-    for start, end in zip([0, *ends], ends, strict=False):
-        while first < len(spans) and spans[first][1] <= start:
-            first += 1
-        last = first
-        while last < len(spans) and spans[last][0] < end:
-            last += 1
-        displayed.append("".join(_overlap(span, start, end) for span in spans[first:last]))
-    return displayed
+    owners = _owners(b"".join(pieces))
+    by_piece = [groupby(list(islice(owners, len(piece))), itemgetter(0)) for piece in pieces]
+    return ["".join(_display_part(*part) for part in parts) for parts in by_piece]
 
 
-def _character_spans(raw: bytes) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, display form) of each character, or byte that is not valid UTF-8."""
-    start = 0
-    for character in raw.decode(errors="surrogateescape"):
+def _owners(raw: bytes) -> Iterator[tuple[tuple[int, int, str], int]]:
+    """Yield for each byte its character (index, size, display form) and its number in it."""
+    for index, character in enumerate(raw.decode(errors="surrogateescape")):
         size = len(character.encode(errors="surrogateescape"))
-        yield start, start + size, _display_character(character)
-        start += size
+        owner = index, size, _display_character(character)
+        yield from ((owner, number) for number in range(1, size + 1))
 
 
 def _display_character(character: str) -> str:
@@ -69,12 +60,13 @@ def _display_character(character: str) -> str:
     return f"<{code & 0xFF:02X}>" if unprintable else character
 
 
-def _overlap(span: tuple[int, int, str], start: int, end: int) -> str:
-    """Return the character, with its byte range if only a part lies between `start` and `end`."""
-    begin, stop, character = span
-    if start <= begin and stop <= end:
+def _display_part(owner: tuple[int, int, str], part: Iterable[tuple[object, int]]) -> str:
+    """Return the character, with the range of its bytes if they are not all of them."""
+    _, size, character = owner
+    numbers = [number for _, number in part]
+    if len(numbers) == size:
         return character
-    first, last, size = max(start, begin) - begin + 1, min(end, stop) - begin, stop - begin
+    first, last = numbers[0], numbers[-1]
     return (
         f"{character}[{first}/{size}]" if first == last else f"{character}[{first}-{last}/{size}]"
     )

@@ -7,38 +7,30 @@ rank file, or a folder with one of them. See docs/tokenizers.md.
 import json
 from pathlib import Path
 
-import tokenizers
 from tokenizers import models, normalizers
 
 from qkv.errors import QkvError
 from qkv.messages import _, listed
 from qkv.text import sentencepiece_format
 from qkv.text.display import BYTE_DECODER
-from qkv.text.lines import read_lines, read_text, write_text
-from qkv.text.normalization import END_OF_WORD, TokenizerOptions, decoder, pre_tokenizer
+from qkv.text.lines import damaged_json, read_lines, read_text, write_text
+from qkv.text.normalization import END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tiktoken_format import read_ranks
 from qkv.text.tokenizer import SPECIAL_TOKENS, Tokenizer
 
-_KNOWN_SPECIALS = {name for names in SPECIAL_TOKENS.values() for name in names}
+_KNOWN_SPECIALS = set[str]().union(*SPECIAL_TOKENS.values())
 _MERGES_HEADER = "#version: 0.2"
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer from a file or folder; the file name determines the format."""
-    path = _tokenizer_file(Path(path)) if Path(path).is_dir() else Path(path)
+    path = Path(path)
+    path = _tokenizer_file(path) if path.is_dir() else path
     if path.name.endswith("vocab.json"):
-        return read_vocab_and_merges(
-            path, path.with_name(path.name.replace("vocab.json", "merges.txt"))
-        )
-    match path.suffix:
-        case ".model":
-            return read_sentencepiece(path)
-        case ".tiktoken":
-            return read_ranks(path)
-        case ".txt":
-            return read_vocab_txt(path)
-        case _:
-            return Tokenizer.load(path)
+        merges = path.name.replace("vocab.json", "merges.txt")
+        return read_vocab_and_merges(path, path.with_name(merges))
+    readers = {".model": read_sentencepiece, ".tiktoken": read_ranks, ".txt": read_vocab_txt}
+    return readers.get(path.suffix, Tokenizer.load)(path)
 
 
 def _tokenizer_file(folder: Path) -> Path:
@@ -49,11 +41,10 @@ def _tokenizer_file(folder: Path) -> Path:
     candidates = sorted([*folder.glob("*.model"), *folder.glob("*.tiktoken")])
     if len(candidates) == 1:
         return candidates[0]
-    raise QkvError(
-        folder,
-        _("no tokenizer in this folder"),
-        _("it should hold tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt"),
+    right = _(
+        "it should hold tokenizer.json, tokenizer.model, vocab.json + merges.txt or vocab.txt"
     )
+    raise QkvError(folder, _("no tokenizer in this folder"), right)
 
 
 def read_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
@@ -61,60 +52,38 @@ def read_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
     ids, pairs = _read_vocab_json(vocab), _read_merges(merges)
     missing = sorted({part for a, b in pairs for part in (a, b, a + b) if part not in ids})
     if missing:
-        raise QkvError(
-            merges,
-            _(
-                "{n_missing} tokens are not in {name} ({missing})",
-                n_missing=len(missing),
-                name=vocab.name,
-                missing=listed(missing[:5]),
-            ),
-            _("do the two files belong together?"),
+        wrong = _(
+            "{n_missing} tokens are not in {name} ({missing})",
+            n_missing=len(missing),
+            name=vocab.name,
+            missing=listed(missing[:5]),
         )
-    kind = "bpe" if any(token.endswith(END_OF_WORD) for token in ids) else "byte_bpe"
-    if kind == "byte_bpe" and not BYTE_DECODER.keys() <= ids.keys():
-        raise QkvError(
-            vocab,
-            _("neither all 256 bytes nor a token with </w>"),
-            _("give a byte-level or </w> vocabulary"),
-        )
-    core = tokenizers.Tokenizer(models.BPE(ids, pairs))
-    if kind == "bpe":
-        core.model.end_of_word_suffix = END_OF_WORD
-        if "<unk>" in ids:
-            core.model.unk_token = "<unk>"
-    options = TokenizerOptions()
-    core.pre_tokenizer, core.decoder = pre_tokenizer(kind, options), decoder(kind, options)
-    core.add_special_tokens(_specials(ids, {a + b for a, b in pairs}))
-    return Tokenizer(core)
+        raise QkvError(merges, wrong, _("do the two files belong together?"))
+    kind, model = "byte_bpe", models.BPE(ids, pairs)
+    if any(token.endswith(END_OF_WORD) for token in ids):
+        kind, model.end_of_word_suffix = "bpe", END_OF_WORD
+        model.unk_token = "<unk>" if "<unk>" in ids else None
+    elif not BYTE_DECODER.keys() <= ids.keys():
+        wrong = _("neither all 256 bytes nor a token with </w>")
+        raise QkvError(vocab, wrong, _("give a byte-level or </w> vocabulary"))
+    reachable = {a + b for a, b in pairs}
+    return Tokenizer(assemble(kind, model, TokenizerOptions(), _specials(ids, reachable)))
 
 
-def read_vocab_txt(path: Path, lowercase: bool | None = None) -> Tokenizer:
-    """Read WordPiece from BERT's vocab.txt.
+def read_vocab_txt(path: Path) -> Tokenizer:
+    """Read WordPiece from BERT's vocab.txt, one token per line.
 
-    Args:
-        path: One token per line.
-        lowercase: Whether to lowercase texts. The file does not say; None: if no token has an
-            uppercase letter.
+    The file does not say whether to lowercase texts: yes if no token has an uppercase letter.
     """
     tokens = list(read_lines(path))
     if "[UNK]" not in tokens:
-        raise QkvError(
-            path,
-            _("no [UNK], so not a WordPiece vocabulary"),
-            _("give one token per line, as in BERT's vocab.txt"),
-        )
+        wrong = _("no [UNK], so not a WordPiece vocabulary")
+        raise QkvError(path, wrong, _("give one token per line, as in BERT's vocab.txt"))
     ids = {token: id for id, token in enumerate(tokens)}
-    if lowercase is None:
-        lowercase = not any(
-            token != token.lower() for token in tokens if token not in _KNOWN_SPECIALS
-        )
-    core = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    lowercase = all(token == token.lower() for token in ids.keys() - _KNOWN_SPECIALS)
+    model = models.WordPiece(ids, unk_token="[UNK]")
+    core = assemble("wordpiece", model, TokenizerOptions(), _specials(ids, set()))
     core.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    options = TokenizerOptions()
-    core.pre_tokenizer = pre_tokenizer("wordpiece", options)
-    core.decoder = decoder("wordpiece", options)
-    core.add_special_tokens(_specials(ids, set()))
     return Tokenizer(core)
 
 
@@ -131,19 +100,14 @@ def write_vocabulary(tokenizer: Tokenizer, folder: str | Path) -> list[Path]:
     folder, model = Path(folder), tokenizer.config["model"]
     match model["type"]:
         case "BPE":
-            merges = "\n".join([_MERGES_HEADER, *(" ".join(pair) for pair in model["merges"]), ""])
-            files = {
-                "vocab.json": json.dumps(model["vocab"], ensure_ascii=False),
-                "merges.txt": merges,
-            }
+            merges = [_MERGES_HEADER, *map(" ".join, model["merges"]), ""]
+            vocabulary = json.dumps(model["vocab"], ensure_ascii=False)
+            files = {"vocab.json": vocabulary, "merges.txt": "\n".join(merges)}
         case "WordPiece":
             files = {"vocab.txt": "\n".join([*sorted(model["vocab"], key=model["vocab"].get), ""])}
         case kind:
-            raise QkvError(
-                folder,
-                _("no vocabulary file format for a {kind} tokenizer", kind=kind),
-                _("save it as tokenizer.json"),
-            )
+            wrong = _("no vocabulary file format for a {kind} tokenizer", kind=kind)
+            raise QkvError(folder, wrong, _("save it as tokenizer.json"))
     for name, text in files.items():
         write_text(folder / name, text)
     return [folder / name for name in files]
@@ -153,11 +117,7 @@ def _read_vocab_json(path: Path) -> dict[str, int]:
     try:
         ids = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise QkvError(
-            path,
-            _("damaged JSON (line {line}, column {column})", line=error.lineno, column=error.colno),
-            _("is the download complete?"),
-        ) from None
+        raise damaged_json(path, error) from None
     if not isinstance(ids, dict) or not all(isinstance(id, int) and id >= 0 for id in ids.values()):
         raise QkvError(path, _("not a mapping from tokens to ids"), _('write {{"token": 0, ...}}'))
     return ids
@@ -166,21 +126,17 @@ def _read_vocab_json(path: Path) -> dict[str, int]:
 def _read_merges(path: Path) -> list[tuple[str, str]]:
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
-        parts = line.split(" ")
-        if len(parts) == 2 and all(parts) and not line.startswith("#version"):
-            pairs.append((parts[0], parts[1]))
-        elif line and not line.startswith("#version"):
-            raise QkvError(
-                _("{path}, line {number}", path=path, number=number),
-                _("'{line}' is not a merge", line=line),
-                _("write two tokens separated by a space"),
-            )
+        if not line or line.startswith("#version"):
+            continue
+        first, _space, second = line.partition(" ")
+        if not first or not second or " " in second:
+            where = _("{path}, line {number}", path=path, number=number)
+            wrong = _("'{line}' is not a merge", line=line)
+            raise QkvError(where, wrong, _("write two tokens separated by a space"))
+        pairs.append((first, second))
     return pairs
 
 
 def _specials(ids: dict[str, int], reachable: set[str]) -> list[str]:
     """Return the tokens with the name of a special token that no merge produces from text."""
-    return sorted(
-        (name for name in _KNOWN_SPECIALS & ids.keys() if name not in reachable),
-        key=ids.__getitem__,
-    )
+    return sorted(_KNOWN_SPECIALS & ids.keys() - reachable, key=ids.__getitem__)

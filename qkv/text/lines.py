@@ -5,9 +5,11 @@ See docs/tokenizers.md.
 
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -63,33 +65,25 @@ def replace_surrogates(text: str) -> str:
 
 def _open(path: Path) -> io.BufferedReader:
     """Open a file, decompressing it if its name or its first two bytes indicate gzip."""
-    try:
+    with _read_errors(path):
         raw = path.open("rb")
         compressed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
-    except FileNotFoundError:
-        raise QkvError(path, _("no such file"), _("check the path")) from None
-    except IsADirectoryError:
-        raise QkvError(path, _("a folder, not a file"), _("name the files in it")) from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
     return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if compressed else raw
 
 
-def _peek(reader: io.BufferedReader, name: str) -> bytes:
-    """Return the first kilobytes without consuming them."""
+@contextmanager
+def _read_errors(name: str | Path) -> Iterator[None]:
+    """Convert the errors of opening and reading a file to errors that name it."""
     try:
-        return reader.peek(8192)
+        yield
+    except FileNotFoundError:
+        raise QkvError(name, _("no such file"), _("check the path")) from None
+    except IsADirectoryError:
+        raise QkvError(name, _("a folder, not a file"), _("name the files in it")) from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise _damaged_gzip(name) from None
+        raise QkvError(name, _("damaged gzip file"), _("is the download complete?")) from None
     except OSError as error:
-        raise _unreadable(name, error) from None
-
-
-def _check_start(start: bytes, name: str) -> None:
-    if not start.removeprefix(_BOM):
-        raise QkvError(name, _("empty file"), _("give a text file with at least one line"))
-    if b"\0" in start:
-        raise QkvError(name, _("a binary file, not text"), _("give plain text in UTF-8"))
+        raise QkvError(name, _("cannot be read"), error.strerror or str(error)) from None
 
 
 def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterator[str]:
@@ -97,22 +91,21 @@ def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterat
 
     Only "\\n" ends a line; other separators (U+2028, form feed) are characters of the text.
     """
-    with reader:
-        _check_start(_peek(reader, name), name)
+    with reader, _read_errors(name):
+        start = reader.peek(8192)
+        if not start.removeprefix(_BOM):
+            raise QkvError(name, _("empty file"), _("give a text file with at least one line"))
+        if b"\0" in start:
+            raise QkvError(name, _("a binary file, not text"), _("give plain text in UTF-8"))
         yield ""
-        try:
-            for number, line in enumerate(reader, start=1):
-                raw = line.removesuffix(b"\n").removesuffix(b"\r")
-                bom_size = len(_BOM) if number == 1 and raw.startswith(_BOM) else 0
-                try:
-                    yield raw[bom_size:].decode()
-                except UnicodeDecodeError:
-                    where = _("{file}, line {line}", file=name, line=number)
-                    yield _decode_invalid(raw, where, errors)[bool(bom_size) :]
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise _damaged_gzip(name) from None
-        except OSError as error:
-            raise _unreadable(name, error) from None
+        for number, line in enumerate(reader, start=1):
+            raw = line.removesuffix(b"\n").removesuffix(b"\r")
+            bom_size = len(_BOM) if number == 1 and raw.startswith(_BOM) else 0
+            try:
+                yield raw[bom_size:].decode()
+            except UnicodeDecodeError:
+                where = _("{file}, line {line}", file=name, line=number)
+                yield _decode_invalid(raw, where, errors)[bool(bom_size) :]
 
 
 def _decode_invalid(raw: bytes, where: str, errors: str | None) -> str:
@@ -120,24 +113,19 @@ def _decode_invalid(raw: bytes, where: str, errors: str | None) -> str:
     try:
         return _SURROGATE_BYTES.sub("\ufffd".encode(), raw).decode(errors=errors or "strict")
     except UnicodeDecodeError as error:
-        right = (
-            _("convert the file to UTF-8 or use --errors replace")
-            if errors
-            else _("convert the file to UTF-8")
-        )
+        right = _("convert the file to UTF-8")
+        if errors:
+            right = _("convert the file to UTF-8 or use --errors replace")
+        where = _("{where}, byte {number}", where=where, number=error.start + 1)
         raise QkvError(
-            _("{where}, byte {number}", where=where, number=error.start + 1),
-            _("0x{byte:02x} is not UTF-8", byte=raw[error.start]),
-            right,
+            where, _("0x{byte:02x} is not UTF-8", byte=raw[error.start]), right
         ) from None
 
 
-def _unreadable(name: str | Path, error: OSError) -> QkvError:
-    return QkvError(name, _("cannot be read"), error.strerror or str(error))
-
-
-def _damaged_gzip(name: str) -> QkvError:
-    return QkvError(name, _("damaged gzip file"), _("is the download complete?"))
+def damaged_json(path: str | Path, error: json.JSONDecodeError) -> QkvError:
+    """Return the error for a file that is not JSON."""
+    wrong = _("damaged JSON (line {line}, column {column})", line=error.lineno, column=error.colno)
+    return QkvError(path, wrong, _("is the download complete?"))
 
 
 def empty_text_error(where: str) -> QkvError:

@@ -30,9 +30,8 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
     """Return the initial symbols, then each merge in order; the last step is encode(word)."""
     model = tokenizer.config["model"]
     if model["type"] != "BPE":
-        raise QkvError(
-            _("tokenizer"), _("{type} has no merges", type=model["type"]), _("use a BPE tokenizer")
-        )
+        wrong = _("{type} has no merges", type=model["type"])
+        raise QkvError(_("tokenizer"), wrong, _("use a BPE tokenizer"))
     ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"], start=1)}
     words = [_initial_symbols(model, part) for part in _pre_tokens(tokenizer, word)]
     steps = [MergeStep(None, None, list(chain.from_iterable(words)))]

@@ -6,7 +6,8 @@ See docs/tokenizers.md.
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.text.chunking import CHARACTER, CHINESE, WORD
 
@@ -15,6 +16,7 @@ END_OF_WORD, CONTINUATION = "</w>", "##"
 _CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}\u3000-\u303F\uFF00-\uFFEF“”‘’…—]"
 _CLOSING = r" (?=[.,!?;:%)\]}，。！？；：、）》」』”’])"
 _OPENING = r"(?<=[(\[{（《「『“‘]) "
+_CHINESE_SPACE = f"(?<={_CJK}) (?={_CJK})"
 
 # A letter of a script with spaces between words. \A instead of ^, which matches at every line.
 _SPACED = (
@@ -55,6 +57,18 @@ class TokenizerOptions:
         )
 
 
+def assemble(
+    kind: str, model: models.Model, options: TokenizerOptions, specials: list[str]
+) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer of a kind with this model and these special tokens."""
+    core = tokenizers.Tokenizer(model)
+    if step := normalizer(options):
+        core.normalizer = step
+    core.pre_tokenizer, core.decoder = pre_tokenizer(kind, options), decoder(kind, options)
+    core.add_special_tokens(specials)
+    return core
+
+
 def normalizer(options: TokenizerOptions) -> normalizers.Normalizer | None:
     """Return the normalizer: NFKC, then lowercasing, then the prefix space.
 
@@ -82,7 +96,7 @@ def _prefix_space() -> list[normalizers.Normalizer]:
 
 def remove_prefix_space() -> decoders.Decoder:
     """Return the inverse of the prefix space, for decoded text."""
-    return decoders.Replace(Regex(_PREFIX_SPACE), "")
+    return _remove(_PREFIX_SPACE)
 
 
 def adds_prefix_space(config: dict[str, Any]) -> bool:
@@ -93,49 +107,40 @@ def adds_prefix_space(config: dict[str, Any]) -> bool:
 
 def pre_tokenizer(kind: str, options: TokenizerOptions) -> pre_tokenizers.PreTokenizer:
     """Return the pre-tokenizer of a kind; `split_chinese` also splits at Chinese characters."""
-    split: pre_tokenizers.PreTokenizer
-    match kind:
-        case "word":
-            split = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
-        case "char":
-            split = pre_tokenizers.Split(Regex(CHARACTER), "isolated")
-        case "bpe":
-            split = pre_tokenizers.WhitespaceSplit()
-        case "byte_bpe":
-            split = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        case "wordpiece":
-            split = pre_tokenizers.BertPreTokenizer()
+    splits: dict[str, pre_tokenizers.PreTokenizer] = {
+        "word": pre_tokenizers.Split(Regex(WORD), "removed", invert=True),
+        "char": pre_tokenizers.Split(Regex(CHARACTER), "isolated"),
+        "bpe": pre_tokenizers.WhitespaceSplit(),
+        "byte_bpe": pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "wordpiece": pre_tokenizers.BertPreTokenizer(),
+    }
     if not options.split_chinese:
-        return split
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CHINESE), "isolated"), split])
+        return splits[kind]
+    chinese = pre_tokenizers.Split(Regex(CHINESE), "isolated")
+    return pre_tokenizers.Sequence([chinese, splits[kind]])
 
 
 def decoder(kind: str, options: TokenizerOptions) -> decoders.Decoder:
     """Return the decoder: characters and bytes are joined, words get spaces between them."""
-    remove_chinese_spaces = decoders.Replace(Regex(f"(?<={_CJK}) (?={_CJK})"), "")
-    fix_spaces = [
-        decoders.Fuse(),
-        decoders.Replace(Regex(_CLOSING), ""),
-        decoders.Replace(Regex(_OPENING), ""),
-        remove_chinese_spaces,
-    ]
+    first: decoders.Decoder
     match kind:
-        # No word contains a space, so this prefix puts a space before every word.
-        case "word":
-            return decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), *fix_spaces])
-        case "wordpiece":
-            return decoders.Sequence(
-                [decoders.WordPiece(prefix=CONTINUATION, cleanup=False), *fix_spaces]
-            )
-        case "bpe" if options.split_chinese:
-            return decoders.Sequence(
-                [decoders.BPEDecoder(suffix=END_OF_WORD), decoders.Fuse(), remove_chinese_spaces]
-            )
+        case "word" | "wordpiece":
+            # No word contains a space, so the prefix " " puts a space before every word.
+            prefix = " " if kind == "word" else CONTINUATION
+            first = decoders.WordPiece(prefix=prefix, cleanup=False)
+            removed = [_CLOSING, _OPENING, _CHINESE_SPACE]
         case "bpe":
-            return decoders.BPEDecoder(suffix=END_OF_WORD)
-        case "byte_bpe" if options.add_prefix_space:
-            return decoders.Sequence([decoders.ByteLevel(), decoders.Fuse(), remove_prefix_space()])
+            first = decoders.BPEDecoder(suffix=END_OF_WORD)
+            removed = [_CHINESE_SPACE] if options.split_chinese else []
         case "byte_bpe":
-            return decoders.ByteLevel()
+            first = decoders.ByteLevel()
+            removed = [_PREFIX_SPACE] if options.add_prefix_space else []
         case _:
             return decoders.Fuse()
+    if not removed:
+        return first
+    return decoders.Sequence([first, decoders.Fuse(), *map(_remove, removed)])
+
+
+def _remove(pattern: str) -> decoders.Decoder:
+    return decoders.Replace(Regex(pattern), "")

@@ -24,13 +24,14 @@ class TokenizerReport:
 
     def metrics(self) -> dict[str, float]:
         """Return the ratios, by their names in tables and JSON."""
-        return {
-            "tokens_per_word": _ratio(self.tokens, self.words),
-            "tokens_per_character": _ratio(self.tokens, self.characters),
-            "bytes_per_token": _ratio(self.bytes, self.tokens),
-            "unknown_rate": _ratio(self.unknown, self.tokens),
-            "round_trip": _ratio(self.unchanged, self.texts),
+        ratios = {
+            "tokens_per_word": (self.tokens, self.words),
+            "tokens_per_character": (self.tokens, self.characters),
+            "bytes_per_token": (self.bytes, self.tokens),
+            "unknown_rate": (self.unknown, self.tokens),
+            "round_trip": (self.unchanged, self.texts),
         }
+        return {name: part / whole if whole else 0.0 for name, (part, whole) in ratios.items()}
 
 
 def evaluate_tokenizer(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
@@ -51,7 +52,3 @@ def _add_batch(report: TokenizerReport, tokenizer: Tokenizer, texts: list[str]) 
     if tokenizer.unk_id is not None:
         report.unknown += sum(row.count(tokenizer.unk_id) for row in rows)
     report.unchanged += sum(map(str.__eq__, tokenizer.decode_batch(rows), texts))
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

@@ -6,6 +6,7 @@ See docs/tokenizers.md.
 
 import re
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,32 +53,25 @@ def read_model(path: Path) -> Model:
         raise QkvError(path, _("no such file"), _("check the path")) from None
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
         model = Model()
-    if not any(piece.kind == UNKNOWN for piece in model.pieces):
-        raise QkvError(
-            path, _("not a complete SentencePiece model"), _("is the download complete?")
-        )
-    if (
-        model.algorithm not in (UNIGRAM, BPE)
-        or model.treat_whitespace_as_suffix
-        or any(p.kind == UNUSED for p in model.pieces)
-    ):
-        raise QkvError(
-            path,
-            _("unsupported SentencePiece model"),
-            _("use BPE or unigram with whitespace as a prefix"),
-        )
+    if not _texts(model, UNKNOWN):
+        wrong = _("not a complete SentencePiece model")
+        raise QkvError(path, wrong, _("is the download complete?"))
+    suffix, known = model.treat_whitespace_as_suffix, model.algorithm in (UNIGRAM, BPE)
+    if suffix or not known or _texts(model, UNUSED):
+        right = _("use BPE or unigram with whitespace as a prefix")
+        raise QkvError(path, _("unsupported SentencePiece model"), right)
     return model
 
 
 def _parse(raw: bytes) -> Model:
     """Parse the protocol buffer: field 1 pieces, 2 trainer_spec, 3 normalizer_spec."""
-    values: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    values = defaultdict[int, list[bytes]](list)
     for number, value in _fields(raw):
-        values.setdefault(number, []).append(value)
+        values[number].append(value)
     trainer_spec = dict(_fields(b"".join(values[2])))
     normalizer_spec = dict(_fields(b"".join(values[3])))
     return Model(
-        pieces=tuple(_piece(dict(_fields(piece))) for piece in values[1]),
+        pieces=tuple(map(_piece, values[1])),
         algorithm=trainer_spec.get(3, UNIGRAM),
         byte_fallback=bool(trainer_spec.get(35, 0)),
         precompiled_charsmap=normalizer_spec.get(2, b""),
@@ -94,12 +88,11 @@ def convert(model: Model) -> tokenizers.Tokenizer:
     if pre_tokenizer := _pre_tokenizer(model):
         core.pre_tokenizer = pre_tokenizer
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    core.decoder = decoders.Sequence(
-        [*steps, decoders.Strip(" ", left=1)] if model.add_dummy_prefix else steps
-    )
-    core.add_special_tokens(
-        [AddedToken(text, normalized=False) for text in _texts(model, UNKNOWN, CONTROL)]
-    )
+    if model.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", left=1))
+    core.decoder = decoders.Sequence(steps)
+    specials = _texts(model, UNKNOWN, CONTROL)
+    core.add_special_tokens([AddedToken(text, normalized=False) for text in specials])
     return core
 
 
@@ -115,9 +108,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Any]]:
                 size, at = _varint(raw, at)
                 value, at = raw[at : at + size], at + size
             case 5:
-                value, at = struct.unpack_from("<f", raw, at)[0], at + 4
+                (value,), at = struct.unpack_from("<f", raw, at), at + 4
             case 1:
-                value, at = struct.unpack_from("<d", raw, at)[0], at + 8
+                (value,), at = struct.unpack_from("<d", raw, at), at + 8
             case other:
                 raise ValueError(f"field type {other}")
         if at > len(raw):
@@ -135,7 +128,8 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _piece(fields: dict[int, Any]) -> Piece:
+def _piece(raw: bytes) -> Piece:
+    fields = dict(_fields(raw))
     return Piece(fields[1].decode(), fields.get(2, 0.0), fields.get(3, NORMAL))
 
 
@@ -157,7 +151,7 @@ def _bpe(model: Model) -> models.BPE:
     return models.BPE(
         ids,
         pairs,
-        unk_token=_unknown(model).text,
+        unk_token=_texts(model, UNKNOWN)[0],
         fuse_unk=True,
         byte_fallback=model.byte_fallback,
         ignore_merges=bool(_texts(model, USER_DEFINED)),  # whole pre-tokens, see _pre_tokenizer
@@ -172,15 +166,8 @@ def _unigram(model: Model) -> models.Unigram:
         for piece in model.pieces
     ]
     texts = [piece.text for piece in model.pieces]
-    return models.Unigram(
-        list(zip(texts, scores, strict=True)),
-        texts.index(_unknown(model).text),
-        model.byte_fallback,
-    )
-
-
-def _unknown(model: Model) -> Piece:
-    return next(piece for piece in model.pieces if piece.kind == UNKNOWN)
+    unknown_id = texts.index(_texts(model, UNKNOWN)[0])
+    return models.Unigram(list(zip(texts, scores, strict=True)), unknown_id, model.byte_fallback)
 
 
 def _normalizers(model: Model) -> list[normalizers.Normalizer]:
@@ -205,16 +192,12 @@ def _pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer | None:
     """
     defined = sorted(_texts(model, USER_DEFINED), key=len, reverse=True)
     if model.algorithm == BPE:
-        return (
-            pre_tokenizers.Split(Regex("|".join(map(re.escape, defined))), "isolated")
-            if defined
-            else None
-        )
+        pattern = Regex("|".join(map(re.escape, defined)))
+        return pre_tokenizers.Split(pattern, "isolated") if defined else None
     control = [text for text in _texts(model, UNKNOWN, CONTROL) if len(text) > 1]
     splits = [f"(?<={re.escape(text[:-1])}){re.escape(text[-1])}" for text in control]
-    return pre_tokenizers.Split(
-        Regex("|".join([*splits, "(?<=<0x[0-9A-F][0-9A-F])>"])), "merged_with_next"
-    )
+    pattern = Regex("|".join([*splits, "(?<=<0x[0-9A-F][0-9A-F])>"]))
+    return pre_tokenizers.Split(pattern, "merged_with_next")
 
 
 def _texts(model: Model, *kinds: int) -> list[str]:

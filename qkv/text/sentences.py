@@ -29,18 +29,18 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences("Dr. Li came. 他很累。“为什么？”她问。")
     ['Dr. Li came. ', '他很累。', '“为什么？”', '她问。']
     """
-    ends = (end for end in _SENTENCE_END.finditer(text) if not _is_abbreviation(text, end))
-    return _split_at(text, (end.end() for end in ends))
+    ends = _SENTENCE_END.finditer(text)
+    return _split_at(text, (end for end in ends if not _is_abbreviation(text, end)))
 
 
 def split_clauses(text: str) -> list[str]:
     """Split a text into clauses: split_clauses("我来了，他走了。") == ['我来了，', '他走了。']."""
-    return _split_at(text, (end.end() for end in _CLAUSE_END.finditer(text)))
+    return _split_at(text, _CLAUSE_END.finditer(text))
 
 
 def split_words(text: str) -> list[str]:
     """Split a text after each space: split_words("one two") == ['one ', 'two']."""
-    return _split_at(text, (end.end() for end in _WORD_END.finditer(text)))
+    return _split_at(text, _WORD_END.finditer(text))
 
 
 def split_to_fit(
@@ -82,16 +82,14 @@ def join_sentences(parts: Sequence[str]) -> str:
 
 def _is_abbreviation(text: str, end: re.Match[str]) -> bool:
     """Return whether a period follows an abbreviation or precedes a lowercase letter."""
-    if not end.group().startswith("."):
+    if text[end.start()] != ".":
         return False
-    return (
-        bool(_ABBREVIATION.search(text[: end.start() + 1][-12:]))
-        or text[end.end() : end.end() + 1].islower()
-    )
+    follows = _ABBREVIATION.search(text[: end.start() + 1][-12:])
+    return bool(follows) or text[end.end() : end.end() + 1].islower()
 
 
-def _split_at(text: str, ends: Iterator[int]) -> list[str]:
-    boundaries = [0, *(end for end in ends if 0 < end < len(text)), len(text)]
+def _split_at(text: str, ends: Iterator[re.Match[str]]) -> list[str]:
+    boundaries = [0, *(end.end() for end in ends if end.end() < len(text)), len(text)]
     return [text[start:end] for start, end in pairwise(boundaries)]
 
 

@@ -49,14 +49,15 @@ class GenerationTokens:
 
 def added_template(tokenizer: Tokenizer) -> Template:
     """Return the template of tokenizer.json's post-processor, found by encoding one word."""
+    if tokenizer.core.post_processor is None:
+        return Template()
     texts = (  # special tokens decode to the empty string
         text
         for accepts in (str.isalnum, str.strip)
         for id in range(tokenizer.vocab_size)
         if accepts(text := tokenizer.decode([id]))
     )
-    word = next(texts, "")
-    encoding = tokenizer.core.encode(word, add_special_tokens=True)
+    encoding = tokenizer.core.encode(next(texts, ""), add_special_tokens=True)
     own = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
     if not own:  # no word in the vocabulary: tokens before and after cannot be distinguished
         return Template()
@@ -68,13 +69,11 @@ def encoder_template(tokenizer: Tokenizer) -> Template:
     added = added_template(tokenizer)
     if added.size:
         return added
-    for before, after in (
-        (tokenizer.cls_id, tokenizer.sep_id),
-        (tokenizer.bos_id, tokenizer.eos_id),
-    ):
+    pairs = (tokenizer.cls_id, tokenizer.sep_id), (tokenizer.bos_id, tokenizer.eos_id)
+    for before, after in pairs:
         if before is not None and after is not None:
             return Template((before,), (after,))
-    return Template()
+    return added
 
 
 def translation_template(tokenizer: Tokenizer) -> Template:
@@ -85,8 +84,7 @@ def translation_template(tokenizer: Tokenizer) -> Template:
 
 def decoder_start_id(tokenizer: Tokenizer, stored: SpecialTokenIds = NOT_STORED) -> int | None:
     """Return the decoder start token: stored (BART: </s>), else <bos>, else <pad> (Marian)."""
-    known = (stored.start_id, tokenizer.bos_id, tokenizer.pad_id)
-    return next((id for id in known if id is not None), None)
+    return _first_known(stored.start_id, tokenizer.bos_id, tokenizer.pad_id)
 
 
 def generation_tokens(
@@ -99,9 +97,15 @@ def generation_tokens(
     """
     ends = stored.eos_ids or (() if tokenizer.eos_id is None else (tokenizer.eos_id,))
     start = stored.start_id
-    if tokenizer.config.get("post_processor") is not None:
+    if tokenizer.core.post_processor is not None:
         begin = added_template(tokenizer).before
     else:
         begin = () if start is None or start in ends else (start,)
-    first = start if start is not None else ends[0] if ends else tokenizer.bos_id
-    return GenerationTokens(begin, first, ends)
+    return GenerationTokens(begin, _first_known(start, *ends, tokenizer.bos_id), ends)
+
+
+def _first_known(*ids: int | None) -> int | None:
+    for id in ids:
+        if id is not None:
+            return id
+    return None

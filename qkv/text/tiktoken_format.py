@@ -4,7 +4,6 @@ The pre-tokenization pattern is not part of these files. See docs/tokenizers.md.
 """
 
 import base64
-import binascii
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,38 +36,31 @@ _SPECIALS = {
     100_256: {_EOT: 100_257},
     199_998: {_EOT: 199_999},
 }
-_BYTE_ENCODER = {byte: character for character, byte in BYTE_DECODER.items()}
+_BYTE_ENCODER = dict(zip(BYTE_DECODER.values(), BYTE_DECODER, strict=True))
 
 
-def read_ranks(
-    path: Path, pattern: str | None = None, specials: dict[str, int] | None = None
-) -> Tokenizer:
+def read_ranks(path: Path, pattern: str | None = None) -> Tokenizer:
     """Read a rank file.
 
     Args:
         path: The file.
         pattern: A name in PATTERNS; None: by the number of ranks.
-        specials: Special tokens and their ids; None: by the number of ranks.
     """
     ranks = _read(path)
-    specials = _SPECIALS.get(len(ranks), {}) if specials is None else specials
+    specials = _SPECIALS.get(len(ranks), {})
     pattern = pattern or (
         "r50k" if len(ranks) < 60_000 else "cl100k" if len(ranks) < 150_000 else "o200k"
     )
     if pattern not in PATTERNS:
-        raise QkvError(
-            "pattern", _("no pattern '{pattern}'", pattern=pattern), near_miss(pattern, PATTERNS)
-        )
+        wrong = _("no pattern '{pattern}'", pattern=pattern)
+        raise QkvError("pattern", wrong, near_miss(pattern, PATTERNS))
     ids = {_encode_bytes(piece): rank for piece, rank in ranks.items()} | specials
     merges = [(_encode_bytes(a), _encode_bytes(b)) for a, b in _merges(ranks)]
     # tiktoken looks up whole pre-tokens before merging, hence ignore_merges.
     core = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=True))
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(specials))
     return Tokenizer(core)
@@ -80,31 +72,21 @@ def _read(path: Path) -> dict[bytes, int]:
         try:
             piece, rank = line.split()
             ranks[base64.b64decode(piece, validate=True)] = int(rank)
-        except (ValueError, binascii.Error):
-            raise QkvError(
-                _("{path}, line {number}", path=path, number=number),
-                _("not a base64 token and its rank"),
-                _("give a tiktoken rank file"),
-            ) from None
-    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
-    if missing:
-        raise QkvError(
-            path,
-            _("{n_missing} of the 256 bytes have no rank", n_missing=len(missing)),
-            _("is the download complete?"),
-        )
+        except ValueError:  # or binascii.Error, a subclass
+            where = _("{path}, line {number}", path=path, number=number)
+            wrong = _("not a base64 token and its rank")
+            raise QkvError(where, wrong, _("give a tiktoken rank file")) from None
+    if missing := 256 - sum(len(piece) == 1 for piece in ranks):
+        wrong = _("{n_missing} of the 256 bytes have no rank", n_missing=missing)
+        raise QkvError(path, wrong, _("is the download complete?"))
     return ranks
 
 
 def _merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
     """Return the merge of each token: the two parts that earlier merges leave of its bytes."""
-    pairs = []
-    for piece in sorted(ranks, key=ranks.__getitem__):
-        if len(piece) > 1:
-            parts = _merged(piece, ranks)
-            if len(parts) == 2:  # otherwise only a whole pre-token can match it
-                pairs.append((parts[0], parts[1]))
-    return pairs
+    merged = (_merged(piece, ranks) for piece in sorted(ranks, key=ranks.__getitem__))
+    # Not two parts: a byte, or a token that only a whole pre-token can match.
+    return [(parts[0], parts[1]) for parts in merged if len(parts) == 2]
 
 
 def _merged(piece: bytes, ranks: dict[bytes, int]) -> list[bytes]:
@@ -121,4 +103,4 @@ def _merged(piece: bytes, ranks: dict[bytes, int]) -> list[bytes]:
 
 
 def _encode_bytes(piece: bytes) -> str:
-    return "".join(_BYTE_ENCODER[byte] for byte in piece)
+    return piece.decode("latin-1").translate(_BYTE_ENCODER)

@@ -18,7 +18,7 @@ from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
 from qkv.text.display import BYTE_DECODER, display_pieces
-from qkv.text.lines import read_text, replace_surrogates, write_text
+from qkv.text.lines import damaged_json, read_text, replace_surrogates, write_text
 from qkv.text.normalization import adds_prefix_space
 from qkv.text.tokenizer_json import with_defaults
 
@@ -33,8 +33,7 @@ SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
 }
 
-# The space in byte-level vocabularies.
-_SPACE = next(character for character, byte in BYTE_DECODER.items() if byte == 0x20)
+_SPACE = "Ġ"  # in byte-level vocabularies
 
 
 class Tokenizer:
@@ -60,17 +59,17 @@ class Tokenizer:
         core.no_padding()
         core.no_truncation()
         self.core = core
-        self._variants: dict[tuple[float, bool], tokenizers.Tokenizer] = {}
+        # By dropout and parse_special; a copy each, so that threads do not interfere.
+        self._variants: dict[tuple[float, bool], tokenizers.Tokenizer] = {(0.0, False): core}
         self.vocab_size: int = 1 + max(core.get_vocab().values(), default=-1)
         self.special_ids = {
             token.content: id
             for id, token in core.get_added_tokens_decoder().items()
             if token.special
         }
-        self.pad_id, self.unk_id, self.bos_id, self.eos_id = map(
-            self._special_id, ("pad", "unk", "bos", "eos")
-        )
-        self.cls_id, self.sep_id, self.mask_id = map(self._special_id, ("cls", "sep", "mask"))
+        ids = map(self._special_id, SPECIAL_TOKENS.values())
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id, *others = ids
+        self.cls_id, self.sep_id, self.mask_id = others
 
     def encode(self, text: str, dropout: float = 0.0, parse_special: bool = False) -> list[int]:
         """Encode a text.
@@ -88,7 +87,8 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Encode several texts in parallel; the arguments are those of encode."""
         texts, core = list(texts), self._core(dropout, parse_special)
-        if not parse_special and self._can_chunk and max(map(len, texts), default=0) > CHUNK_CHARS:
+        long = max(map(len, texts), default=0) > CHUNK_CHARS
+        if long and not parse_special and self._can_chunk:
             chunked = [split_chunks(text) for text in texts]
             encoded = iter(_encode(core, [chunk for chunks in chunked for chunk in chunks]))
             return [
@@ -147,7 +147,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a tokenizer.json, or the one in a folder."""
-        path = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+        path = Path(path)
+        path = path / "tokenizer.json" if path.is_dir() else path
         text = read_text(path)
         try:
             return cls.from_json(text)
@@ -185,47 +186,39 @@ class Tokenizer:
     def _is_byte_level(self) -> bool:
         return "ByteLevel" in json.dumps(self.config["decoder"])
 
-    def _special_id(self, role: str) -> int | None:
-        return next(
-            (self.special_ids[name] for name in SPECIAL_TOKENS[role] if name in self.special_ids),
-            None,
-        )
+    def _special_id(self, names: Iterable[str]) -> int | None:
+        """Return the id of the first of these names that is a special token."""
+        for name in names:
+            if name in self.special_ids:
+                return self.special_ids[name]
+        return None
 
     def _bytes(self, piece: str) -> bytes | str:
         """Return the bytes of a byte-level or byte-fallback token, else the token."""
-        if self._is_byte_level and all(character in BYTE_DECODER for character in piece):
-            return bytes(BYTE_DECODER[character] for character in piece)
-        if (
-            self.config["model"].get("byte_fallback")
-            and len(piece) == 6
-            and piece.startswith("<0x")
-        ):
+        if self._is_byte_level and BYTE_DECODER.keys() >= set(piece):
+            return bytes(map(BYTE_DECODER.__getitem__, piece))
+        is_byte = len(piece) == 6 and piece.startswith("<0x")
+        if is_byte and self.config["model"].get("byte_fallback"):
             return bytes([int(piece[3:5], 16)])
         return piece
 
     def _core(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
-        """Return the core with these settings; a copy each, so that threads do not interfere."""
-        if not dropout and not parse_special:
-            return self.core
         if (dropout, parse_special) not in self._variants:
-            self._variants[dropout, parse_special] = self._copy(dropout, parse_special)
+            core = tokenizers.Tokenizer.from_str(self._json)
+            core.encode_special_tokens = not parse_special
+            if dropout:
+                _check_dropout(dropout, core.model)
+                core.model.dropout = dropout
+            self._variants[dropout, parse_special] = core
         return self._variants[dropout, parse_special]
 
-    def _copy(self, dropout: float, parse_special: bool) -> tokenizers.Tokenizer:
-        core = tokenizers.Tokenizer.from_str(self._json)
-        core.encode_special_tokens = not parse_special
-        if dropout:
-            self._check_dropout(dropout)
-            core.model.dropout = dropout
-        return core
 
-    def _check_dropout(self, dropout: float) -> None:
-        if not 0 <= dropout <= 1:
-            raise QkvError(
-                "dropout", _("{dropout} is not a probability", dropout=dropout), _("use 0 to 1")
-            )
-        if not isinstance(self.core.model, models.BPE):
-            raise QkvError("dropout", _("only BPE tokenizers support dropout"), _("use 0"))
+def _check_dropout(dropout: float, model: models.Model) -> None:
+    if not 0 <= dropout <= 1:
+        wrong = _("{dropout} is not a probability", dropout=dropout)
+        raise QkvError("dropout", wrong, _("use 0 to 1"))
+    if not isinstance(model, models.BPE):
+        raise QkvError("dropout", _("only BPE tokenizers support dropout"), _("use 0"))
 
 
 def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
@@ -243,18 +236,10 @@ def _unreadable(path: Path, text: str, reason: str) -> QkvError:
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
-        wrong = _(
-            "damaged JSON (line {line}, column {column})", line=error.lineno, column=error.colno
-        )
-        return QkvError(path, wrong, _("is the download complete?"))
+        return damaged_json(path, error)
+    wrong = _("not a valid tokenizer ({reason})", reason=reason)
+    right = _("export it again with the program that wrote it")
     if not isinstance(config, dict) or "model" not in config:
-        return QkvError(
-            path,
-            _("JSON, but not a tokenizer"),
-            _("give a tokenizer.json of qkv or the tokenizers library"),
-        )
-    return QkvError(
-        path,
-        _("not a valid tokenizer ({reason})", reason=reason),
-        _("export it again with the program that wrote it"),
-    )
+        wrong = _("JSON, but not a tokenizer")
+        right = _("give a tokenizer.json of qkv or the tokenizers library")
+    return QkvError(path, wrong, right)

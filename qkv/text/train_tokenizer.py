@@ -7,30 +7,31 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 from tokenizers import models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 from qkv.text.lines import read_lines, replace_surrogates
-from qkv.text.normalization import (
-    CONTINUATION,
-    END_OF_WORD,
-    TokenizerOptions,
-    decoder,
-    normalizer,
-    pre_tokenizer,
-)
+from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tokenizer import Tokenizer
 
-KINDS = ("word", "char", "bpe", "byte_bpe", "wordpiece")
 INT32_MAX = 2**31 - 1
 PASSES = {"word": 1, "char": 1, "bpe": 2, "byte_bpe": 1, "wordpiece": 2}  # over the texts
+KINDS = tuple(PASSES)
+# Without the suffix or prefix here, the trainer silently ignores that of the model.
+_TRAINERS: dict[str, Callable[..., trainers.Trainer]] = {
+    "word": trainers.WordLevelTrainer,
+    "char": trainers.WordLevelTrainer,
+    "bpe": partial(trainers.BpeTrainer, end_of_word_suffix=END_OF_WORD),
+    "byte_bpe": trainers.BpeTrainer,
+    "wordpiece": partial(trainers.WordPieceTrainer, continuing_subword_prefix=CONTINUATION),
+}
 
 _DEFAULT_SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -65,7 +66,7 @@ def train_tokenizer(
         tokens = [*specials, *alphabet, *dict.fromkeys(a + b for a, b in merges)]
     if len(tokens) == len(specials):
         raise _no_text()
-    return Tokenizer(_core(kind, options, tokens, merges))
+    return Tokenizer(assemble(kind, _model(kind, tokens, merges), options, specials))
 
 
 def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
@@ -73,24 +74,15 @@ def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
     if kind not in KINDS:
         raise QkvError("--kind", _("no tokenizer kind '{kind}'", kind=kind), near_miss(kind, KINDS))
     if not 0 <= options.min_frequency <= INT32_MAX:
-        raise QkvError(
-            "--min-frequency",
-            _("{min_frequency} is not a frequency", min_frequency=options.min_frequency),
-            _("use 1 or more"),
-        )
+        wrong = _("{min_frequency} is not a frequency", min_frequency=options.min_frequency)
+        raise QkvError("--min-frequency", wrong, _("use 1 or more"))
     if options.add_prefix_space and kind != "byte_bpe":
-        raise QkvError(
-            "--add-prefix-space",
-            _("'{kind}' does not distinguish words at the beginning of a text", kind=kind),
-            _("use it with byte_bpe"),
-        )
+        wrong = _("'{kind}' does not distinguish words at the beginning of a text", kind=kind)
+        raise QkvError("--add-prefix-space", wrong, _("use it with byte_bpe"))
     for token in options.special_tokens:
         if not _IN_BRACKETS.fullmatch(token):  # no kind produces bracketed tokens from text
-            raise QkvError(
-                "--special",
-                _("'{token}' could be a word of a text", token=token),
-                _("write <{token}> or [{token}]", token=token),
-            )
+            wrong = _("'{token}' could be a word of a text", token=token)
+            raise QkvError("--special", wrong, _("write <{token}> or [{token}]", token=token))
     defaults = _BERT_SPECIALS if kind == "wordpiece" else _DEFAULT_SPECIALS
     return list(dict.fromkeys((*defaults, *options.special_tokens)))
 
@@ -151,23 +143,17 @@ def _alphabet(kind: str, texts: Iterable[str], options: TokenizerOptions) -> lis
 def _check_vocab_size(vocab_size: int, alphabet: list[str], specials: list[str]) -> None:
     minimum = len(alphabet) + len(specials)
     if vocab_size < minimum:
-        raise QkvError(
-            "--vocab-size",
-            _(
-                "{vocab_size} is smaller than the alphabet "
-                "({n_symbols} symbols and {n_specials} special tokens)",
-                vocab_size=vocab_size,
-                n_symbols=len(alphabet),
-                n_specials=len(specials),
-            ),
-            _("use at least {minimum}", minimum=minimum),
+        wrong = _(
+            "{vocab_size} is smaller than the alphabet "
+            "({n_symbols} symbols and {n_specials} special tokens)",
+            vocab_size=vocab_size,
+            n_symbols=len(alphabet),
+            n_specials=len(specials),
         )
+        raise QkvError("--vocab-size", wrong, _("use at least {minimum}", minimum=minimum))
     if vocab_size > INT32_MAX:
-        raise QkvError(
-            "--vocab-size",
-            _("{vocab_size:,} is too large", vocab_size=vocab_size),
-            _("use at most {maximum:,}", maximum=INT32_MAX),
-        )
+        wrong = _("{vocab_size:,} is too large", vocab_size=vocab_size)
+        raise QkvError("--vocab-size", wrong, _("use at most {maximum:,}", maximum=INT32_MAX))
 
 
 def _train(
@@ -178,24 +164,13 @@ def _train(
     first_tokens: list[str],
 ) -> dict[str, Any]:
     """Train with the library and return the "model" part of the tokenizer.json."""
-    core = _core(kind, options, [], [])
-    arguments: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "special_tokens": first_tokens,
-        "show_progress": False,
-        "min_frequency": options.min_frequency,
-    }
-    trainer: trainers.Trainer
-    match kind:
-        case "word" | "char":
-            trainer = trainers.WordLevelTrainer(**arguments)
-        # Without the suffix or prefix here, the trainer silently ignores that of the model.
-        case "bpe":
-            trainer = trainers.BpeTrainer(**arguments, end_of_word_suffix=END_OF_WORD)
-        case "byte_bpe":
-            trainer = trainers.BpeTrainer(**arguments)
-        case "wordpiece":
-            trainer = trainers.WordPieceTrainer(**arguments, continuing_subword_prefix=CONTINUATION)
+    core = assemble(kind, _model(kind, [], []), options, [])
+    trainer = _TRAINERS[kind](
+        vocab_size=vocab_size,
+        special_tokens=first_tokens,
+        show_progress=False,
+        min_frequency=options.min_frequency,
+    )
     core.train_from_iterator(_batches(texts), trainer)
     return json.loads(core.to_str())["model"]
 
@@ -226,27 +201,15 @@ def _without_specials(
     return kept
 
 
-def _core(
-    kind: str, options: TokenizerOptions, tokens: list[str], merges: list[tuple[str, str]]
-) -> tokenizers.Tokenizer:
-    """Build the library's tokenizer with this vocabulary; special tokens come first."""
-    vocabulary = {token: id for id, token in enumerate(tokens)}
-    model: models.Model
+def _model(kind: str, tokens: list[str], merges: list[tuple[str, str]]) -> models.Model:
+    """Return the library's model with this vocabulary."""
+    ids = {token: id for id, token in enumerate(tokens)}
     match kind:
-        case "word" | "char":
-            model = models.WordLevel(vocabulary, unk_token="<unk>")
         case "bpe":
-            model = models.BPE(
-                vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD
-            )
+            return models.BPE(ids, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD)
         case "byte_bpe":
-            model = models.BPE(vocabulary, merges)
+            return models.BPE(ids, merges)
         case "wordpiece":
-            model = models.WordPiece(vocabulary, unk_token="[UNK]")
-    core = tokenizers.Tokenizer(model)
-    if step := normalizer(options):
-        core.normalizer = step
-    core.pre_tokenizer, core.decoder = pre_tokenizer(kind, options), decoder(kind, options)
-    if tokens:
-        core.add_special_tokens(special_tokens(kind, options))
-    return core
+            return models.WordPiece(ids, unk_token="[UNK]")
+        case _:
+            return models.WordLevel(ids, unk_token="<unk>")

@@ -5,9 +5,12 @@ See docs/training.md, "Weight averaging".
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from qkv.train.state import checkpoint_folder, load_state
 
 
 class Ema:
@@ -42,6 +45,12 @@ class Ema:
         finally:
             for name, weight in model.named_parameters():
                 weight.data = own[name]
+
+
+def average_checkpoints(run_folder: Path, steps: Iterable[int], group: str) -> dict[str, Tensor]:
+    """The mean of one group of tensors over the checkpoints of these steps."""
+    folders = (checkpoint_folder(run_folder, step) for step in steps)
+    return average_state_dicts(load_state(folder, {group}).tensors[group] for folder in folders)
 
 
 def average_state_dicts(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

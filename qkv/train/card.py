@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from qkv.messages import _
-from qkv.model.spec import Stack
 from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
@@ -36,26 +35,21 @@ def write_card(folder: Path, task: Task, pipeline: Callable[..., Any]) -> str:
     """Evaluate the published model, write its card and curves; returns the scores."""
     recipe, spec, final = task.recipe, task.spec, task.evaluate(pipeline)
     entries = read_metrics(folder / METRICS)
-    n_layers = " + ".join(
-        str(_n_layers(stack)) for stack in (spec.encoder, spec.decoder) if stack is not None
-    )
+    n_layers = [len(stack.each_layer()) for stack in (spec.encoder, spec.decoder) if stack]
     card = ModelCard(
         folder=str(folder),
-        data=final.data,
         model={
             _("parameters"): sum(parameters(spec).values()),
             "d_model": spec.d_model,
-            _("layers"): n_layers,
+            _("layers"): " + ".join(map(str, n_layers)),
         },
         training={
             _("steps"): entries[-1]["step"] if entries else recipe.steps,
             _("optimizer"): recipe.optimizer,
             _("seconds"): round(entries[-1]["seconds"]) if entries else 0,
         },
-        scores=final.scores,
-        example=final.example,
         command=command_of(task),
-        options=final.options,
+        **vars(final),
     )
     write_text(folder / "README.md", card_text(card))
     draw_curves(folder / METRICS)
@@ -67,10 +61,6 @@ def command_of(task: Task) -> str:
     if task.spec.decoder is None:
         return "embed"
     return "generate" if task.spec.encoder is None else "translate"
-
-
-def _n_layers(stack: Stack) -> int:
-    return len(stack.each_layer())
 
 
 def card_text(card: ModelCard) -> str:

@@ -5,6 +5,7 @@ See docs/embedding.md.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.data.batches import collate
+from qkv.train.task import with_mask
 
 BLOCK_ROWS = 1_024  # rows of the similarity matrix computed at a time
 MASKED_SCORE = -1e9  # finite: with -inf, a row without negatives would have a NaN gradient
@@ -33,14 +35,9 @@ def contrastive_loss(vectors: Tensor, pairs: Tensor, labels: Tensor, temperature
     blocks = torch.arange(len(vectors), device=vectors.device).split(BLOCK_ROWS)
     # The similarity matrix is quadratic: for a large batch it is recomputed in the backward pass.
     recomputed = torch.is_grad_enabled() and len(blocks) > 1
-    negatives = torch.cat(
-        [
-            checkpoint(_negatives, rows, vectors, labels, temperature, use_reentrant=False)
-            if recomputed
-            else _negatives(rows, vectors, labels, temperature)
-            for rows in blocks
-        ]
-    )  # (sentences,)
+    compute = partial(checkpoint, _negatives, use_reentrant=False) if recomputed else _negatives
+    negatives = torch.cat([compute(rows, vectors, labels, temperature) for rows in blocks])
+    # negatives (sentences,)
     positives = (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(dim=1) / temperature  # (n,)
     return F.softplus(negatives[pairs] - positives[:, None]).sum() / 2
 
@@ -71,14 +68,9 @@ class MiniBatches:
         recomputed in the backward pass, with the same dropout: the memory is that of one
         mini-batch, the gradient that of the whole batch.
         """
-        parts = []
-        for ids in self.ids:
-            attention_mask = ids.ne(self.pad)
-            padded = None if bool(attention_mask.all()) else attention_mask.to(device)
-            if gradient_checkpointing and torch.is_grad_enabled():
-                parts.append(checkpoint(encode, ids.to(device), padded, use_reentrant=False))
-            else:
-                parts.append(encode(ids.to(device), padded))
+        if gradient_checkpointing and torch.is_grad_enabled():
+            encode = partial(checkpoint, encode, use_reentrant=False)
+        parts = [encode(*with_mask(ids, self.pad, device)) for ids in self.ids]
         return torch.cat(parts).index_select(0, self.inverse_order.to(device))
 
 

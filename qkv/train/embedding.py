@@ -5,7 +5,6 @@ Validation measures retrieval (recall@1) on held-out groups. See docs/embedding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -22,7 +21,6 @@ from qkv.data.store import Store
 from qkv.evaluate.similarity import retrieval
 from qkv.messages import _
 from qkv.model.pooling import pool
-from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
@@ -30,7 +28,7 @@ from qkv.train.contrastive import MiniBatches, contrastive_loss, group_labels, m
 from qkv.train.masking import MaskedBatch, Masking
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.seeds import derive_seed
-from qkv.train.task import FinalEvaluation, new_model
+from qkv.train.task import FinalEvaluation, Task, with_mask
 from qkv.train.task_specs import embedding_spec
 
 VALID_MLM_BATCHES = 16  # MLM batches in a validation
@@ -53,7 +51,7 @@ class ContrastiveBatch:
     labels: Tensor  # (sentences,)
 
 
-class EmbeddingTask:
+class EmbeddingTask(Task):
     """Training of a sentence encoder.
 
     Args:
@@ -64,7 +62,8 @@ class EmbeddingTask:
         tokenizer: Must have padding, [CLS] and [SEP].
     """
 
-    metric: str | None = "recall_at_1"
+    recipe: EmbedRecipe
+    metric = "recall_at_1"
 
     def __init__(
         self,
@@ -75,7 +74,10 @@ class EmbeddingTask:
         tokenizer: Tokenizer,
     ):
         self.recipe, self.train, self.valid = recipe, train, valid
-        self.plain, self.tokenizer = plain, tokenizer
+        self.plain, self.tokenizer, self.tokenizers = plain, tokenizer, {"tokenizer": tokenizer}
+        self.pretraining_steps = recipe.mlm_steps  # they do not train retrieval
+        self.spec = embedding_spec(recipe.model, tokenizer.vocab_size, recipe.mlm_steps > 0)
+        self.metadata = {"pooling": PoolingConfig(recipe.pooling, True, self.spec.max_len)}
         assert tokenizer.pad_id is not None
         self.pad, self.template = tokenizer.pad_id, encoder_template(tokenizer)
         self.max_tokens = self.spec.max_len - self.template.size
@@ -89,47 +91,20 @@ class EmbeddingTask:
                 lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len
             )
 
-    @property
-    def pretraining_steps(self) -> int:
-        """The MLM steps, which do not train retrieval."""
-        return self.recipe.mlm_steps
-
-    @cached_property
-    def spec(self) -> Spec:
-        """The encoder; it has a head over the vocabulary only for MLM."""
-        return embedding_spec(
-            self.recipe.model, self.tokenizer.vocab_size, self.recipe.mlm_steps > 0
-        )
-
-    @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        return {"tokenizer": self.tokenizer}
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return {"pooling": PoolingConfig(self.recipe.pooling, True, self.spec.max_len)}
-
-    def initial_model(self) -> Transformer:
-        return new_model(self)
-
     # ── batches ──────────────────────────────────────────────────────────────────────────────────
-    def batch(
-        self, micro_step: int, rank: int = 0, world_size: int = 1
-    ) -> MaskedBatch | ContrastiveBatch:
+    def batch(self, micro_step: int) -> MaskedBatch | ContrastiveBatch:
         """An MLM batch in the first steps, a contrastive batch in the others."""
         mlm_batches = self.recipe.mlm_steps * self.recipe.gradient_accumulation_steps
         if micro_step < mlm_batches:
-            return self._mlm_batch(micro_step, rank, world_size)
-        rows, members = self.plan.batch(micro_step - mlm_batches, rank, world_size)
-        return self._contrastive_batch(rows, members)
+            assert self.plain is not None
+            rows = self.text_plan.batch(micro_step)
+            seed = derive_seed(self.recipe.seed, micro_step, 0, 1)  # process 0 of 1
+            return self._masked(self.plain.take(rows), seed)
+        return self._contrastive_batch(*self.plan.batch(micro_step - mlm_batches))
 
-    def _mlm_batch(self, step: int, rank: int, world_size: int) -> MaskedBatch:
-        assert self.plain is not None
-        rows = self.text_plan.batch(step, rank, world_size)
-        seed = derive_seed(self.recipe.seed, step, rank, world_size)
-        return self.masking(
-            self._collated(self.plain.take(rows)), torch.Generator().manual_seed(seed)
-        )
+    def _masked(self, rows: Sequence[np.ndarray], seed: int) -> MaskedBatch:
+        ids = collate(self._with_template(rows), self.pad)
+        return self.masking(ids, torch.Generator().manual_seed(seed))
 
     def _contrastive_batch(self, rows: np.ndarray, members: np.ndarray) -> ContrastiveBatch:
         """The batch of these groups; `members` (groups, texts) index their sentences, -1: none."""
@@ -156,9 +131,6 @@ class EmbeddingTask:
         """Each sentence truncated to the model's length, with special tokens."""
         return [np.array(self.template.around(row[: self.max_tokens])) for row in rows]
 
-    def _collated(self, rows: Sequence[np.ndarray]) -> Tensor:
-        return collate(self._with_template(rows), self.pad)
-
     def sizes(self, batch: MaskedBatch | ContrastiveBatch) -> tuple[int, int]:
         """The number of predicted tokens or positive pairs, and of tokens without padding."""
         if isinstance(batch, MaskedBatch):
@@ -170,29 +142,23 @@ class EmbeddingTask:
         """MLM cross-entropy or contrastive loss, summed over the batch."""
         if isinstance(batch, MaskedBatch):
             return self._mlm_loss(model, batch)
-        return self._contrastive_loss(model, batch)
+        vectors = self._vectors(model, batch.mini_batches)
+        return contrastive_loss(vectors, batch.pairs, batch.labels, self.recipe.temperature)
 
     def _mlm_loss(self, model: Transformer, batch: MaskedBatch) -> Tensor:
         device = model.embed.weight.device
-        ids, attention_mask = batch.ids.to(device), batch.targets.ne(self.pad).to(device)
-        memory = model.encode(ids, None if bool(attention_mask.all()) else attention_mask)
+        memory = model.encode(*with_mask(batch.ids, self.pad, device))
         return model.loss(memory.states, batch.targets.to(device), batch.selected.to(device))
 
-    def _contrastive_loss(self, model: Transformer, batch: ContrastiveBatch) -> Tensor:
-        device = model.embed.weight.device
-        vectors = batch.mini_batches.vectors(
-            self._encoder(model), device, self.recipe.gradient_checkpointing
-        )  # (sentences, d_model)
-        return contrastive_loss(vectors, batch.pairs, batch.labels, self.recipe.temperature)
-
-    def _encoder(self, model: Transformer) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """A function from ids to unit vectors."""
+    def _vectors(self, model: Transformer, batches: MiniBatches) -> Tensor:
+        """The unit vectors of all sentences, (sentences, d_model)."""
 
         def encode(ids: Tensor, attention_mask: Tensor | None) -> Tensor:
             states = model.encode(ids, attention_mask).states
             return F.normalize(pool(states, attention_mask, self.recipe.pooling), dim=-1)
 
-        return encode
+        device = model.embed.weight.device
+        return batches.vectors(encode, device, self.recipe.gradient_checkpointing)
 
     # ── validation ───────────────────────────────────────────────────────────────────────────────
     @torch.no_grad()
@@ -216,22 +182,16 @@ class EmbeddingTask:
         groups = self.valid.groups
         pairs = np.array([groups.members[row][:2] for row in range(len(groups))])  # (groups, 2)
         rows = self._with_template(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
-        batches = mini_batches(rows, self.recipe.mini_batch_size, self.pad)
-        device = model.embed.weight.device
-        return batches.vectors(self._encoder(model), device, gradient_checkpointing=False)
+        return self._vectors(model, mini_batches(rows, self.recipe.mini_batch_size, self.pad))
 
     def _held_out_mlm_loss(self, model: Transformer) -> dict[str, float]:
         """The MLM loss of held-out sentences, with the same masks in every validation."""
         if self.plain is None:
             return {}
-        total = count = 0.0
-        rows = np.array_split(
-            np.arange(len(self.valid.ids)),
-            max(1, len(self.valid.ids) // self.recipe.mini_batch_size),
-        )
+        total, count, n_texts = 0.0, 0.0, len(self.valid.ids)
+        rows = np.array_split(np.arange(n_texts), max(1, n_texts // self.recipe.mini_batch_size))
         for number, chunk in enumerate(rows[:VALID_MLM_BATCHES]):
-            ids = self._collated(self.valid.ids.take(chunk))
-            batch = self.masking(ids, torch.Generator().manual_seed(number))
+            batch = self._masked(self.valid.ids.take(chunk), seed=number)
             total += float(self._mlm_loss(model, batch))
             count += float(batch.selected.sum())
         return {"mlm_loss": total / max(1.0, count)}

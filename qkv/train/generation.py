@@ -19,7 +19,7 @@ from qkv.model.transformer import Transformer
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import GenerateRecipe
-from qkv.train.task import FinalEvaluation, new_model
+from qkv.train.task import FinalEvaluation, Task, with_mask
 
 IGNORE_INDEX = -1  # target at padding; no vocabulary has it
 PROMPT_CHARACTERS = 24  # length of the card's prompt, from the held-out text
@@ -50,7 +50,7 @@ class WindowBatch:
     targets: Tensor  # (batch, length)
 
 
-class GenerationTask:
+class GenerationTask(Task):
     """Training of a causal language model.
 
     Args:
@@ -61,8 +61,7 @@ class GenerationTask:
         initial: The model to start from.
     """
 
-    metric: str | None = None  # the loss
-    pretraining_steps = 0
+    recipe: GenerateRecipe
 
     def __init__(
         self,
@@ -73,29 +72,18 @@ class GenerationTask:
         initial: InitialModel,
     ):
         self.recipe, self.windows, self.valid = recipe, windows, valid
-        self.tokenizer, self.initial = tokenizer, initial
+        self.tokenizer, self.tokenizers = tokenizer, {"tokenizer": tokenizer}
+        self.initial, self.spec = initial, initial.spec
+        self.metadata = {"generation": initial.special_tokens}
         assert tokenizer.eos_id is not None
         self.eos = tokenizer.eos_id
 
-    @property
-    def spec(self) -> Spec:
-        return self.initial.spec
-
-    @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        return {"tokenizer": self.tokenizer}
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return {"generation": self.initial.special_tokens}
-
     def initial_model(self) -> Transformer:
         """A new model, or the one of `init_from`."""
-        return self.initial.model or new_model(self)
+        return self.initial.model or super().initial_model()
 
-    def batch(self, micro_step: int, rank: int = 0, world_size: int = 1) -> WindowBatch:
-        """A micro-batch: a pure function of the recipe's seed and these numbers."""
-        rows = self.windows.rows(micro_step, rank, world_size)
+    def batch(self, micro_step: int) -> WindowBatch:
+        rows = self.windows.rows(micro_step)
         return WindowBatch(
             collate([row[:-1] for row in rows], self.eos),
             collate([row[1:] for row in rows], IGNORE_INDEX),
@@ -107,11 +95,10 @@ class GenerationTask:
 
     def loss(self, model: Transformer, batch: WindowBatch) -> Tensor:
         """The summed cross-entropy of all tokens, each predicted from the tokens before it."""
-        device, attention_mask = model.embed.weight.device, batch.targets.ne(IGNORE_INDEX)
+        device = model.embed.weight.device
         # Padding is on the right, where the causal mask hides it; it is excluded from the loss.
         stream = model.decode(batch.inputs.to(device))
-        padded = None if bool(attention_mask.all()) else attention_mask.to(device)
-        return model.loss(stream, batch.targets.to(device), padded)
+        return model.loss(stream, *with_mask(batch.targets, IGNORE_INDEX, device))
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Loss, perplexity and bits per byte of the whole held-out text."""
@@ -127,13 +114,10 @@ class GenerationTask:
 
         With `separate_documents` no token attends to another document.
         """
+        text = model, self.valid.ids, self.valid.bytes, self.recipe.context_length
         if self.recipe.separate_documents:
-            return documents_perplexity(
-                model, self.valid.ids, self.valid.bytes, self.recipe.context_length, self.eos
-            )
-        return text_perplexity(
-            model, self.valid.ids, self.valid.bytes, self.recipe.context_length, bos_id=self.eos
-        )
+            return documents_perplexity(*text, self.eos)
+        return text_perplexity(*text, bos_id=self.eos)
 
     def _prompt(self, max_tokens: int) -> str:
         """The beginning of the held-out text, at most `max_tokens` tokens."""

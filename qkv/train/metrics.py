@@ -53,14 +53,12 @@ def truncate_after(path: Path, step: int) -> set[tuple[int, str]]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """A line with the names of today's metrics, None if it is incomplete or not a report."""
     try:
-        entry: Any = json.loads(line)
+        match json.loads(line):
+            case {"step": int(), "kind": str()} as entry if line.endswith(b"\n"):
+                return {OLD_METRICS.get(name, name): value for name, value in entry.items()}
     except ValueError:
-        return None
-    if not isinstance(entry, dict) or not line.endswith(b"\n"):
-        return None
-    if not isinstance(entry.get("step"), int) or not isinstance(entry.get("kind"), str):
-        return None
-    return {OLD_METRICS.get(str(name), str(name)): value for name, value in entry.items()}
+        pass
+    return None
 
 
 def _finite(value: Any) -> Any:

@@ -6,7 +6,6 @@ See docs/training.md, "Input files".
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from qkv.data.alignments import read_alignment, store_token_links, token_links
@@ -25,9 +24,11 @@ from qkv.text.word_boundaries import word_spans
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.task_specs import translation_spec
 from qkv.train.translation import PairData, TranslationTask
-from qkv.train.vocabulary import run_options, train_or_load_tokenizer
+from qkv.train.vocabulary import tokenizer_of_stores
 
 Texts = tuple[TextStore, TextStore]
+Tokenizers = tuple[Tokenizer, Tokenizer]
+SIDES = ("source", "target")
 BPE_KINDS = ("bpe", "byte_bpe")
 SAMPLED_LINES = 2_000  # compared to check that two files have the same language
 WORD = re.compile(r"[^\W\d_一-鿿]+|[一-鿿]")
@@ -42,29 +43,20 @@ def prepare_translation(
     if recipe.valid_source:
         _check_shared_words(train[0], valid[0], recipe.valid_source)
         _check_shared_words(train[1], valid[1], recipe.valid_target or recipe.valid_source)
-    source, target = _tokenizers(recipe, folder, train, resume)
+    tokenizers = _tokenizers(recipe, folder, train, resume)
     variants = recipe.bpe_variants if recipe.bpe_dropout else 1
-    data = _encoded(folder / "train", train, (source, target), recipe.bpe_dropout, variants)
+    data = _encoded(folder / "train", train, tokenizers, recipe.bpe_dropout, variants)
     if recipe.alignment:
-        data = replace(
-            data,
-            token_links=tuple(
-                _token_links(recipe, folder / "train", data, pairs, (source, target))
-            ),
-        )
-    return TranslationTask(
-        recipe, data, _encoded(folder / "valid", valid, (source, target), 0.0, 1), source, target
-    )
+        links = _token_links(recipe, folder / "train", data, pairs, tokenizers)
+        data = replace(data, token_links=tuple(links))
+    held_out = _encoded(folder / "valid", valid, tokenizers)
+    return TranslationTask(recipe, data, held_out, *tokenizers)
 
 
 def check_recipe(recipe: TranslateRecipe) -> None:
     """Check what can be checked before any text is read."""
-    check_spec(
-        translation_spec(
-            recipe.model, recipe.vocab_size, None if recipe.shared_vocab else recipe.vocab_size
-        ),
-        "model",
-    )
+    source_vocab_size = None if recipe.shared_vocab else recipe.vocab_size
+    check_spec(translation_spec(recipe.model, recipe.vocab_size, source_vocab_size), "model")
     if recipe.bpe_dropout and recipe.tokenizer not in BPE_KINDS:
         wrong = _("'{tokenizer}' has no merges to skip", tokenizer=recipe.tokenizer)
         raise QkvError("bpe_dropout", wrong, _("use 0, or tokenizer bpe or byte_bpe"))
@@ -81,29 +73,22 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | 
     if recipe.valid_target and not recipe.valid_source:
         wrong = _("given without valid_source")
         raise QkvError("valid_target", wrong, _("give both files"))
-    pairs = Pairs(*(file for file in (recipe.source, recipe.target) if file))
-    held_out = (
-        Pairs(*(file for file in (recipe.valid_source, recipe.valid_target) if file))
-        if recipe.valid_source
-        else None
-    )
-    check_readable(
-        [
-            *pairs.paths,
-            *(held_out.paths if held_out else ()),
-            *([recipe.alignment] if recipe.alignment else ()),
-        ]
-    )
-    if held_out:
-        return store_pairs(folder / "train", pairs), store_pairs(folder / "valid", held_out), pairs
+    pairs = Pairs(*filter(None, (recipe.source, recipe.target)))
+    valid_files = list(filter(None, (recipe.valid_source, recipe.valid_target)))
+    check_readable(filter(None, [*pairs.paths, *map(Path, valid_files), recipe.alignment]))
+    train, valid = (pairs, Pairs(*valid_files)) if valid_files else _split(pairs, recipe.source)
+    return store_pairs(folder / "train", train), store_pairs(folder / "valid", valid), train
+
+
+def _split(pairs: Pairs, name: str) -> tuple[Pairs | Subset, Pairs | Subset]:
+    """The pairs to train on and the held-out pairs."""
     count = sum(1 for _ in pairs)
     if count < MIN_LINES:
         wrong = _("only {count} pairs, too few to hold some out for validation", count=count)
         right = _("give at least {min_pairs}, or --valid-source", min_pairs=MIN_LINES)
-        raise QkvError(recipe.source, wrong, right)
+        raise QkvError(name, wrong, right)
     every = hold_out_every(count)
-    train, valid = Subset(pairs, every, False), Subset(pairs, every, True)
-    return store_pairs(folder / "train", train), store_pairs(folder / "valid", valid), train
+    return Subset(pairs, every, False), Subset(pairs, every, True)
 
 
 def _check_shared_words(train: TextStore, valid: TextStore, name: str) -> None:
@@ -119,54 +104,28 @@ def _words(texts: TextStore) -> set[str]:
     return {word for i in range(0, len(texts), step) for word in WORD.findall(texts[i].lower())}
 
 
-def _tokenizers(
-    recipe: TranslateRecipe, folder: Path, train: Texts, resume: bool
-) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(recipe: TranslateRecipe, folder: Path, train: Texts, resume: bool) -> Tokenizers:
     if recipe.shared_vocab:
-        shared = _run_tokenizer(recipe, folder / "tokenizer.json", train, resume)
+        shared = tokenizer_of_stores(recipe, folder / "tokenizer.json", train, resume)
         return shared, shared
     source, target = (
-        _run_tokenizer(
-            recipe, folder / f"{('source', 'target')[side]}.json", (train[side],), resume
-        )
-        for side in (0, 1)
+        tokenizer_of_stores(recipe, folder / f"{side}.json", [texts], resume)
+        for side, texts in zip(SIDES, train, strict=True)
     )
     return source, target
 
 
-def _run_tokenizer(
-    recipe: TranslateRecipe, path: Path, texts: tuple[TextStore, ...], resume: bool
-) -> Tokenizer:
-    checksums = [store.rows.checksum for store in texts]
-    options = run_options(recipe.tokenizer, recipe.add_prefix_space)
-    return train_or_load_tokenizer(
-        path,
-        recipe.tokenizer,
-        recipe.vocab_size,
-        chain.from_iterable(texts),
-        checksums,
-        resume,
-        options,
-    )
-
-
 def _encoded(
-    folder: Path,
-    texts: Texts,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    dropout: float,
-    variants: int,
+    folder: Path, texts: Texts, tokenizers: Tokenizers, dropout: float = 0.0, variants: int = 1
 ) -> PairData:
-    def stores(side: int) -> Iterator[Store]:
-        for number in range(variants):
-            yield store_ids(
-                folder / f"{('source', 'target')[side]}-ids-{number}",
-                texts[side],
-                tokenizers[side],
-                dropout,
-            )
-
-    return PairData(tuple(stores(0)), tuple(stores(1)), *texts)
+    sources, targets = (
+        tuple(
+            store_ids(folder / f"{side}-ids-{number}", lines, tokenizer, dropout)
+            for number in range(variants)
+        )
+        for side, lines, tokenizer in zip(SIDES, texts, tokenizers, strict=True)
+    )
+    return PairData(sources, targets, *texts)
 
 
 def _token_links(
@@ -174,36 +133,24 @@ def _token_links(
     folder: Path,
     data: PairData,
     pairs: Pairs | Subset,
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: Tokenizers,
 ) -> Iterator[Store]:
     """The word alignments as token links, for each encoding of the pairs."""
     assert recipe.alignment is not None
     for number, stores in enumerate(zip(data.sources, data.targets, strict=True)):
-
-        def rows(stores: tuple[Store, Store] = stores) -> Iterator[list[list[int]]]:
-            texts = data.source_texts, data.target_texts
-            for index, links in enumerate(read_alignment(pairs, str(recipe.alignment))):
-                pair = texts[0][index], texts[1][index]
-                spans = [
-                    _token_spans(
-                        tokenizers[side],
-                        pair[side],
-                        stores[side][index].tolist(),
-                        recipe.bpe_dropout,
-                    )
-                    for side in (0, 1)
-                ]
-                yield token_links(
-                    links, (word_spans(pair[0]), word_spans(pair[1])), (spans[0], spans[1])
-                )
-
-        yield store_token_links(folder / f"alignment-{number}", rows(), recipe.alignment, stores)
-
-
-def _token_spans(
-    tokenizer: Tokenizer, text: str, ids: list[int], dropout: float
-) -> list[tuple[int, int]]:
-    """The character span of each token; ids of BPE-dropout differ from encode(text)."""
-    if not dropout:
-        return tokenizer.offsets(text)
-    return id_spans(tokenizer, ids)
+        sides = list(zip((data.source_texts, data.target_texts), stores, tokenizers, strict=True))
+        rows = (
+            token_links(
+                links,
+                [word_spans(texts[index]) for texts, _ids, _tokenizer in sides],
+                # The ids of BPE-dropout differ from encode(text).
+                [
+                    id_spans(tokenizer, ids[index].tolist())
+                    if recipe.bpe_dropout
+                    else tokenizer.offsets(texts[index])
+                    for texts, ids, tokenizer in sides
+                ],
+            )
+            for index, links in enumerate(read_alignment(pairs, recipe.alignment))
+        )
+        yield store_token_links(folder / f"alignment-{number}", rows, recipe.alignment, stores)

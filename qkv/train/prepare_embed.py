@@ -3,15 +3,13 @@
 See docs/embedding.md, "Training".
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
 from pathlib import Path
 
 from qkv.data.corpus import check_readable, document_files, fingerprint_of, read_pieces
 from qkv.data.groups import Groups, GroupStore, read_groups, store_groups
 from qkv.data.hold_out import MIN_LINES, hold_out_every
-from qkv.data.pairs import store_ids
-from qkv.data.store import Store, TextStore, open_if_current, write_store, write_texts
+from qkv.data.pairs import encoded, store_ids
+from qkv.data.store import TEXT_VOCAB_SIZE, Store, TextStore, reuse_or_write
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.check_spec import check_spec
@@ -21,10 +19,9 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.embedding import EmbeddingTask, GroupData
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.task_specs import embedding_spec
-from qkv.train.vocabulary import train_or_load_tokenizer
+from qkv.train.vocabulary import tokenizer_of_stores
 
 N_SPECIAL_TOKENS = 2  # [CLS] before and [SEP] after each sentence
-ENCODED_LINES = 4_096  # lines encoded at a time
 
 
 def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -> EmbeddingTask:
@@ -70,11 +67,11 @@ def check_recipe(recipe: EmbedRecipe) -> None:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     """The training groups and the held-out groups, which may be a subset of the same file."""
-    train = _named(recipe, "", recipe.pairs, recipe.source, recipe.target)
+    train = _named(recipe, "")
     if train is None:
         wrong = _("no training pairs")
         raise QkvError("pairs", wrong, _("give --pairs, or --source and --target"))
-    valid = _named(recipe, "valid_", recipe.valid_pairs, recipe.valid_source, recipe.valid_target)
+    valid = _named(recipe, "valid_")
     check_readable([*train.paths, *(valid.paths if valid else ())])
     if valid is not None:
         return train, valid
@@ -87,10 +84,11 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     return train.subset(every, held_out=False), train.subset(every, held_out=True)
 
 
-def _named(
-    recipe: EmbedRecipe, prefix: str, pairs: str | None, source: str | None, target: str | None
-) -> Groups | None:
+def _named(recipe: EmbedRecipe, prefix: str) -> Groups | None:
     """The groups of one file or of two aligned files; None if the recipe names none."""
+    pairs, source, target = (
+        getattr(recipe, f"{prefix}{name}") for name in ("pairs", "source", "target")
+    )
     if pairs is not None and (source is not None or target is not None):
         wrong = _("given together with {prefix}source or {prefix}target", prefix=prefix)
         raise QkvError(f"{prefix}pairs", wrong, _("give one or the other"))
@@ -116,21 +114,9 @@ def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:
     if not recipe.text:
         return None
     fingerprint = {"files": fingerprint_of(document_files(recipe.text)), "lines": "1"}
-    stored = open_if_current(folder / "plain", fingerprint)
-    return (
-        TextStore(stored)
-        if stored
-        else write_texts(folder / "plain", _lines(recipe.text), fingerprint)
-    )
-
-
-def _lines(paths: Iterable[str]) -> Iterator[str]:
-    return (
-        line.strip()
-        for piece, _ in read_pieces(paths)
-        for line in piece.split("\n")
-        if line.strip()
-    )
+    pieces = (piece for piece, _ends in read_pieces(recipe.text))
+    lines = (line.strip() for piece in pieces for line in piece.split("\n") if line.strip())
+    return TextStore(reuse_or_write(folder / "plain", lines, TEXT_VOCAB_SIZE, fingerprint))
 
 
 # ── encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -139,21 +125,8 @@ def _tokenizer(
 ) -> Tokenizer:
     """One vocabulary for all languages, with special tokens for [CLS], [SEP] and [MASK]."""
     special = () if recipe.tokenizer == "wordpiece" else ("<cls>", "<sep>", "<mask>")
-    options = TokenizerOptions(
-        lowercase=recipe.lowercase,
-        special_tokens=special,
-        add_prefix_space=recipe.add_prefix_space and recipe.tokenizer == "byte_bpe",
-    )
-    checksums = [store.rows.checksum for store in texts]
-    return train_or_load_tokenizer(
-        folder / "tokenizer.json",
-        recipe.tokenizer,
-        recipe.vocab_size,
-        chain.from_iterable(texts),
-        checksums,
-        resume,
-        options,
-    )
+    options = TokenizerOptions(lowercase=recipe.lowercase, special_tokens=special)
+    return tokenizer_of_stores(recipe, folder / "tokenizer.json", texts, resume, options)
 
 
 def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupData:
@@ -171,15 +144,9 @@ def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Toke
         "tokenizer": tokenizer.fingerprint,
         "room": str(max_tokens),
     }
-    stored = open_if_current(folder / "pieces", fingerprint)
-    return stored or write_store(
-        folder / "pieces", _split(texts, tokenizer, max_tokens), tokenizer.vocab_size, fingerprint
+    rows = (
+        row[start : start + max_tokens]
+        for row in encoded(texts, tokenizer)
+        for start in range(0, len(row), max_tokens)
     )
-
-
-def _split(texts: TextStore, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
-    lines = iter(texts)
-    while batch := list(islice(lines, ENCODED_LINES)):
-        for row in tokenizer.encode_batch(batch):
-            starts = range(0, len(row), max_tokens)
-            yield from (row[start : start + max_tokens] for start in starts)
+    return reuse_or_write(folder / "pieces", rows, tokenizer.vocab_size, fingerprint)

@@ -35,7 +35,7 @@ from qkv.text.train_tokenizer import KINDS
 from qkv.train.generation import GenerationTask, HeldOut, InitialModel
 from qkv.train.recipe import GenerateRecipe
 from qkv.train.task_specs import generation_spec
-from qkv.train.vocabulary import run_options, store_tokenizer, train_or_load_tokenizer
+from qkv.train.vocabulary import store_tokenizer, train_or_load_tokenizer
 
 Texts = Documents | DocumentSlice
 
@@ -107,17 +107,9 @@ def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool)
     """Trained on the training text, or read from the file that the recipe names."""
     path = folder / "tokenizer.json"
     if recipe.tokenizer in KINDS or not Path(recipe.tokenizer).exists():
-        chunks = (chunk for text, _ in train for chunk in split_chunks(text))
-        options = run_options(recipe.tokenizer, recipe.add_prefix_space)
-        return train_or_load_tokenizer(
-            path,
-            recipe.tokenizer,
-            recipe.vocab_size,
-            chunks,
-            list(train.fingerprint.values()),
-            resume,
-            options,
-        )
+        chunks = (chunk for text, _ends in train for chunk in split_chunks(text))
+        checksums = list(train.fingerprint.values())
+        return train_or_load_tokenizer(recipe, path, chunks, checksums, resume)
     if resume and path.is_file():
         return read_tokenizer(path)
     tokenizer = read_tokenizer(recipe.tokenizer)

@@ -5,7 +5,6 @@ See docs/training.md, "Recipes".
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,6 +14,7 @@ from qkv.errors import QkvError, expected_value, near_miss
 from qkv.messages import _
 from qkv.model.model_option import arguments_of, rename_old_option
 from qkv.model.presets import ARGUMENTS
+from qkv.pydantic_errors import adapter
 from qkv.text.lines import read_text
 from qkv.threads import MAX_THREADS
 from qkv.train.recipe import Recipe
@@ -150,8 +150,7 @@ def explain(kind: type[Recipe]) -> list[tuple[str, str, str]]:
     """Every option as (name, default, explanation)."""
     rows = []
     for option in sorted(fields(kind), key=lambda option: option.name not in kind.__annotations__):
-        explanation: str = option.metadata["explanation"]
-        rows.append((option.name, _default(option, kind), _(explanation)))
+        rows.append((option.name, _default(option, kind), _(option.metadata["explanation"])))
         if option.name == "model":
             known = arguments_of(kind.default_preset)
             rows += [
@@ -182,8 +181,7 @@ def _yaml(text: str, where: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        line = str(error).splitlines()[0]
-        wrong = _("not valid YAML ({line})", line=line)
+        wrong = _("not valid YAML ({line})", line=str(error).splitlines()[0])
         raise QkvError(where, wrong, _("write key: value")) from None
 
 
@@ -197,26 +195,17 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[name] = {**(model if isinstance(model, dict) else {"preset": model}), path: value}
 
 
-@cache
-def _adapter(kind: Hashable) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(cast(type, kind))
-
-
 def _validated(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:
     from pydantic import ValidationError
 
     if isinstance(tree.get("dtype"), str):
         tree = {**tree, "dtype": canonical_dtype(tree["dtype"])}
     try:
-        recipe: Kind = _adapter(cast(Hashable, kind)).validate_python(tree)
+        recipe: Kind = adapter(cast(Hashable, kind)).validate_python(tree)
     except ValidationError as error:
-        raise QkvError(where, *_explain(error.errors(), kind)) from None
-    problems = list(_out_of_range(recipe))
-    if problems:
-        wrong, right = (", ".join(texts) for texts in zip(*problems, strict=True))
-        raise QkvError(where, wrong, right)
+        raise _joined(where, [_explain(problem, kind) for problem in error.errors()]) from None
+    if problems := list(_out_of_range(recipe)):
+        raise _joined(where, problems)
     return recipe
 
 
@@ -233,15 +222,16 @@ def _out_of_range(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield _("{name} cannot be {value}", name=name, value=value), right
 
 
-def _explain(errors: list[Any], kind: type[Recipe]) -> tuple[str, str]:
-    """All validation errors in one line, and what would be right."""
-    wrong, right = [], []
-    for error in errors:
-        name = ".".join(str(part) for part in error["loc"])
-        if error["type"] == "unexpected_keyword_argument":
-            wrong.append(_("no option '{name}'", name=name))
-            right.append(near_miss(name, [option.name for option in fields(kind)]))
-        else:
-            wrong.append(_("{name} cannot be {input!r}", name=name, input=error["input"]))
-            right.append(expected_value(error))
-    return ", ".join(wrong), ", ".join(right)
+def _explain(error: Any, kind: type[Recipe]) -> tuple[str, str]:
+    """A validation error, and what would be right."""
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "unexpected_keyword_argument":
+        known = [option.name for option in fields(kind)]
+        return _("no option '{name}'", name=name), near_miss(name, known)
+    wrong = _("{name} cannot be {input!r}", name=name, input=error["input"])
+    return wrong, expected_value(error)
+
+
+def _joined(where: str, problems: Sequence[tuple[str, str]]) -> QkvError:
+    """All problems in one line, and what would be right."""
+    return QkvError(where, *(", ".join(texts) for texts in zip(*problems, strict=True)))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from textwrap import indent
-from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -67,13 +66,19 @@ class Throughput:
 class PlainLine:
     """Progress in a log file: a new line every few seconds."""
 
-    def __init__(self, stream: TextIO, clock: Clock, every: float = 10.0):
-        self.stream, self.clock, self.every, self.next = stream, clock, every, clock()
+    seconds = 10.0  # between two updates
+
+    def __init__(self, stream: TextIO, clock: Clock):
+        self.stream, self.clock, self.next = stream, clock, clock()
 
     def show(self, text: str, step: int, total: int) -> None:
+        """Update the line, if it is time or the last step."""
         if self.clock() >= self.next or step == total:
-            self.next = self.clock() + self.every
-            self.note(text)
+            self.next = self.clock() + self.seconds
+            self.update(text, step, total)
+
+    def update(self, text: str, step: int, total: int) -> None:
+        self.note(text)
 
     def note(self, text: str) -> None:
         with suppress(OSError):  # a closed terminal must not end the training
@@ -82,11 +87,13 @@ class PlainLine:
     def close(self) -> None: ...
 
 
-class TerminalLine:
+class TerminalLine(PlainLine):
     """Progress in a terminal: one updated line with a bar; notes are printed above it."""
 
-    def __init__(self, stream: TextIO, clock: Clock, every: float = 0.2):
-        self.clock, self.every, self.next = clock, every, clock()
+    seconds = 0.2
+
+    def __init__(self, stream: TextIO, clock: Clock):
+        super().__init__(stream, clock)
         self.console = Console(file=stream, highlight=False)  # respects NO_COLOR
         self.progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -100,12 +107,10 @@ class TerminalLine:
         self.task = self.progress.add_task("", total=None)
         self.progress.start()
 
-    def show(self, text: str, step: int, total: int) -> None:
-        if self.clock() >= self.next or step == total:
-            self.next = self.clock() + self.every
-            with suppress(OSError):
-                self.progress.update(self.task, description=text, completed=step, total=total)
-                self.progress.refresh()
+    def update(self, text: str, step: int, total: int) -> None:
+        with suppress(OSError):
+            self.progress.update(self.task, description=text, completed=step, total=total)
+            self.progress.refresh()
 
     def note(self, text: str) -> None:
         with suppress(OSError):
@@ -144,9 +149,7 @@ class Reporter:
         self.recorded = truncate_after(self.path, self.window["step"] if resumed else -1)
         self.throughput, stream = Throughput(clock), sys.stderr if stream is None else stream
         interactive = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.line: TerminalLine | PlainLine = (TerminalLine if interactive else PlainLine)(
-            stream, clock
-        )
+        self.line = (TerminalLine if interactive else PlainLine)(stream, clock)
 
     def step(self, step: int, loss: float, tokens: int, lr: float) -> None:
         """Report a step: mean loss and tokens; a loss that is not finite counts as skipped."""
@@ -184,25 +187,18 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.line.close()
 
     def _text(self, step: int, loss: float, lr: float) -> str:
-        left = format_duration(self.throughput.seconds_left(self.total - step))
-        speed = f"{self.throughput.tokens_per_second:,.0f}"
         return _(
             "step {step:,}/{total:,}  loss {loss:.3f}  lr {lr:.2e}  {speed} tokens/s  {left} left",
             step=step,
             total=self.total,
             loss=loss,
             lr=lr,
-            speed=speed,
-            left=left,
+            speed=f"{self.throughput.tokens_per_second:,.0f}",
+            left=format_duration(self.throughput.seconds_left(self.total - step)),
         )
 
     def _close_window(self, lr: float) -> None:

@@ -1,4 +1,4 @@
-"""Resume a training run: choose the checkpoint, check that it fits the recipe, restore optimizers.
+"""Resume a training run: choose the checkpoint, and check that it fits the recipe.
 
 See docs/training.md, "Stopping and resuming".
 """
@@ -6,12 +6,11 @@ See docs/training.md, "Stopping and resuming".
 from collections.abc import Collection
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.train.state import State, newest_state, restore_optimizer, saved_steps
+from qkv.train.state import State, newest_state, saved_steps
 
 
 def state_to_resume(folder: Path, resume: bool, skip_damaged: bool = False) -> State | None:
@@ -35,15 +34,3 @@ def check_same_run(state: State, model: nn.Module, groups: Collection[str]) -> N
         wrong = _("saved by a run with another model, optimizer or ema_decay")
         right = _("resume with the recipe of the run, or choose another --out")
         raise QkvError(state.folder, wrong, right)
-
-
-def restore_optimizers(optimizers: list[torch.optim.Optimizer], state: State) -> None:
-    """Restore moments; learning rates and decay are those of the recipe, so --set works."""
-    for index, optimizer in enumerate(optimizers):
-        options = [dict(group) for group in optimizer.param_groups]
-        restore_optimizer(
-            optimizer, state.tensors[f"optimizer-{index}"], state.metadata["optimizers"][index]
-        )
-        for group, own in zip(optimizer.param_groups, options, strict=True):
-            group.clear()
-            group.update(own)

@@ -31,13 +31,12 @@ def lr_factor(recipe: Recipe, d_model: int, step: int) -> float:
 
 def wsd(recipe: Recipe, step: int) -> float:
     """Warmup, stable phase, linear decay to 0; `decay_changes` move the end of the decay."""
-    totals = [*(total for _, total in recipe.decay_changes), recipe.steps]
-    warmup = min(1.0, step / max(1, recipe.warmup_steps))
-    factor = min(warmup, (totals[0] - step) / max(1.0, recipe.decay_fraction * totals[0]))
-    for number, (change, _) in enumerate(recipe.decay_changes, start=1):
-        if step > change:
-            earlier = replace(
-                recipe, steps=totals[number - 1], decay_changes=recipe.decay_changes[: number - 1]
-            )
-            factor = wsd(earlier, change) * (totals[number] - step) / (totals[number] - change)
-    return factor
+    steps = recipe.steps
+    if not recipe.decay_changes:
+        warmup = min(1.0, step / max(1, recipe.warmup_steps))
+        return min(warmup, (steps - step) / max(1.0, recipe.decay_fraction * steps))
+    *changes, (change, total) = recipe.decay_changes
+    earlier = replace(recipe, steps=total, decay_changes=tuple(changes))
+    if step <= change:
+        return wsd(earlier, step)
+    return wsd(earlier, change) * (steps - step) / (steps - change)

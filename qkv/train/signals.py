@@ -6,7 +6,7 @@ See docs/training.md, "Stopping and resuming".
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 from qkv.messages import _
 
@@ -31,12 +31,7 @@ class Stopper:
             self._old = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old = {}

@@ -49,11 +49,22 @@ class Progress:
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any], metric: str | None) -> "Progress":
-        """Saved progress with old names replaced; `metric` is the default of states without one."""
+        """Saved progress with old names replaced; `metric` is that of the resumed run."""
         renamed = {OLD_PROGRESS.get(name, name): value for name, value in saved.items()}
-        progress = cls(**{"metric": metric, **renamed})
-        progress.metric = OLD_METRICS.get(progress.metric or "", progress.metric)
-        return progress
+        before = renamed.get("metric", metric)
+        # 25 BLEU and a loss of 2 cannot be compared
+        if OLD_METRICS.get(before or "", before) != metric:
+            renamed |= {"best": None, "bad_validations": 0}
+        return cls(**{**renamed, "metric": metric})
+
+    def add_validation(self, score: float, counts: bool) -> bool:
+        """Whether the score is the best so far; early stopping `counts` those that are not."""
+        is_best = self.best is None or score > self.best
+        if is_best:
+            self.best, self.best_step, self.bad_validations = score, self.step, 0
+        elif counts:
+            self.bad_validations += 1
+        return is_best
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,8 @@ def save_state(
     assert keep >= 1, keep
     folder = checkpoint_folder(run_folder, step)
     files = {f"{group}.safetensors": packed(named) for group, named in tensors.items()}
-    write_folder(folder, {**files, STATE: as_json({**metadata, "step": step})})
+    state = json.dumps({**metadata, "step": step}, indent=2, sort_keys=True, ensure_ascii=False)
+    write_folder(folder, {**files, STATE: f"{state}\n".encode()})
     # Later steps were skipped as damaged: they are not counted or deleted.
     past = [number for number in saved_steps(run_folder) if number <= step]
     for number in past[:-keep]:
@@ -120,12 +132,10 @@ def load_state(folder: str | Path, only: Collection[str] | None = None) -> State
             _("belongs to step {step}", step=metadata["step"]),
             _("rename the folder to {right_name}", right_name=right_name),
         )
-    files = [
-        file for file in sorted(verified.glob("*.safetensors")) if only is None or file.stem in only
-    ]
     tensors = {
         file.stem: {current_name(name): tensor for name, tensor in read_tensors(file).items()}
-        for file in files
+        for file in sorted(verified.glob("*.safetensors"))
+        if only is None or file.stem in only
     }
     return State(folder, metadata["step"], tensors, metadata)
 
@@ -133,9 +143,8 @@ def load_state(folder: str | Path, only: Collection[str] | None = None) -> State
 def saved_steps(run_folder: str | Path) -> list[int]:
     """The steps that have a checkpoint, in order."""
     folder = Path(run_folder) / "checkpoints"
-    names = (
-        [STEP_FOLDER.fullmatch(child.name) for child in folder.iterdir()] if folder.is_dir() else []
-    )
+    children = folder.iterdir() if folder.is_dir() else ()
+    names = (STEP_FOLDER.fullmatch(child.name) for child in children)
     return sorted({int(name[1] or name[2]) for name in names if name})
 
 
@@ -150,10 +159,6 @@ def read_metadata(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         wrong = _("not the state of a training run")
         raise QkvError(path, wrong, _("choose a folder under checkpoints/")) from error
-
-
-def as_json(metadata: Mapping[str, Any]) -> bytes:
-    return (json.dumps(metadata, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
@@ -181,45 +186,38 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[s
     }
 
 
+def flatten_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> tuple[dict[str, Tensors], list[dict[str, Any]]]:
+    """The tensors of each optimizer by the name of its file, and the metadata of each."""
+    flat = [flatten_optimizer(optimizer) for optimizer in optimizers]
+    tensors = {f"optimizer-{index}": moments for index, (moments, _options) in enumerate(flat)}
+    return tensors, [options for _moments, options in flat]
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer,
     tensors: Mapping[str, torch.Tensor],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Restore a flattened state; the parameters must have the same shapes in the same order."""
+    """Restore moments; the parameters must have the same shapes in the same order.
+
+    Options such as the learning rate and decay are those of the recipe, so that --set works.
+    """
     check_same_optimizer(optimizer, metadata)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # torch keeps the step of unfused optimizers on the CPU.
+    step_on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
     optimizer.state.clear()
     # load_state_dict would cast moments to the dtype of their parameter and change their bits.
     for key, value in {**metadata["values"], **tensors}.items():
-        *prefix, name = key.split(".")
-        if prefix[0] != "group":
-            parameter = parameters[int(prefix[0])]
-            optimizer.state[parameter][name] = to_parameter_device(
-                value, parameter, name, optimizer
-            )
-        elif name != "params":
-            group = optimizer.param_groups[int(prefix[1])]
-            group[name] = with_type_of(group.get(name), value)
-
-
-def to_parameter_device(
-    value: Any, parameter: torch.Tensor, name: str, optimizer: torch.optim.Optimizer
-) -> Any:
-    """A copy on the parameter's device; torch keeps the step of unfused optimizers on the CPU."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    on_device = (
-        optimizer.defaults.get("fused") or optimizer.defaults.get("capturable") or name != "step"
-    )
-    return value.clone().to(parameter.device if on_device else "cpu")
-
-
-def with_type_of(present: Any, value: Any) -> Any:
-    """The saved option in the type it had before JSON: betas are a tuple."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return tuple(value) if isinstance(present, tuple) else value
+        index, name = key.split(".", maxsplit=1)
+        if index != "group":
+            parameter = parameters[int(index)]
+            if isinstance(value, torch.Tensor):
+                on_device = name != "step" or step_on_device
+                value = value.clone().to(parameter.device if on_device else "cpu")
+            optimizer.state[parameter][name] = value
 
 
 def parameter_shapes(optimizer: torch.optim.Optimizer) -> list[list[list[int]]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from qkv.model.init import zero_init_residual
@@ -33,35 +34,22 @@ class Task(Protocol):
     loss, smaller is better. Early stopping does not count the first `pretraining_steps`.
     """
 
-    metric: str | None
-
-    @property
-    def pretraining_steps(self) -> int: ...
-
-    @property
-    def recipe(self) -> Recipe: ...
-
-    @property
-    def spec(self) -> Spec:
-        """The spec of the model to train."""
-        ...
-
-    @property
-    def tokenizers(self) -> dict[str, Tokenizer]:
-        """The tokenizers saved with the weights, by file name."""
-        ...
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Other files saved with the weights, as arguments of `stored_files`."""
-        ...
+    recipe: Recipe
+    spec: Spec  # of the model to train
+    tokenizers: dict[str, Tokenizer]  # saved with the weights, by file name
+    metadata: dict[str, Any]  # other files saved with the weights, as arguments of `stored_files`
+    metric: str | None = None
+    pretraining_steps: int = 0
 
     def initial_model(self) -> Transformer:
-        """The model before the first step."""
-        ...
+        """The model before the first step; here one with random weights."""
+        model = Transformer(self.spec)
+        if self.recipe.zero_init_residual:
+            zero_init_residual(model)
+        return model
 
-    def batch(self, micro_step: int, rank: int = 0, world_size: int = 1) -> Any:
-        """A micro-batch: a pure function of the recipe's seed and these numbers."""
+    def batch(self, micro_step: int) -> Any:
+        """A micro-batch: a pure function of the recipe's seed and the number."""
         ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
@@ -81,9 +69,7 @@ class Task(Protocol):
         ...
 
 
-def new_model(task: Task) -> Transformer:
-    """A model with random initial weights."""
-    model = Transformer(task.spec)
-    if task.recipe.zero_init_residual:
-        zero_init_residual(model)
-    return model
+def with_mask(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The ids on the device and their attention mask, None without padding."""
+    attention_mask = ids.ne(pad)
+    return ids.to(device), None if bool(attention_mask.all()) else attention_mask.to(device)

@@ -34,6 +34,15 @@ def fastest(seconds: dict[int, float]) -> int:
     return best if seconds[best] * MIN_GAIN < seconds[largest] else largest
 
 
+def choose_threads(run_pass: Callable[[], None], device: str) -> int:
+    """Use the fastest number of threads from now on, and return it; only a CPU is measured."""
+    threads = torch.get_num_threads()
+    if threads > 1 and device == "cpu":
+        threads = fastest(measure_threads(run_pass, threads))
+    torch.set_num_threads(threads)
+    return threads
+
+
 def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float]:
     """Seconds of a pass with each number of threads, measured alternately."""
     counts, before = thread_counts(limit), torch.get_num_threads()

@@ -14,6 +14,7 @@ from qkv.messages import _
 from qkv.train.recipe import Recipe
 from qkv.train.report import Throughput
 from qkv.train.schedule import lr_factor
+from qkv.train.state import Progress
 
 # The first steps are not timed: they allocate memory and may compile the native library.
 UNTIMED_STEPS = 3
@@ -32,6 +33,14 @@ def check_time_limit(recipe: Recipe) -> None:
         wrong = _("with {given} every learning rate depends on the number of steps", given=given)
         right = _("use wsd with decay_fraction below 1, constant, inverse_sqrt or paper")
         raise QkvError("max_minutes", wrong, right)
+
+
+def resumed_recipe(recipe: Recipe, progress: Progress) -> Recipe:
+    """The recipe with the number of steps that an earlier process has fixed, if it has."""
+    if not (progress.steps and recipe.max_minutes):
+        return recipe
+    changes = tuple((step, total) for step, total in progress.decay_changes)
+    return replace(recipe, steps=progress.steps, max_minutes=0.0, decay_changes=changes)
 
 
 class TimeLimit:

@@ -6,15 +6,20 @@ See docs/training.md.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
+from qkv.data.store import TextStore
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import write_text
 from qkv.text.normalization import TokenizerOptions
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
+from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import OLD_VALUES
+
+TaskRecipe = TranslateRecipe | GenerateRecipe | EmbedRecipe
 
 TRAINED_FROM = ".from"  # tokenizer.from: the options and texts of tokenizer.json
 PREFIX_SPACE = "add_prefix_space"
@@ -22,9 +27,8 @@ BOS_EOS = TokenizerOptions(special_tokens=("<bos>", "<eos>"))  # WordPiece has n
 
 
 def train_or_load_tokenizer(
+    recipe: TaskRecipe,
     path: Path,
-    kind: str,
-    vocab_size: int,
     texts: Iterable[str],
     checksums: Sequence[str],
     resume: bool,
@@ -33,19 +37,17 @@ def train_or_load_tokenizer(
     """Train the tokenizer of a run, or load it if it was trained with the same options and texts.
 
     Args:
+        recipe: The options of the run.
         path: The tokenizer.json.
-        kind: The type of tokenizer, such as byte_bpe.
-        vocab_size: The vocabulary size.
         texts: The training texts.
         checksums: Checksums of the texts.
         resume: Load the tokenizer of the run, whatever the texts; other options are an error.
         options: Normalization and special tokens.
     """
-    wanted: dict[str, object] = {
-        "kind": kind,
-        "vocab_size": vocab_size,
-        PREFIX_SPACE: options.add_prefix_space,
-    }
+    kind, vocab_size = recipe.tokenizer, recipe.vocab_size
+    prefix_space = recipe.add_prefix_space and kind == "byte_bpe"  # the only kind that has one
+    options = replace(options, add_prefix_space=prefix_space)
+    wanted: dict[str, object] = {"kind": kind, "vocab_size": vocab_size, PREFIX_SPACE: prefix_space}
     if options.stored_form() != BOS_EOS.stored_form():
         wanted["choices"] = options.stored_form()
     file, record = path.with_suffix(TRAINED_FROM), json.dumps({**wanted, "texts": list(checksums)})
@@ -61,9 +63,17 @@ def train_or_load_tokenizer(
     return tokenizer
 
 
-def run_options(kind: str, add_prefix_space: bool) -> TokenizerOptions:
-    """The tokenizer options of a run; only byte_bpe has a prefix space."""
-    return replace(BOS_EOS, add_prefix_space=add_prefix_space and kind == "byte_bpe")
+def tokenizer_of_stores(
+    recipe: TaskRecipe,
+    path: Path,
+    stores: Sequence[TextStore],
+    resume: bool,
+    options: TokenizerOptions = BOS_EOS,
+) -> Tokenizer:
+    """The tokenizer of a run whose training texts are stored."""
+    checksums = [store.rows.checksum for store in stores]
+    texts = chain.from_iterable(stores)
+    return train_or_load_tokenizer(recipe, path, texts, checksums, resume, options)
 
 
 def _check_same_options(stored: dict[str, object], wanted: dict[str, object]) -> None:
@@ -92,11 +102,7 @@ def _trained(
         raise QkvError(where, error.wrong, error.right) from None
     # The text limits words and characters; BPE and WordPiece must reach the given size.
     if kind not in ("word", "char") and tokenizer.vocab_size < vocab_size:
-        found = tokenizer.vocab_size
-        wrong = _(
-            "the text yields only {found:,} tokens, not {vocab_size:,}",
-            found=found,
-            vocab_size=vocab_size,
-        )
-        raise QkvError("vocab_size", wrong, _("use at most {found:,}", found=found))
+        sizes = {"found": tokenizer.vocab_size, "vocab_size": vocab_size}
+        wrong = _("the text yields only {found:,} tokens, not {vocab_size:,}", **sizes)
+        raise QkvError("vocab_size", wrong, _("use at most {found:,}", **sizes))
     return tokenizer

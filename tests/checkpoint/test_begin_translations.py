@@ -80,9 +80,7 @@ def reference_ids(model: torch.nn.Module) -> list[list[int]]:
 def native_ids(translator: Translator) -> list[list[int]]:
     rows = [[*LETTERS.encode(text), 3] for text in TEXTS]
     return [
-        translator.backend.search([row], TranslationConfig(beam_size=1, max_target_len=STEPS))[0][
-            0
-        ].ids
+        translator.backend.search([row], [STEPS], TranslationConfig(beam_size=1))[0][0].ids
         for row in rows
     ]
 

@@ -28,7 +28,8 @@ from transformers import (
 )
 
 from qkv.checkpoint.huggingface.export import save_huggingface
-from qkv.checkpoint.huggingface.reader import is_huggingface, load_huggingface
+from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.load import is_huggingface
 from qkv.checkpoint.loaded_model import PoolingConfig
 from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.checkpoint.durable import read_tensors, write_tensors
+from qkv.checkpoint.durable import packed, read_tensors, write_file
 from qkv.errors import QkvError
 
 
@@ -20,7 +20,7 @@ def test_tensors_round_trip_exactly(tmp_path, dtype):
         "point": table[0, 0],
         "none": table[:0],
     }
-    write_tensors(tmp_path / "a.safetensors", tensors)
+    write_file(tmp_path / "a.safetensors", packed(tensors))
     back = read_tensors(tmp_path / "a.safetensors")
     assert back.keys() == tensors.keys()
     assert all(
@@ -71,7 +71,7 @@ def test_an_invalid_header_is_refused_in_one_line(tmp_path, content):
 
 
 def test_every_truncation_of_a_tensor_file_is_refused(tmp_path):
-    write_tensors(tmp_path / "a.safetensors", {"w": torch.arange(6.0)})
+    write_file(tmp_path / "a.safetensors", packed({"w": torch.arange(6.0)}))
     content = (tmp_path / "a.safetensors").read_bytes()
     for size in range(len(content)):
         (tmp_path / "a.safetensors").write_bytes(content[:size])

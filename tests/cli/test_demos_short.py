@@ -36,7 +36,7 @@ def short(request, tmp_path_factory):
     """A demo with a smaller model, trained for seconds: its name, folder and output."""
     out = tmp_path_factory.mktemp("demo") / request.param
     with pytest.MonkeyPatch.context() as patch:
-        module = demos.DEMOS[request.param].module
+        module = demos.DEMOS[request.param]
         patch.setitem(module.RECIPE, "model", SMALL)
         patch.setattr(demo_generate, "N_SAMPLES", 20)
         train, held_out = builtin_pairs()
@@ -68,7 +68,7 @@ def test_the_recorded_number_of_steps_is_that_of_the_run(short):
         yaml.safe_load((out / "train.yaml").read_text()),
     )
     assert recipe["max_minutes"] == float(MINUTES) and chosen["max_minutes"] == 0
-    assert chosen["steps"] < recipe["steps"] == demos.DEMOS[name].module.RECIPE["steps"]
+    assert chosen["steps"] < recipe["steps"] == demos.DEMOS[name].RECIPE["steps"]
     assert read_metrics(out / "metrics.jsonl")[-1]["step"] == chosen["steps"]
 
 

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.corpus import (
-    Pairs,
-    check_readable,
-    document_files,
-    fingerprint_of,
-    read_documents,
-    read_pieces,
-)
+from qkv.data.corpus import Pairs, check_readable, document_files, fingerprint_of, read_pieces
 from qkv.errors import QkvError
 
 PAIRS = [("我爱机器学习", "I love machine learning"), ("今天天气真好", "the weather is fine today")]
@@ -34,6 +27,16 @@ def error_of(pairs: Pairs) -> str:
     with pytest.raises(QkvError) as error:
         list(pairs)
     return str(error.value)
+
+
+def read_documents(paths: list[Path]) -> list[str]:
+    """The documents, each concatenated from its pieces."""
+    documents = [""]
+    for piece, ends in read_pieces(paths):
+        documents[-1] += piece
+        documents += [""] * ends
+    assert documents.pop() == "", "the last piece ends its document"
+    return documents
 
 
 def lines(side: int) -> str:
@@ -160,14 +163,14 @@ def test_documents_of_files_folders_and_jsonl_have_a_fixed_order(tmp_path):
     write(tmp_path / "d" / "deep" / "c.jsonl", '{"text": "three\\n"}\n\n{"text": "four"}\n')
     write(tmp_path / "d" / "picture.png", b"\0\1")
     single = write(tmp_path / "any.name", "zero\n")
-    found = list(read_documents([single, tmp_path / "d"]))
+    found = read_documents([single, tmp_path / "d"])
     assert found == ["zero\n", "one\n", "# two\n\ntext\n", "three\n", "four"]
 
 
 def test_a_document_without_text_and_an_empty_folder_are_reported(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"txt": "x"}\n')
     with pytest.raises(QkvError) as error:
-        list(read_documents([path]))
+        read_documents([path])
     assert str(error.value) == f'{path}, line 1: no \'text\'; write {{"text": "..."}}'
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -203,4 +206,4 @@ def test_a_pipe_is_rejected_where_files_are_read_twice(tmp_path):
 def test_any_text_round_trips_through_jsonl(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("jsonl") / "a.jsonl"
     write(path, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts))
-    assert list(read_documents([path])) == texts
+    assert read_documents([path]) == texts

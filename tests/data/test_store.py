@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.store import Store, StoreWriter, TextStore, open_if_current, write_store, write_texts
+from qkv.data.store import (
+    TEXT_VOCAB_SIZE,
+    Store,
+    StoreWriter,
+    TextStore,
+    open_if_current,
+    write_store,
+)
 from qkv.errors import QkvError
 
 FINGERPRINT = {"files": "abc", "tokenizer": "def"}
@@ -41,7 +48,7 @@ def test_any_rows_round_trip(drawn):
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_text_round_trips(texts):
     with tempfile.TemporaryDirectory() as folder:
-        store = write_texts(folder, iter(texts), {})
+        store = TextStore(write_store(folder, iter(texts), TEXT_VOCAB_SIZE, {}))
         assert list(store) == texts and len(store) == len(texts)
         assert store.take(reversed(range(len(texts)))) == texts[::-1]
 
@@ -182,6 +189,6 @@ def test_a_store_is_reused_only_if_complete_with_the_same_fingerprint(tmp_path):
 
 
 def test_text_and_ids_have_one_format(tmp_path):
-    write_texts(tmp_path, ["我爱", "a"], {})
+    write_store(tmp_path, ["我爱", "a"], TEXT_VOCAB_SIZE, {})
     assert bytes(Store.open(tmp_path)[0]).decode() == "我爱"
     assert TextStore.open(tmp_path)[-1] == "a"

@@ -6,11 +6,11 @@ from threading import Event
 
 import pytest
 import torch
+from torch import Tensor
 
 from qkv.engine.encoder import (
     PackedEncoder,
     PlainEncoder,
-    encode,
     length_groups,
     make_encoder,
     supports_encoder,
@@ -35,9 +35,26 @@ from qkv.model.spec import (
     Spec,
     Stack,
 )
-from qkv.model.transformer import Transformer
+from qkv.model.transformer import Memory, Transformer
 
 HEADS = Attention(4, 4, 8)
+
+
+def encode(model: Transformer, ids: Tensor, attention_mask: Tensor | None = None) -> Memory:
+    """As model.encode: (batch, source) ids -> memory; states of padding are zeros."""
+    encoder = make_encoder(model)
+    if attention_mask is None or bool(attention_mask.all()):
+        states = encoder(ids.flatten(), [(len(ids), ids.shape[1])])
+        return Memory(states.view(*ids.shape, -1), attention_mask)
+    lengths = attention_mask.sum(dim=1)
+    order = lengths.argsort()
+    sorted_mask = attention_mask[order]
+    groups = length_groups(lengths[order].tolist())
+    states = encoder(ids[order][sorted_mask], groups)  # (tokens, d_model)
+    padded = states.new_zeros(*ids.shape, states.shape[1])
+    rows = order[:, None].expand_as(attention_mask)[sorted_mask]
+    padded[rows, sorted_mask.nonzero()[:, 1]] = states
+    return Memory(padded, attention_mask)
 
 
 def spec(layer: Layer, **options) -> Spec:

@@ -17,9 +17,9 @@ from int8_errors import relative_error
 from qkv.engine import int8
 from qkv.engine import native_step as native
 from qkv.engine.int8 import int8_product
-from qkv.engine.packed_model import int8_loss
 from qkv.engine.stepper import PackedStepper
 from qkv.errors import QkvError
+from qkv.evaluate.int8_loss import int8_loss
 from qkv.kernels import build
 from qkv.model.presets import decoder_only
 from qkv.model.spec import Attention, Gated

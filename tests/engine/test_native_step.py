@@ -5,16 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_translators import unpadded
 
 from qkv.engine import native_step as native
 from qkv.engine.native_step import native_int8_product, native_product
-from qkv.engine.packed_model import PackedModel, int8_loss
+from qkv.engine.packed_model import PackedModel
 from qkv.engine.stepper import PackedStepper, make_stepper
+from qkv.evaluate.int8_loss import int8_loss
 from qkv.generate.beam import BeamSearchConfig, beam_search
 from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import forced_log_probs, greedy
 from qkv.generate.loop import Bounds, generate
-from qkv.kernels import calling
+from qkv.kernels import build
 from qkv.model.eval_mode import eval_mode
 from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.spec import Attention, Gated, Rotary
@@ -120,9 +122,9 @@ def test_translation_scores_are_batch_invariant(qk_norm):
     source = torch.randint(4, 50, (len(lengths), max(lengths)))
     attention_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     config = BeamSearchConfig(2, 3, 0, 4, 0.6)
-    batched = beam_search(model, source, attention_mask, config, 12)
+    batched = beam_search(model, unpadded(source, attention_mask), config, [12] * len(lengths))
     for row, length in enumerate(lengths):
-        alone = beam_search(model, source[row : row + 1, :length], None, config, 12)[0]
+        alone = beam_search(model, [source[row, :length].tolist()], config, [12])[0]
         assert [(h.ids, h.score) for h in alone] == [(h.ids, h.score) for h in batched[row]]
 
 
@@ -134,15 +136,13 @@ def test_autocast_does_not_change_decoding():
     assert PackedModel.of(translator).native is not None
     source = torch.randint(4, 50, (3, 7))
     attention_mask = torch.arange(7) < torch.tensor([7, 5, 2])[:, None]
-    special_ids = {"bos_id": 2, "eos_id": 3, "pad_id": 0}
+    sources, config = unpadded(source, attention_mask), BeamSearchConfig(2, 3, 0, 4, 0.6)
 
     def decode():
         for int8 in (False, True):
-            options = {**special_ids, "max_target_len": 12, "int8": int8}
-            yield greedy(translator, source, attention_mask, **options)
-            yield greedy(translator, source[:1], None, **options)
-            config = BeamSearchConfig(2, 3, 0, 4, 0.6)
-            yield beam_search(translator, source, attention_mask, config, 12, int8)
+            yield greedy(translator, sources, config, [12] * 3, int8)
+            yield greedy(translator, sources[:1], config, [12], int8)
+            yield beam_search(translator, sources, config, [12] * 3, int8)
             with eval_mode(generator):
                 yield generate(
                     make_stepper(generator, int8),
@@ -151,7 +151,7 @@ def test_autocast_does_not_change_decoding():
                     Bounds(40),
                 )
         yield int8_loss(generator, source)
-        yield forced_log_probs(translator, source, attention_mask, [[5, 6], [7], [8, 9, 10]], 2)
+        yield forced_log_probs(translator, sources, [[5, 6], [7], [8, 9, 10]], 2)
 
     expected = list(decode())
     with torch.autocast("cpu", torch.float16):
@@ -168,5 +168,5 @@ def test_a_native_product_asserts_its_dtype():
 
 
 def test_other_dtypes_and_devices_are_not_native():
-    assert not calling.can_be_native(torch.zeros(1, dtype=torch.float64))
-    assert not calling.can_be_native(torch.zeros(1, device="meta"))
+    assert not build.can_be_native(torch.zeros(1, dtype=torch.float64))
+    assert not build.can_be_native(torch.zeros(1, device="meta"))

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from qkv.engine import packed_weights
-from qkv.engine.stepper import PackedStepper, PlainStepper
-from qkv.engine.supports import supports
+from qkv.engine.stepper import PackedStepper, PlainStepper, supports
 from qkv.errors import QkvError
 from qkv.model.eager_core import eager_attention
 from qkv.model.presets import decoder_only

@@ -14,6 +14,7 @@ from qkv.engine.kv_cache import SLOT, prompt_rows
 from qkv.engine.packed_model import PackedModel
 from qkv.engine.speculative import SpeculativeDecoding, speculative_step
 from qkv.engine.stepper import PackedStepper, PlainStepper
+from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.config import GenerationConfig
 from qkv.generate.decode import greedy
 from qkv.generate.loop import Bounds, generate
@@ -172,14 +173,14 @@ def test_a_generated_sequence_equals_the_textbook(for_all_sizes):
 
 def test_translations_are_identical(half_trained, make_sources, monkeypatch):
     source, attention_mask = make_sources(30)
-    special_ids = {"bos_id": 1, "eos_id": 2, "pad_id": 0}
+    config = BeamSearchConfig(1, 2, 0)
     model = deepcopy(half_trained).float()
     for row, is_token in zip(source, attention_mask, strict=True):
         for limit in (1, 3, 20):
-            found, ids = [], row[is_token][None]
+            found, ids = [], row[is_token].tolist()
             for min_weights in (1 << 62, 0):
                 monkeypatch.setattr(speculative, "MIN_WEIGHTS", min_weights)
-                found.append(greedy(model, ids, None, max_target_len=limit, **special_ids))
+                found.append(greedy(model, [ids], config, [limit]))
             assert found[0] == found[1]
 
 
@@ -245,6 +246,7 @@ def test_only_a_single_row_of_a_large_native_model_is_speculative(monkeypatch):
             and not is_speculative([[1]], int8=True)
         )
         monkeypatch.setattr("qkv.engine.packed_model.can_be_native", lambda weight: False)
+        model.embed.weight.data = model.embed.weight.data.clone()  # packed again
         assert not is_speculative([[1]])
     assert speculative_step(PlainStepper(model), lambda logits, n: None) is None
 

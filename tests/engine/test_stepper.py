@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_translators import unpadded
 
 from qkv.engine.packed_model import PackedModel
-from qkv.engine.stepper import PackedStepper, PlainStepper, make_stepper
-from qkv.engine.supports import supports
-from qkv.generate.decode import source_rows
+from qkv.engine.stepper import PackedStepper, PlainStepper, make_stepper, supports
 from qkv.model.eager_core import eager_attention
 from qkv.model.presets import encoder_decoder, marian, preset
 from qkv.model.spec import Attention, Gated, Layer, LmHead, MixtureOfExperts, Rotary, Spec, Stack
@@ -77,7 +76,7 @@ def begin(model, source, attention_mask=None):
         plain,
         packed,
         *(
-            stepper.prefill([[2]] * len(source), source_rows(source, attention_mask))
+            stepper.prefill([[2]] * len(source), unpadded(source, attention_mask))
             for stepper in (plain, packed)
         ),
     )

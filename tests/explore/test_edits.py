@@ -9,6 +9,7 @@ from small_explorers import TEXT, small
 
 from qkv.explore.api_error import ApiError
 from qkv.explore.edits import edited, read_edits
+from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.decode import greedy
 from qkv.model.spec import NoPositions
 from qkv.model.transformer import Transformer
@@ -140,20 +141,10 @@ def test_the_translation_is_generated_again_without_the_ablated_head():
     for layer in range(2):
         for head in range(4):
             other = without_head(explored.model, f"decoder.layers.{layer}.cross.branch", head, 4)
-            ids = torch.tensor([trace["sides"]["source"]["ids"]])
+            ids = trace["sides"]["source"]["ids"]
             t = explored.tokenizers["target"]
-            limit = min(2 * ids.shape[1] + 20, 64)
-            theirs = explored.text_of(
-                greedy(
-                    other,
-                    ids,
-                    None,
-                    bos_id=t.bos_id,
-                    eos_id=t.eos_id,
-                    pad_id=t.pad_id,
-                    max_target_len=limit,
-                )[0]
-            )
+            config = BeamSearchConfig(t.bos_id, t.eos_id, t.pad_id)
+            theirs = explored.text_of(greedy(other, [ids], config, [min(2 * len(ids) + 20, 64)])[0])
             change = explorer.answer(
                 f"pass/{trace['id']}/change", {"edits": f"head:decoder.{layer}.cross.{head}"}
             )

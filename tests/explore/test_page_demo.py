@@ -17,6 +17,7 @@ from qkv.explore.app import make_app
 from qkv.explore.offline import write_page
 from qkv.model.guided import AlignmentHead
 from qkv.pipeline import Translator
+from qkv.pipeline.word_alignment import alignment_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "runs" / "demo"
@@ -107,7 +108,7 @@ def check_animation(page, translator, expected):
     ids = translator.target.encode(expected.text)
     named = [translator.target.decode([id]).strip() for id in ids]
     row = max(range(len(ids)), key=lambda index: len(named[index]))
-    weights = translator.alignment_weights(SENTENCE, ids)[row]  # (source tokens and <eos>,)
+    weights = alignment_weights(translator, SENTENCE, ids)[row]  # (source tokens and <eos>,)
     token = translator.source.display_tokens(translator.encode_source(SENTENCE))[
         int(weights.argmax())
     ]

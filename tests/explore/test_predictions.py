@@ -8,6 +8,7 @@ import torch
 from small_explorers import TEXT, small
 
 from qkv.explore.api_error import ApiError
+from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.decode import greedy
 from qkv.textbook.beam import beam_search
 from qkv.textbook.positions import frequencies, sinusoidal
@@ -89,16 +90,9 @@ def test_a_continuation_is_greedy():
 
 def test_a_translation_is_that_of_greedy_search():
     explorer, trace, this = opened("translator", "机器学习很有趣")
-    t, ids = explorer.explored.tokenizers["target"], torch.tensor([trace["sides"]["source"]["ids"]])
-    theirs = greedy(
-        explorer.explored.model,
-        ids,
-        None,
-        bos_id=t.bos_id,
-        eos_id=t.eos_id,
-        pad_id=t.pad_id,
-        max_target_len=2 * ids.shape[1] + 20,
-    )[0]
+    t, ids = explorer.explored.tokenizers["target"], trace["sides"]["source"]["ids"]
+    config = BeamSearchConfig(t.bos_id, t.eos_id, t.pad_id)
+    theirs = greedy(explorer.explored.model, [ids], config, [2 * len(ids) + 20])[0]
     assert explorer.answer(f"{this}/generate")["ids"] == theirs
     assert trace["generated"]["text"] == t.decode(theirs)
 

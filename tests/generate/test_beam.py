@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tiny_translators import unpadded
 
 from qkv.generate import beam as beam_module
 from qkv.generate.beam import BeamSearch, BeamSearchConfig, beam_search
@@ -45,9 +46,9 @@ def test_beam_search_equals_the_textbook(random_model, make_sources, size, alpha
     for seed in range(6):
         model = random_model(seed)
         source, attention_mask = make_sources(5, vocab=6, longest=5, seed=seed)
-        limits = torch.tensor([1, 2, 7, 9, 12])
-        found = beam_search(model, source, attention_mask, config(size, alpha), limits)
-        for row, limit, ours in zip(source, limits.tolist(), found, strict=True):
+        limits = [1, 2, 7, 9, 12]
+        found = beam_search(model, unpadded(source, attention_mask), config(size, alpha), limits)
+        for row, limit, ours in zip(source, limits, found, strict=True):
             assert_equal(ours, textbook(model, row, size, alpha, limit), alpha)
 
 
@@ -60,11 +61,16 @@ def test_a_beam_of_all_sentences_ranks_all_sentences(random_model, make_sources,
         model = random_model(seed, vocab=5)
         source, attention_mask = make_sources(1, vocab=5, longest=4, seed=seed)
         log_probs = forced_log_probs(
-            model, source.expand(len(sentences), -1), None, sentences, BOS, [PAD, BOS]
+            model, source.tolist() * len(sentences), sentences, BOS, [PAD, BOS]
         )
         scores = [sum(row) / ((5 + len(row)) / 6) ** alpha for row in log_probs]
         ranked = sorted(zip(scores, sentences, strict=True), reverse=True)
-        (found,) = beam_search(model, source, attention_mask, config(len(sentences), alpha), limit)
+        (found,) = beam_search(
+            model,
+            unpadded(source, attention_mask),
+            config(len(sentences), alpha),
+            [limit] * len(source),
+        )
         assert [tuple(hypothesis.ids) for hypothesis in found] == [ids for _, ids in ranked]
         found_scores = [hypothesis.score for hypothesis in found]
         assert found_scores == pytest.approx([score for score, _ in ranked], abs=1e-10)
@@ -72,9 +78,9 @@ def test_a_beam_of_all_sentences_ranks_all_sentences(random_model, make_sources,
 
 def test_beam_search_of_a_trained_model_equals_the_textbook(half_trained, make_sources):
     source, attention_mask = make_sources(12, seed=5)
-    limits = 2 * attention_mask.sum(dim=1) + 3
-    found = beam_search(half_trained, source, attention_mask, config(4), limits)
-    for row, limit, ours in zip(source, limits.tolist(), found, strict=True):
+    limits = (2 * attention_mask.sum(dim=1) + 3).tolist()
+    found = beam_search(half_trained, unpadded(source, attention_mask), config(4), limits)
+    for row, limit, ours in zip(source, limits, found, strict=True):
         assert_equal(ours, textbook(half_trained, row, 4, 0.6, limit), 0.6)
 
 
@@ -83,26 +89,29 @@ def test_equal_scores_are_ordered_as_in_the_textbook(random_model):
     torch.nn.init.zeros_(model.embed.weight)  # all tokens have the same probability
     source = torch.tensor([[3, EOS]])
     for size, alpha, limit in itertools.product([1, 2, 3, 4], [0.0, 0.6], [2, 4]):
-        (found,) = beam_search(model, source, None, config(size, alpha), limit)
+        (found,) = beam_search(model, source.tolist(), config(size, alpha), [limit])
         assert_equal(found, textbook(model, source[0], size, alpha, limit), alpha)
 
 
 def test_a_beam_of_one_is_greedy(half_trained, make_sources):
     source, attention_mask = make_sources(200, seed=7)
-    limits = 2 * attention_mask.sum(dim=1) + 3
-    found = beam_search(half_trained, source, attention_mask, config(1), limits)
-    special_ids = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
+    limits = (2 * attention_mask.sum(dim=1) + 3).tolist()
+    found = beam_search(half_trained, unpadded(source, attention_mask), config(1), limits)
     assert [hypothesis.ids for (hypothesis,) in found] == greedy(
-        half_trained, source, attention_mask, max_target_len=limits, **special_ids
+        half_trained, unpadded(source, attention_mask), config(1), limits
     )
 
 
 def test_scores_are_those_of_forced_passes(half_trained, make_sources):
     source, attention_mask = make_sources(50, seed=8)
-    found = beam_search(half_trained, source, attention_mask, config(4), 20)
+    found = beam_search(
+        half_trained, unpadded(source, attention_mask), config(4), [20] * len(source)
+    )
     for rank in range(4):
         ids, log_probs, scores = zip(*(hypotheses[rank] for hypotheses in found), strict=True)
-        forced = forced_log_probs(half_trained, source, attention_mask, ids, BOS, [PAD, BOS])
+        forced = forced_log_probs(
+            half_trained, unpadded(source, attention_mask), ids, BOS, [PAD, BOS]
+        )
         assert log_probs == pytest.approx([sum(row) for row in forced], abs=1e-9)
         expected = [sum(row) / ((5 + len(row)) / 6) ** 0.6 for row in forced]
         assert scores == pytest.approx(expected, abs=1e-9)
@@ -113,10 +122,10 @@ def test_beam_search_of_200_sentences_is_batch_invariant(half_trained, make_sour
     source, attention_mask = make_sources(200, seed=9)
     try:
         model = half_trained.to(dtype)
-        limits = 2 * attention_mask.sum(dim=1) + 3
-        batched = beam_search(model, source, attention_mask, config(4), limits)
+        limits = (2 * attention_mask.sum(dim=1) + 3).tolist()
+        batched = beam_search(model, unpadded(source, attention_mask), config(4), limits)
         for row, is_token, limit, ours in zip(source, attention_mask, limits, batched, strict=True):
-            (alone,) = beam_search(model, row[is_token][None], None, config(4), int(limit))
+            (alone,) = beam_search(model, [row[is_token].tolist()], config(4), [limit])
             assert alone[0].ids == ours[0].ids
             tolerance = 1e-10 if dtype == torch.float64 else 1e-4
             assert alone[0].score == pytest.approx(ours[0].score, abs=tolerance)
@@ -126,7 +135,9 @@ def test_beam_search_of_200_sentences_is_batch_invariant(half_trained, make_sour
 
 def test_hypotheses_are_sorted_by_score_and_distinct(half_trained, make_sources):
     source, attention_mask = make_sources(30, seed=10)
-    for hypotheses in beam_search(half_trained, source, attention_mask, config(5), 20):
+    for hypotheses in beam_search(
+        half_trained, unpadded(source, attention_mask), config(5), [20] * len(source)
+    ):
         assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses) == 5
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True)
@@ -142,6 +153,6 @@ def test_finished_sentences_leave_the_batch(half_trained, make_sources, monkeypa
 
     monkeypatch.setattr(beam_module, "BeamSearch", RecordedSearch)
     source, attention_mask = make_sources(30, seed=11)
-    beam_search(half_trained, source, attention_mask, config(4), 30)
+    beam_search(half_trained, unpadded(source, attention_mask), config(4), [30] * len(source))
     assert n_rows[:2] == [30, 120] and n_rows[-1] < 60
     assert n_rows == [30, *sorted(n_rows[1:], reverse=True)]

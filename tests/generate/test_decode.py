@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from tiny_translators import unpadded
 
+from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.decode import forced_log_probs, greedy
 
 PAD, BOS, EOS = 0, 1, 2
-SPECIAL_IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
+CONFIG = BeamSearchConfig(BOS, EOS, PAD)
 
 
 def uncached(model, source, limit: int) -> list[int]:
@@ -23,10 +25,10 @@ def uncached(model, source, limit: int) -> list[int]:
 
 def test_cached_and_batched_equals_uncached(half_trained, make_sources):
     source, attention_mask = make_sources(60)
-    limits = 2 * attention_mask.sum(dim=1) + 3
-    batched = greedy(half_trained, source, attention_mask, max_target_len=limits, **SPECIAL_IDS)
+    limits = (2 * attention_mask.sum(dim=1) + 3).tolist()
+    batched = greedy(half_trained, unpadded(source, attention_mask), CONFIG, limits)
     assert batched == [
-        uncached(half_trained, row, int(limit)) for row, limit in zip(source, limits, strict=True)
+        uncached(half_trained, row, limit) for row, limit in zip(source, limits, strict=True)
     ]
     lengths = [len(ids) for ids in batched]
     # Short, long and truncated ones.
@@ -38,11 +40,10 @@ def test_greedy_decoding_of_200_sentences_is_batch_invariant(half_trained, make_
     source, attention_mask = make_sources(200, seed=3)
     try:
         model = half_trained.to(dtype)
-        limits = 2 * attention_mask.sum(dim=1) + 3
-        batched = greedy(model, source, attention_mask, max_target_len=limits, **SPECIAL_IDS)
+        limits = (2 * attention_mask.sum(dim=1) + 3).tolist()
+        batched = greedy(model, unpadded(source, attention_mask), CONFIG, limits)
         for row, is_token, limit, ids in zip(source, attention_mask, limits, batched, strict=True):
-            single = row[is_token][None]
-            assert greedy(model, single, None, max_target_len=int(limit), **SPECIAL_IDS) == [ids]
+            assert greedy(model, [row[is_token].tolist()], CONFIG, [limit]) == [ids]
     finally:
         half_trained.double()
 
@@ -53,7 +54,7 @@ def test_pad_and_bos_are_never_generated(half_trained, make_sources):
     before = table.clone()
     try:
         table[[PAD, BOS]] *= 50  # their logits are the largest
-        found = greedy(half_trained, source, attention_mask, max_target_len=20, **SPECIAL_IDS)
+        found = greedy(half_trained, unpadded(source, attention_mask), CONFIG, [20] * len(source))
     finally:
         table.copy_(before)
     assert {PAD, BOS}.isdisjoint(token for ids in found for token in ids)
@@ -61,15 +62,15 @@ def test_pad_and_bos_are_never_generated(half_trained, make_sources):
 
 def test_a_limit_truncates_and_changes_nothing_before(half_trained, make_sources):
     source, attention_mask = make_sources(20)
-    free = greedy(half_trained, source, attention_mask, max_target_len=30, **SPECIAL_IDS)
-    limited = greedy(half_trained, source, attention_mask, max_target_len=4, **SPECIAL_IDS)
+    free = greedy(half_trained, unpadded(source, attention_mask), CONFIG, [30] * len(source))
+    limited = greedy(half_trained, unpadded(source, attention_mask), CONFIG, [4] * len(source))
     assert limited == [ids[:4] for ids in free]
 
 
 def test_decoding_restores_training_mode_and_gradients(random_model, make_sources):
     model = random_model(0).train()
     source, attention_mask = make_sources(2, vocab=6)
-    greedy(model, source, attention_mask, max_target_len=5, **SPECIAL_IDS)
+    greedy(model, unpadded(source, attention_mask), CONFIG, [5] * len(source))
     assert model.training and torch.is_grad_enabled()
     model.logits(model.decode(source, model.encode(source, attention_mask))).sum().backward()
 
@@ -78,7 +79,7 @@ def test_forced_log_probabilities_equal_those_of_each_prefix(random_model, make_
     model = random_model(4)
     source, attention_mask = make_sources(3, vocab=6)
     targets = [[3, 4, EOS], [5], [4, 4, 3, 3, EOS]]
-    forced = forced_log_probs(model, source, attention_mask, targets, BOS)
+    forced = forced_log_probs(model, unpadded(source, attention_mask), targets, BOS)
     with torch.no_grad():
         for row, target, log_probs in zip(source, targets, forced, strict=True):
             memory = model.encode(row[row != PAD][None])

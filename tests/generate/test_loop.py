@@ -1,6 +1,7 @@
 """The generation loop: batch invariance, steppers, stopping, log-probabilities, full contexts."""
 
 import runpy
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ class Uncached:
 
     def __init__(self, model):
         self.model = model
+
+    def decoding(self):
+        return nullcontext()
 
     def prefill(self, prompts, sources=None):
         self.rows = [list(prompt) for prompt in prompts]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.kernels import calling
+from qkv.kernels import build
 
 sys.path[:0] = [
     str(Path(__file__).parent),
@@ -23,7 +23,7 @@ def _seed():
 def backend(request, monkeypatch):
     """Kernels use torch operations, or the native library in float32 and float64."""
     dtypes = {torch.float32, torch.float64}
-    monkeypatch.setattr(calling, "NATIVE_DTYPES", dtypes if request.param == "native" else set())
+    monkeypatch.setattr(build, "NATIVE_DTYPES", dtypes if request.param == "native" else set())
     for dtype in dtypes:
-        assert calling.can_be_native(torch.zeros(1, dtype=dtype)) == (request.param == "native")
+        assert build.can_be_native(torch.zeros(1, dtype=dtype)) == (request.param == "native")
     return request.param

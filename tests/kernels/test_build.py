@@ -119,13 +119,14 @@ BUGS = {  # file, correct code, bug, number of the check that detects it
     "product": ("products.h", "sums[r][p][1] += right * x;", "sums[r][p][1] += left * x;", 1),
     "saturating int8 product": (
         "products.h",
-        "if (m.scales) y *= load(m.scales + first);",
-        "if (m.scales) for (int i = 0; i < LANES; i++) y[i] = std::min(y[i], (number)32767);",
+        "if (SCALE) sums[r][n / 2][n % 2] *= value;",
+        "if (SCALE) for (int i = 0; i < LANES; i++)"
+        " sums[r][n / 2][n % 2][i] = std::min(sums[r][n / 2][n % 2][i], (number)32767);",
         2,
     ),
     "unsigned int8 weights": ("products.h", "all[i] = from[i];", "all[i] = (uint8_t)from[i];", 2),
     "exponential": ("numbers.h", "1.66666655e-1f", "1.67666655e-1f", 3),
-    "attention": ("attention.h", "weight = scores[n] / total", "weight = scores[n]", 3),
+    "attention": ("attention.h", "score /= total", "score /= 1", 3),
     "layer norm": ("attention.h", "(norm.kind == LAYER_NORM ? sum / width : sum)", "sum", 3),
     "rotation of queries and keys": (
         "attention.h",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qkv.model
-from qkv.kernels import calling
+from qkv.kernels import build, calling
 
 
 def test_the_model_package_has_no_custom_gradients_and_no_ctypes():
@@ -26,7 +26,7 @@ def test_the_model_package_has_no_custom_gradients_and_no_ctypes():
     ids=str,
 )
 def test_the_native_library_is_used_only_in_float32_on_a_cpu(dtype, device):
-    assert not calling.can_be_native(torch.zeros(1, dtype=dtype, device=device))
+    assert not build.can_be_native(torch.zeros(1, dtype=dtype, device=device))
 
 
 def test_small_tensors_use_one_thread(monkeypatch):

@@ -28,7 +28,9 @@ class ReversingSearch:
     def __init__(self) -> None:
         self.seen: list[list[list[int]]] = []
 
-    def search(self, rows: list[list[int]], config: TranslationConfig) -> list[list[Hypothesis]]:
+    def search(
+        self, rows: list[list[int]], limits: list[int], config: TranslationConfig
+    ) -> list[list[Hypothesis]]:
         self.seen.append(rows)
         return [
             [
@@ -155,11 +157,12 @@ def test_the_torch_backend_is_batch_invariant_and_returns_log_probabilities(beam
     ours = Translator.from_model(
         Transformer(encoder_decoder(LETTERS.vocab_size, 16, 1, 2, 16)).double(), LETTERS, LETTERS
     )
-    config = TranslationConfig(beam_size, max_target_len=6)
+    config = TranslationConfig(beam_size)
     rows = [ours.encode_source(text) for text in ("abc", "h", "bcdefg")]
-    batched = ours.backend.search(rows, config)
+    batched = ours.backend.search(rows, [6] * 3, config)
     assert [[hypothesis.ids for hypothesis in best] for best in batched] == [
-        [hypothesis.ids for hypothesis in ours.backend.search([row], config)[0]] for row in rows
+        [hypothesis.ids for hypothesis in ours.backend.search([row], [6], config)[0]]
+        for row in rows
     ]
     for row, best in zip(rows, batched, strict=True):
         ids = torch.tensor([[ours.bos, *best[0].ids[:-1]]])
@@ -210,7 +213,7 @@ def test_keyword_settings_equal_a_generation_config():
 
 def test_the_classes_do_not_import_torch():
     code = (
-        "import sys; from qkv.pipeline import Generator, Translator, load\n"
+        "import sys; import qkv; from qkv.pipeline import Generator, Translator\n"
         "import qkv.generate.ctranslate2_generator, qkv.generate.ctranslate2_translator\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -36,15 +36,13 @@ def test_int8_logits_are_close_to_float32_but_not_equal():
 
 @pytest.mark.parametrize("int8", [True, False])
 def test_int8_translations_are_batch_invariant(int8):
-    model, source = peaked_model(), torch.randint(4, 50, (20, 6))
-    batched = greedy(model, source, None, max_target_len=15, int8=int8, **IDS)
-    assert batched == [
-        greedy(model, row[None], None, max_target_len=15, int8=int8, **IDS)[0] for row in source
-    ]
+    model, source = peaked_model(), torch.randint(4, 50, (20, 6)).tolist()
     config = BeamSearchConfig(2, 3, 0, 4, 0.6)
-    best = beam_search(model, source, None, config, 15, int8)
+    batched = greedy(model, source, config, [15] * 20, int8)
+    assert batched == [greedy(model, [row], config, [15], int8)[0] for row in source]
+    best = beam_search(model, source, config, [15] * 20, int8)
     assert [hypotheses[0].ids for hypotheses in best] == [
-        beam_search(model, row[None], None, config, 15, int8)[0][0].ids for row in source
+        beam_search(model, [row], config, [15], int8)[0][0].ids for row in source
     ]
 
 

@@ -15,6 +15,7 @@ def test_a_part_of_a_character_is_marked_with_its_byte_range():
     assert display_pieces(["好".encode()[:1], "好".encode()[1:]]) == ["好[1/3]", "好[2-3/3]"]
     assert display_pieces(["a好".encode()[:2], "好b".encode()[1:]]) == ["a好[1/3]", "好[2-3/3]b"]
     assert display_pieces([b"\xf0", b"\x9f\x91", b"\x8d\n"]) == ["👍[1/4]", "👍[2-3/4]", "👍[4/4]⏎"]
+    assert display_pieces([b"\xc3", b"", b"\xa9"]) == ["é[1/2]", "", "é[2/2]"]
 
 
 def test_bytes_that_are_not_utf8_are_displayed_in_hex():

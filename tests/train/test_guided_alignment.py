@@ -7,19 +7,13 @@ import signal
 import pytest
 import torch
 
+from qkv.checkpoint.loaded_model import alignment_head
 from qkv.data.builtin import builtin_pairs
 from qkv.data.builtin.links import pharaoh
 from qkv.errors import QkvError
 from qkv.evaluate.alignment_error import alignment_error_rate
 from qkv.generate.alignment import cross_weights
-from qkv.model.guided import (
-    AlignmentHead,
-    GuidedCore,
-    alignment_head,
-    core_path,
-    guide,
-    guided_loss,
-)
+from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided_loss
 from qkv.model.presets import encoder_decoder
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Translator

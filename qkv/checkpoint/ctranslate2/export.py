@@ -48,7 +48,7 @@ def export_ctranslate2(
 
 def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> dict[str, Any]:
     """Write a CTranslate2 folder, atomically; return the content of its qkv.json."""
-    path, metadata = Path(folder), export_metadata(loaded, int8)
+    metadata = export_metadata(loaded, int8)
     model = filled_spec(loaded, metadata)
     model.validate()
     model.optimize()  # shared matrices are written once
@@ -61,7 +61,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
         for name, tokenizer in loaded.tokenizers.items():
             tokenizer.save(scratch / TOKENIZERS[name])
 
-    write_new_folder(path, fill)
+    write_new_folder(Path(folder), fill)
     return metadata
 
 
@@ -92,18 +92,15 @@ def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
 
 def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     """The content of qkv.json; the token ids are those of pipeline.Translator and Generator."""
-    source, target, spec = (
-        tokenizer_of(loaded, "source"),
-        tokenizer_of(loaded, "target"),
-        loaded.model.spec,
-    )
+    source, target = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target")
+    spec = loaded.model.spec
     if source.eos_id is None or target.eos_id is None:
         raise QkvError(
             _("tokenizer"), _("no <eos> token"), _("CTranslate2 needs an end-of-sequence token")
         )
     pad = target.eos_id if target.pad_id is None else target.pad_id
     start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
-    metadata = {
+    metadata: dict[str, Any] = {
         "format": "qkv-ctranslate2-1",
         "dtype": "int8" if int8 else "float32",
         "max_len": spec.max_len,
@@ -114,11 +111,9 @@ def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
     }
     if int8:
         metadata["weight_bits"] = WEIGHT_BITS
-    return (
-        metadata
-        if spec.encoder
-        else metadata | asdict(generation_tokens(target, loaded.generation))
-    )
+    if spec.encoder is None:
+        metadata |= asdict(generation_tokens(target, loaded.generation))
+    return metadata
 
 
 def token_names(tokenizer: Tokenizer, size: int) -> list[str]:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from qkv.checkpoint.disk import refuse_missing_folder
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.text.tokenizer import Tokenizer
@@ -25,8 +26,7 @@ WRONG_KIND = {
 
 def read_metadata(folder: Path, kind: str = "") -> dict[str, Any]:
     """Read qkv.json; with a `kind` (translator or generator), any other kind is an error."""
-    if not folder.is_dir():
-        raise QkvError(folder, _("no such folder"), _("check the path"))
+    refuse_missing_folder(folder)
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
         raise QkvError(
             folder,

@@ -4,6 +4,7 @@ See docs/ctranslate2.md, "Parity report".
 """
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from qkv.checkpoint.parity import (
     INPUT_TOKENS,
     RELATIVE_TOLERANCE,
     ParityReport,
+    compare_outputs,
     file_hashes,
     greedy,
     native_forward,
@@ -42,28 +44,23 @@ def check_parity(
     forward = native_forward(model)
     log_probs = forward(source, decoder_input[:, :-1]).log_softmax(dim=-1)
     expected = log_probs.gather(2, target[..., None])[..., 0]  # (inputs, length)
-    differences = (runtime.logprobs(source, target) - expected).abs().amax(dim=1)  # (inputs,)
-    differences = differences.nan_to_num(nan=torch.inf)
-    relative = INT8_TOLERANCE if int8 else RELATIVE_TOLERANCE
-    tolerance = relative * max(1.0, float(expected.abs().max()))
-    n_same = int((differences <= tolerance).sum())
-    if not int8:
-        # A language model has no source: longer prompts make the texts differ.
-        prompt = decoder_input[:, : 1 if runtime.translates else 3]
-        steps = min(GREEDY_STEPS, model.spec.max_len - prompt.shape[1])
-        rows = greedy(forward, source, prompt, steps)[:, prompt.shape[1] :].tolist()
-        texts = [truncate_after(row, metadata["eos"]) for row in rows]
-        found = runtime.greedy(source, prompt, steps)
-        n_same = sum(a == b for a, b in zip(texts, found, strict=True))
-    return ParityReport(
+    report = compare_outputs(
         runtime.name,
-        float(differences.max()),
-        tolerance,
-        n_same,
-        n_inputs,
-        not int8,
+        runtime.logprobs(source, target),
+        expected,
         file_hashes(folder),
+        INT8_TOLERANCE if int8 else RELATIVE_TOLERANCE,
     )
+    if int8:
+        return report
+    # A language model has no source: longer prompts make the texts differ.
+    prompt = decoder_input[:, : 1 if runtime.translates else 3]
+    steps = min(GREEDY_STEPS, model.spec.max_len - prompt.shape[1])
+    rows = greedy(forward, source, prompt, steps)[:, prompt.shape[1] :].tolist()
+    texts = [truncate_after(row, metadata["eos"]) for row in rows]
+    found = runtime.greedy(source, prompt, steps)
+    n_same = sum(a == b for a, b in zip(texts, found, strict=True))
+    return replace(report, n_same=n_same, greedy=True)
 
 
 def with_quantized_weights(model: Transformer) -> Transformer:
@@ -84,13 +81,8 @@ def random_ids(
     spec, generator = model.spec, torch.Generator().manual_seed(0)
     shape = (n_inputs, min(INPUT_TOKENS, spec.max_len - 1))
     source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
-    tokens = torch.tensor(
-        [
-            id
-            for id in range(spec.vocab_size)
-            if id not in (metadata["bos"], metadata["eos"], metadata["pad"])
-        ]
-    )
+    special = {metadata["bos"], metadata["eos"], metadata["pad"]}
+    tokens = torch.tensor([id for id in range(spec.vocab_size) if id not in special])
     return source, tokens[torch.randint(0, len(tokens), shape, generator=generator)]
 
 
@@ -113,9 +105,9 @@ class CTranslate2Runtime:
 
     def logprobs(self, source: Tensor, target: Tensor) -> Tensor:
         """The log-probabilities of the target tokens, (inputs, length)."""
-        rows = [[self.names[id] for id in row] for row in target.tolist()]
+        rows = to_names(target, self.names)
         if self.translates:
-            scored = self.core.score_batch(self._sources(source), rows)
+            scored = self.core.score_batch(to_names(source, self.source_names), rows)
         else:
             scored = self.core.score_batch([[self.names[self.start], *row] for row in rows])
         return torch.tensor([result.log_probs[: target.shape[1]] for result in scored])
@@ -124,7 +116,7 @@ class CTranslate2Runtime:
         """At most `steps` tokens for each input, including eos."""
         if self.translates:
             found = self.core.translate_batch(
-                self._sources(source),
+                to_names(source, self.source_names),
                 beam_size=1,
                 max_decoding_length=steps,
                 min_decoding_length=0,
@@ -133,7 +125,7 @@ class CTranslate2Runtime:
             rows = [result.hypotheses[0] for result in found]
         else:
             found = self.core.generate_batch(
-                [[self.names[id] for id in row] for row in prompt.tolist()],
+                to_names(prompt, self.names),
                 beam_size=1,
                 max_length=steps,
                 min_length=0,
@@ -143,5 +135,7 @@ class CTranslate2Runtime:
             rows = [result.sequences[0] for result in found]
         return [[self.ids[name] for name in row] for row in rows]
 
-    def _sources(self, source: Tensor) -> list[list[str]]:
-        return [[self.source_names[id] for id in row] for row in source.tolist()]
+
+def to_names(ids: Tensor, names: list[str]) -> list[list[str]]:
+    """The token names of ids, (inputs, length)."""
+    return [[names[id] for id in row] for row in ids.tolist()]

@@ -24,6 +24,11 @@ ACTIVATIONS = {
     "silu": "SWISH",
 }
 
+PROJECTIONS = {  # the native projections in each matrix of an attention, by their number
+    2: (("q_proj", "k_proj", "v_proj"), ("o_proj",)),  # self-attention
+    3: (("q_proj",), ("k_proj", "v_proj"), ("o_proj",)),  # cross-attention
+}
+
 Weights = dict[str, np.ndarray]
 
 
@@ -79,11 +84,7 @@ def unsupported_in(stack: s.Stack) -> Iterator[str]:
 
 
 def stacks(spec: s.Spec) -> dict[str, s.Stack]:
-    return {
-        side: stack
-        for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
-        if stack
-    }
+    return {side: stack for side in ("encoder", "decoder") if (stack := getattr(spec, side))}
 
 
 def shape_of(heads: s.Attention) -> tuple[int, int, int]:
@@ -168,20 +169,9 @@ def fill_stack(target: Any, spec: s.Spec, side: str, remaining: Weights) -> None
             fill_norm(getattr(target, name), f"{side}.{native}", remaining)
     for number, layer in enumerate(target.layer):
         name = f"{side}.layers.{number}"
-        fill_attention(
-            layer.self_attention,
-            f"{name}.attn",
-            remaining,
-            (("q_proj", "k_proj", "v_proj"), ("o_proj",)),
-        )
+        fill_attention(layer.self_attention, f"{name}.attn", remaining)
         if hasattr(layer, "attention"):
-            without_qk_norm(layer.attention)
-            fill_attention(
-                layer.attention,
-                f"{name}.cross",
-                remaining,
-                (("q_proj",), ("k_proj", "v_proj"), ("o_proj",)),
-            )
+            fill_attention(layer.attention, f"{name}.cross", remaining)
         fill_feed_forward(layer.ffn, f"{name}.ffn", remaining)
 
 
@@ -199,39 +189,29 @@ def position_table(spec: s.Spec, side: str, remaining: Weights) -> np.ndarray:
             return np.zeros((spec.max_len + 1, spec.d_model), dtype=np.float32)
 
 
-def fill_attention(
-    target: Any, name: str, remaining: Weights, projections: tuple[tuple[str, ...], ...]
-) -> None:
+def fill_attention(target: Any, name: str, remaining: Weights) -> None:
     """Each tuple of native projections is one concatenated matrix."""
     fill_norm(target.layer_norm, f"{name}.norm", remaining)
-    for linear, group in zip(target.linear, projections, strict=True):
+    for linear, group in zip(target.linear, PROJECTIONS[len(target.linear)], strict=True):
         fill_linear(linear, [f"{name}.branch.{projection}" for projection in group], remaining)
     for norm in ("q_norm", "k_norm"):
-        if hasattr(target, norm):
+        if f"{name}.branch.{norm}.weight" in remaining:
             fill_norm(getattr(target, norm), f"{name}.branch.{norm}", remaining)
-
-
-def without_qk_norm(target: Any) -> None:
-    """Remove the norms of cross-attention: CTranslate2 has one option for both attentions."""
-    for norm in ("q_norm", "k_norm"):
-        if hasattr(target, norm):
+        elif hasattr(target, norm):  # cross-attention: CTranslate2 has one option for both
             delattr(target, norm)
 
 
 def fill_feed_forward(target: Any, name: str, remaining: Weights) -> None:
     fill_norm(target.layer_norm, f"{name}.norm", remaining)
     up, gate, down = (f"{name}.branch.{key}_proj" for key in ("up", "gate", "down"))
+    is_gated = f"{gate}.weight" in remaining
+    fill_linear(target.linear_0, [gate if is_gated else up], remaining)
     fill_linear(target.linear_1, [down], remaining)
-    if f"{gate}.weight" in remaining:
-        fill_linear(target.linear_0, [gate], remaining)
+    if is_gated:
         fill_linear(target.linear_0_noact, [up], remaining)
-        return
-    fill_linear(target.linear_0, [up], remaining)
-    if hasattr(target, "linear_0_noact"):  # squared ReLU
-        target.linear_0_noact.weight, target.linear_0_noact.bias = (
-            target.linear_0.weight,
-            target.linear_0.bias,
-        )
+    elif hasattr(target, "linear_0_noact"):  # squared ReLU
+        target.linear_0_noact.weight = target.linear_0.weight
+        target.linear_0_noact.bias = target.linear_0.bias
 
 
 def fill_linear(target: Any, names: list[str], remaining: Weights) -> None:

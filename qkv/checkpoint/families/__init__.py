@@ -14,22 +14,19 @@ from qkv.checkpoint.names import Family
 
 # In the order of export: the first family that supports all of a spec is used.
 FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (
-        LLAMA,
-        MISTRAL,
-        QWEN2,
-        QWEN3,
-        GEMMA,
-        MIXTRAL,
-        QWEN3_MOE,
-        DEEPSEEK_V2,
-        DEEPSEEK_V3,
-        GPT2,
-        BERT,
-        ROBERTA,
-        DISTILBERT,
-        MARIAN,
-        BART,
-    )
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma": GEMMA,
+    "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN3_MOE,
+    "deepseek_v2": DEEPSEEK_V2,
+    "deepseek_v3": DEEPSEEK_V3,
+    "gpt2": GPT2,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
+    "marian": MARIAN,
+    "bart": BART,
 }

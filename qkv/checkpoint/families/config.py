@@ -11,7 +11,7 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.model.spec import Activation, Attention, Layer
+from qkv.model.spec import Activation, Attention, Layer, LmHead
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -40,6 +40,9 @@ class Config:
             right = _("use an integer from 1 to {maximum:,}", maximum=maximum)
             raise self.error(name, value, right)
         return value
+
+    def optional_int(self, name: str) -> int | None:
+        return self.positive_int(name) if self.has(name) else None
 
     def n_layers(self, name: str) -> int:
         return self.positive_int(name, maximum=MAX_LAYERS)
@@ -88,16 +91,15 @@ class Config:
     def has(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
+    def lm_head(self, tied: bool) -> LmHead | None:
+        """A language modeling head, `tied` by default; None for a base model."""
+        return None if self.is_base_model() else LmHead(self.flag("tie_word_embeddings", tied))
+
     def is_base_model(self) -> bool:
         """Whether this is a base model without a language modeling head: ["LlamaModel"]."""
         names = self.fields.get("architectures")
-        return (
-            isinstance(names, list)
-            and bool(names)
-            and str(names[0]).endswith("Model")
-            and "LMHead" not in str(names[0])
-            and "MTModel" not in str(names[0])
-        )
+        name = str(names[0]) if isinstance(names, list) and names else ""
+        return name.endswith("Model") and "LMHead" not in name and "MTModel" not in name
 
     def error(self, name: str, value: Any, right: str) -> QkvError:
         text = repr(value)

@@ -3,71 +3,65 @@
 Other decoder families use the same tensor names. See docs/convert.md, "Families".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from qkv.checkpoint.families.config import Config, group_layers, huggingface_activation
 from qkv.checkpoint.families.rotary import read_rotary, write_rotary
-from qkv.checkpoint.names import Family, Row
+from qkv.checkpoint.names import Family, Row, part_rows
 from qkv.model.spec import (
     Attention,
     FeedForward,
     Gated,
+    LatentAttention,
     Layer,
     LmHead,
     Mixer,
+    MixtureOfExperts,
     Norm,
     Rotary,
     Spec,
     Stack,
 )
 
+M = TypeVar("M", Attention, LatentAttention)
+F = TypeVar("F", Gated, MixtureOfExperts)
 KINDS = ("sliding_attention", "full_attention")
 TIED = {"lm_head.weight": ("model.embed_tokens.weight",)}
-
-COMMON = [
-    Row("model.embed_tokens.{p}", "embed.{p}"),
-    Row("model.layers.{i}.input_layernorm.{p}", "decoder.layers.{i}.attn.norm.{p}"),
-    Row("model.layers.{i}.post_attention_layernorm.{p}", "decoder.layers.{i}.ffn.norm.{p}"),
-    Row("model.norm.{p}", "decoder.norm.{p}"),
-    Row("lm_head.{p}", "lm_head.{p}"),
-]
-ATTENTION = [
-    Row(
-        f"model.layers.{{i}}.self_attn.{name}.{{p}}",
-        f"decoder.layers.{{i}}.attn.branch.{name}.{{p}}",
-    )
-    for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
-]
-FEED_FORWARD = [
-    Row(f"model.layers.{{i}}.mlp.{name}.{{p}}", f"decoder.layers.{{i}}.ffn.branch.{name}.{{p}}")
-    for name in ("gate_proj", "up_proj", "down_proj")
-]
+IGNORED = (r".*rotary_emb\.inv_freq",)  # in old files; the config defines the frequencies
+WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
+MODEL = {"model.embed_tokens": "embed", "model.norm": "decoder.norm", "lm_head": "lm_head"}
+LAYER = {
+    "input_layernorm": "attn.norm",
+    "self_attn.q_proj": "attn.branch.q_proj",
+    "self_attn.k_proj": "attn.branch.k_proj",
+    "self_attn.v_proj": "attn.branch.v_proj",
+    "self_attn.o_proj": "attn.branch.o_proj",
+    "self_attn.q_norm": "attn.branch.q_norm",
+    "self_attn.k_norm": "attn.branch.k_norm",
+    "post_attention_layernorm": "ffn.norm",
+    "mlp.gate_proj": "ffn.branch.gate_proj",
+    "mlp.up_proj": "ffn.branch.up_proj",
+    "mlp.down_proj": "ffn.branch.down_proj",
+}
 
 
-def rows(spec: Spec) -> list[Row]:
-    return COMMON + ATTENTION + FEED_FORWARD
-
-
-def ignored(spec: Spec) -> tuple[str, ...]:
-    """Names to ignore: old files contain the rotary frequencies, which the config defines."""
-    return (r".*rotary_emb\.inv_freq",)
+def rows(spec: Spec, layer: Mapping[str, str] = LAYER) -> list[Row]:
+    return part_rows(MODEL) + part_rows(layer, "model.layers.{i}.", "decoder.layers.{i}.")
 
 
 # ── config.json -> spec ─────────────────────────────────────────────────────────────────────────
-def decoder_spec(config: Config, layers: Iterable[Layer], positions: Rotary) -> Spec:
-    """A pre-norm decoder with a final norm and a tied or untied head."""
-    head = (
-        None if config.is_base_model() else LmHead(tied=config.flag("tie_word_embeddings", False))
-    )
-    stack = Stack(group_layers(layers), causal=True, final_norm=True)
+def decoder_spec(
+    config: Config, layers: Iterable[Layer], tied: bool = False, **rotary: Any
+) -> Spec:
+    """A pre-norm decoder with a final norm and a head that is `tied` by default."""
     return Spec(
-        config.positive_int("vocab_size"),
-        config.positive_int("hidden_size"),
-        decoder=stack,
-        positions=positions,
-        head=head,
+        positions=read_rotary(config, **rotary),
+        head=config.lm_head(tied),
+        decoder=Stack(group_layers(layers), causal=True, final_norm=True),
+        vocab_size=config.positive_int("vocab_size"),
+        d_model=config.positive_int("hidden_size"),
         max_len=config.positive_int("max_position_embeddings"),
     )
 
@@ -80,10 +74,19 @@ def attention(config: Config, **options: Any) -> Attention:
     )
 
 
-def gated(config: Config, bias: bool = False) -> Gated:
-    return Gated(
-        config.positive_int("intermediate_size"), config.activation("hidden_act", "silu"), bias
-    )
+def biased_if_set(config: Config, **options: Any) -> Attention:
+    """Attention with biases if attention_bias is true."""
+    bias = config.flag("attention_bias", False)
+    return attention(config, bias=bias, out_bias=bias, **options)
+
+
+def windowed(config: Config) -> Attention:
+    """Attention with the sliding window of all layers, if there is one."""
+    return attention(config, window=config.optional_int("sliding_window"))
+
+
+def gated(config: Config, size: str = "intermediate_size", bias: bool = False) -> Gated:
+    return Gated(config.positive_int(size), config.activation("hidden_act", "silu"), bias)
 
 
 def uniform_layers(config: Config, mixer: Mixer, feed_forward: FeedForward) -> list[Layer]:
@@ -95,83 +98,64 @@ def uniform_layers(config: Config, mixer: Mixer, feed_forward: FeedForward) -> l
 
 
 def read_llama(config: Config) -> Spec:
-    bias = config.flag("attention_bias", False)
-    mixer = attention(config, bias=bias, out_bias=bias)
-    return decoder_spec(
-        config,
-        uniform_layers(config, mixer, gated(config, config.flag("mlp_bias", False))),
-        read_rotary(config),
-    )
+    mixer = biased_if_set(config)
+    feed_forward = gated(config, bias=config.flag("mlp_bias", False))
+    return decoder_spec(config, uniform_layers(config, mixer, feed_forward))
 
 
 def read_mistral(config: Config) -> Spec:
-    window = config.positive_int("sliding_window") if config.has("sliding_window") else None
-    return decoder_spec(
-        config,
-        uniform_layers(config, attention(config, window=window), gated(config)),
-        read_rotary(config),
-    )
+    return decoder_spec(config, uniform_layers(config, windowed(config), gated(config)))
 
 
-def read_qwen2(config: Config) -> Spec:
-    layers = uniform_layers(config, attention(config, bias=True), gated(config))
-    return decoder_spec(config, with_sliding_window(config, layers), read_rotary(config))
-
-
-def read_qwen3(config: Config) -> Spec:
-    bias = config.flag("attention_bias", False)
-    mixer = attention(config, qk_norm=True, bias=bias, out_bias=bias)
-    return decoder_spec(
-        config,
-        with_sliding_window(config, uniform_layers(config, mixer, gated(config))),
-        read_rotary(config),
-    )
-
-
-def with_sliding_window(config: Config, layers: list[Layer]) -> list[Layer]:
-    """Qwen: sliding-window attention in the layers of layer_types, or from max_window_layers on."""
-    if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
-        return layers
-    width, start = config.positive_int("sliding_window"), config.fields.get("max_window_layers", 28)
-    kinds = config.fields.get("layer_types")
-    if kinds is None and type(start) is int:
-        kinds = [
-            "sliding_attention" if i >= start else "full_attention" for i in range(len(layers))
+def read_qwen(config: Config, mixer: Attention) -> Spec:
+    """Sliding-window attention in the layers of layer_types, or from max_window_layers on."""
+    layers = uniform_layers(config, mixer, gated(config))
+    if config.flag("use_sliding_window", False) and config.has("sliding_window"):
+        mixer = replace(mixer, window=config.positive_int("sliding_window"))
+        sliding = replace(layers[0], mixer=mixer)
+        layers = [
+            sliding if kind == "sliding_attention" else layers[0]
+            for kind in layer_types(config, len(layers))
         ]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != len(layers)
-        or any(kind not in KINDS for kind in kinds)
-    ):
+    return decoder_spec(config, layers)
+
+
+def layer_types(config: Config, n_layers: int) -> list[str]:
+    kinds, start = config.fields.get("layer_types"), config.fields.get("max_window_layers", 28)
+    if kinds is None and type(start) is int:
+        kinds = ["full_attention" if i < start else "sliding_attention" for i in range(n_layers)]
+    if not isinstance(kinds, list) or len(kinds) != n_layers or any(k not in KINDS for k in kinds):
         raise config.error("layer_types", kinds, ", ".join(KINDS))
-    windowed = replace(layers[0], mixer=replace(layers[0].mixer, window=width))  # type: ignore[arg-type]
-    return [
-        windowed if kind == "sliding_attention" else layer
-        for layer, kind in zip(layers, kinds, strict=True)
-    ]
+    return kinds
 
 
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
-def write_common(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
-    """The fields common to all decoder families.
+def write_common(
+    spec: Spec, mixer: type[M], feed_forward: type[F]
+) -> tuple[dict[str, Any], list[Layer], M, F] | None:
+    """The fields common to all decoder families, all layers, and their parts of these types.
 
-    Unsupported parts of the spec are found by reading the config again.
+    The parts are the first layer's, but experts may follow dense layers. None if there are none;
+    other unsupported parts of the spec are found by reading the config again.
     """
     if spec.decoder is None or spec.encoder is not None or not isinstance(spec.positions, Rotary):
         return None
     layers = spec.decoder.each_layer()
-    head = spec.head if isinstance(spec.head, LmHead) else None
-    return {
-        "model_type": model_type,
-        "architectures": [f"{name}{'ForCausalLM' if head else 'Model'}"],
+    first, *later = [layer.feed_forward for layer in layers]
+    candidates = [first, *(ffn for ffn in later if isinstance(ffn, MixtureOfExperts))]
+    found = [ffn for ffn in candidates if isinstance(ffn, feed_forward)]
+    if not found or not isinstance(layers[0].mixer, mixer):
+        return None
+    config = {
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.d_model,
         "num_hidden_layers": len(layers),
         "max_position_embeddings": spec.max_len,
         "rms_norm_eps": layers[0].norm.eps,
-        "tie_word_embeddings": bool(head and head.tied),
+        "tie_word_embeddings": isinstance(spec.head, LmHead) and spec.head.tied,
         **write_rotary(spec.positions),
     }
+    return config, layers, layers[0].mixer, found[0]
 
 
 def write_attention(mixer: Attention) -> dict[str, Any]:
@@ -182,68 +166,55 @@ def write_attention(mixer: Attention) -> dict[str, Any]:
     }
 
 
-def write_dense(spec: Spec, model_type: str, name: str) -> dict[str, Any] | None:
-    """The common fields, attention and a gated feed-forward."""
-    config = write_common(spec, model_type, name)
-    layer = spec.decoder.layers[0] if spec.decoder else None
-    if (
-        config is None
-        or layer is None
-        or not isinstance(layer.mixer, Attention)
-        or not isinstance(layer.feed_forward, Gated)
-    ):
+def write_gated(spec: Spec, *options: str) -> dict[str, Any] | None:
+    """The fields of a model with attention and a gated feed-forward, and these options."""
+    parts = write_common(spec, Attention, Gated)
+    if parts is None:
         return None
-    ffn = layer.feed_forward
+    config, layers, mixer, ffn = parts
+    fields = write_windows(layers) | {"attention_bias": mixer.bias, "mlp_bias": ffn.bias}
     return (
         config
-        | write_attention(layer.mixer)
+        | write_attention(mixer)
         | {"intermediate_size": ffn.d_ff, "hidden_act": huggingface_activation(ffn.activation)}
+        | {name: fields[name] for name in options}
     )
 
 
-def write_llama(spec: Spec) -> dict[str, Any] | None:
-    config = write_dense(spec, "llama", "Llama")
-    if config is not None and spec.decoder is not None:
-        layer = spec.decoder.layers[0]
-        config |= {"attention_bias": layer.mixer.bias, "mlp_bias": layer.feed_forward.bias}  # type: ignore[union-attr]
-    return config
-
-
-def write_mistral(spec: Spec) -> dict[str, Any] | None:
-    config = write_dense(spec, "mistral", "Mistral")
-    if config is not None and spec.decoder is not None:
-        config |= {"sliding_window": spec.decoder.layers[0].mixer.window}  # type: ignore[union-attr]
-    return config
-
-
-def write_qwen2(spec: Spec) -> dict[str, Any] | None:
-    config = write_dense(spec, "qwen2", "Qwen2")
-    return None if config is None else config | write_windows(spec)
-
-
-def write_qwen3(spec: Spec) -> dict[str, Any] | None:
-    config = write_dense(spec, "qwen3", "Qwen3")
-    if config is not None and spec.decoder is not None:
-        config |= {"attention_bias": spec.decoder.layers[0].mixer.bias} | write_windows(spec)  # type: ignore[union-attr]
-    return config
-
-
-def write_windows(spec: Spec) -> dict[str, Any]:
-    windows = (
-        [getattr(layer.mixer, "window", None) for layer in spec.decoder.each_layer()]
-        if spec.decoder
-        else []
-    )
-    widths = [width for width in windows if width]
+def write_windows(layers: list[Layer]) -> dict[str, Any]:
+    windows = [getattr(layer.mixer, "window", None) for layer in layers]
     return {
-        "use_sliding_window": bool(widths),
-        "sliding_window": widths[0] if widths else None,
+        "use_sliding_window": any(windows),
+        "sliding_window": next(filter(None, windows), None),
         "max_window_layers": 0,
         "layer_types": ["sliding_attention" if width else "full_attention" for width in windows],
     }
 
 
-LLAMA = Family("llama", rows, read_llama, write_llama, "model.", ignored, TIED)
-MISTRAL = Family("mistral", rows, read_mistral, write_mistral, "model.", ignored, TIED)
-QWEN2 = Family("qwen2", rows, read_qwen2, write_qwen2, "model.", ignored, TIED)
-QWEN3 = Family("qwen3", rows, read_qwen3, write_qwen3, "model.", ignored, TIED)
+LLAMA = Family(
+    "Llama",
+    rows,
+    read_llama,
+    lambda spec: write_gated(spec, "attention_bias", "mlp_bias"),
+    IGNORED,
+    TIED,
+)
+MISTRAL = Family(
+    "Mistral", rows, read_mistral, lambda spec: write_gated(spec, "sliding_window"), IGNORED, TIED
+)
+QWEN2 = Family(
+    "Qwen2",
+    rows,
+    lambda config: read_qwen(config, attention(config, bias=True)),
+    lambda spec: write_gated(spec, *WINDOWS),
+    IGNORED,
+    TIED,
+)
+QWEN3 = Family(
+    "Qwen3",
+    rows,
+    lambda config: read_qwen(config, biased_if_set(config, qk_norm=True)),
+    lambda spec: write_gated(spec, "attention_bias", *WINDOWS),
+    IGNORED,
+    TIED,
+)

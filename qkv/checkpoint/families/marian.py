@@ -7,28 +7,13 @@ See docs/convert.md, "Families".
 from dataclasses import replace
 from typing import Any
 
-from qkv.checkpoint.families.config import (
-    Config,
-    biased_attention,
-    group_layers,
-    huggingface_activation,
-)
-from qkv.checkpoint.names import Family, Row, RowVector
-from qkv.model.spec import (
-    Attention,
-    Dense,
-    Layer,
-    Learned,
-    LmHead,
-    Norm,
-    Positions,
-    Sinusoidal,
-    Spec,
-    Stack,
-)
+from qkv.checkpoint.families.config import Config
+from qkv.checkpoint.families.dense import DenseFields
+from qkv.checkpoint.names import Family, Row, RowVector, part_rows
+from qkv.model.spec import Learned, LmHead, Norm, Positions, Sinusoidal, Spec, Stack
 
-SIDES: tuple[tuple[str, bool], ...] = (("encoder", False), ("decoder", True))
-PARTS = {
+STACK = {"embed_positions": "positions", "layernorm_embedding": "embed_norm"}
+LAYER = {
     "self_attn.q_proj": "attn.branch.q_proj",
     "self_attn.k_proj": "attn.branch.k_proj",
     "self_attn.v_proj": "attn.branch.v_proj",
@@ -43,86 +28,58 @@ PARTS = {
     "fc2": "ffn.branch.down_proj",
     "final_layer_norm": "ffn.norm",
 }
-BODY = [
-    *(
-        Row(f"model.{side}.layers.{{i}}.{foreign}.{{p}}", f"{side}.layers.{{i}}.{native}.{{p}}")
-        for side in ("encoder", "decoder")
-        for foreign, native in PARTS.items()
-    ),
-    *(
-        Row(f"model.{side}.embed_positions.{{p}}", f"{side}.positions.{{p}}")
-        for side in ("encoder", "decoder")
-    ),
-    *(
-        Row(f"model.{side}.layernorm_embedding.{{p}}", f"{side}.embed_norm.{{p}}")
-        for side in ("encoder", "decoder")
-    ),
-]
 TIED = {
     "model.encoder.embed_tokens.weight": ("model.shared.weight",),
     "model.decoder.embed_tokens.weight": ("model.shared.weight",),
     "lm_head.weight": ("model.shared.weight", "model.decoder.embed_tokens.weight"),
 }
+ENCODER = DenseFields(
+    "d_model",
+    "max_position_embeddings",
+    "dropout",
+    "encoder_layers",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "activation_function",
+)
+DECODER = ENCODER._replace(
+    n_layers="decoder_layers", n_heads="decoder_attention_heads", d_ff="decoder_ffn_dim"
+)
 
 
 def rows(spec: Spec) -> list[Row]:
-    tables = (
-        [Row("model.shared.{p}", "embed.{p}")]
-        if spec.source_vocab_size is None
-        else [
-            Row("model.decoder.embed_tokens.{p}", "embed.{p}"),
-            Row("model.encoder.embed_tokens.{p}", "source_embed.{p}"),
-        ]
-    )
-    return [*tables, *BODY, RowVector("final_logits_bias", "lm_head.{p}")]
+    rows: list[Row] = [RowVector("final_logits_bias", "lm_head.{p}")]
+    for side in ("encoder", "decoder"):
+        rows += part_rows(STACK, f"model.{side}.", f"{side}.")
+        rows += part_rows(LAYER, f"model.{side}.layers.{{i}}.", f"{side}.layers.{{i}}.")
+    if spec.source_vocab_size is None:
+        return rows + part_rows({"model.shared": "embed"})
+    tables = {"model.decoder.embed_tokens": "embed", "model.encoder.embed_tokens": "source_embed"}
+    return rows + part_rows(tables)
 
 
 def read(config: Config, positions: Positions, embed_norm: bool) -> Spec:
     """The fields common to Marian and BART."""
-    encoder, decoder = (
-        Stack(
-            group_layers([side_layer(config, side)] * config.n_layers(f"{side}_layers")),
-            causal,
-            embed_norm=embed_norm,
-        )
-        for side, causal in SIDES
-    )
-    head = None if config.is_base_model() else LmHead(tied=True, bias=True)
-    return Spec(
-        config.positive_int("vocab_size"),
-        config.positive_int("d_model"),
-        encoder,
-        decoder,
-        positions,
-        head,
-        scaled_embedding=config.flag("scale_embedding", False),
-        dropout=config.probability("dropout", 0.1),
-        max_len=config.positive_int("max_position_embeddings"),
-    )
-
-
-def side_layer(config: Config, side: str) -> Layer:
-    n_heads, d_model = (
-        config.positive_int(f"{side}_attention_heads"),
-        config.positive_int("d_model"),
-    )
-    attention = biased_attention(n_heads, d_model)
-    feed_forward = Dense(
-        config.positive_int(f"{side}_ffn_dim"),
-        config.activation("activation_function", "gelu"),
-        bias=True,
-    )
-    cross = attention if side == "decoder" else None
-    return Layer(attention, feed_forward, Norm("layer", "post"), cross=cross)
-
-
-def read_marian(config: Config) -> Spec:
     config.require(
         tie_word_embeddings=True,
         normalize_before=False,
-        normalize_embedding=False,
+        normalize_embedding=embed_norm,
         add_final_layer_norm=False,
     )
+    norm = Norm("layer", "post")
+    encoder = ENCODER.read_layer(config, norm)
+    decoder = DECODER.read_layer(config, norm, cross=True)
+    return Spec(
+        encoder=Stack((encoder,), embed_norm=embed_norm),
+        decoder=Stack((decoder,), causal=True, embed_norm=embed_norm),
+        positions=positions,
+        head=None if config.is_base_model() else LmHead(tied=True, bias=True),
+        scaled_embedding=config.flag("scale_embedding", False),
+        **ENCODER.read_sizes(config),
+    )
+
+
+def read_marian(config: Config) -> Spec:
     spec = read(config, Sinusoidal("halves"), embed_norm=False)
     if config.flag("share_encoder_decoder_embeddings", True):
         config.require(decoder_vocab_size=spec.vocab_size)
@@ -135,63 +92,41 @@ def read_marian(config: Config) -> Spec:
 
 
 def read_bart(config: Config) -> Spec:
-    config.require(
-        tie_word_embeddings=True,
-        normalize_before=False,
-        normalize_embedding=True,
-        add_final_layer_norm=False,
-    )
     return read(config, Learned(first=2), embed_norm=True)
 
 
-def write(spec: Spec, model_type: str, names: tuple[str, str]) -> dict[str, Any] | None:
-    if spec.encoder is None or spec.decoder is None:
+def write(spec: Spec) -> dict[str, Any] | None:
+    encoder, decoder = ENCODER.write(spec, spec.encoder), DECODER.write(spec, spec.decoder)
+    if encoder is None or decoder is None:
         return None
-    sides = {"encoder": spec.encoder, "decoder": spec.decoder}
-    config: dict[str, Any] = {
-        "model_type": model_type,
-        "architectures": [names[0] if spec.head else names[1]],
-        "is_encoder_decoder": True,
-        "vocab_size": spec.vocab_size,
-        "d_model": spec.d_model,
-        "dropout": spec.dropout,
-        "pad_token_id": 0,
-        "scale_embedding": spec.scaled_embedding,
-        "max_position_embeddings": spec.max_len,
-        "forced_eos_token_id": None,
-    }
-    for side, stack in sides.items():
-        layer = stack.layers[0]
-        if not isinstance(layer.mixer, Attention) or not isinstance(layer.feed_forward, Dense):
-            return None
-        config |= {
-            f"{side}_layers": len(stack.each_layer()),
-            f"{side}_attention_heads": layer.mixer.n_heads,
-            f"{side}_ffn_dim": layer.feed_forward.d_ff,
-            "activation_function": huggingface_activation(layer.feed_forward.activation),
+    return (
+        encoder
+        | decoder
+        | {
+            "is_encoder_decoder": True,
+            "pad_token_id": 0,
+            "scale_embedding": spec.scaled_embedding,
+            "forced_eos_token_id": None,
         }
-    return config
+    )
 
 
 def write_marian(spec: Spec) -> dict[str, Any] | None:
-    config = write(spec, "marian", ("MarianMTModel", "MarianModel"))
-    if config is None or not isinstance(spec.positions, Sinusoidal):
-        return None
-    return config | {
+    config = write(spec) if isinstance(spec.positions, Sinusoidal) else None
+    return config and config | {
         "vocab_size": spec.source_vocab_size or spec.vocab_size,
         "decoder_vocab_size": spec.vocab_size,
         "share_encoder_decoder_embeddings": spec.source_vocab_size is None,
     }
 
 
-def write_bart(spec: Spec) -> dict[str, Any] | None:
-    return write(spec, "bart", ("BartForConditionalGeneration", "BartModel"))
-
-
-def ignored(spec: Spec) -> tuple[str, ...]:
-    """Names to ignore: old files contain the sinusoids, which a formula defines."""
-    return (r"model\.(en|de)coder\.embed_positions\.weight",)
-
-
-MARIAN = Family("marian", rows, read_marian, write_marian, "model.", ignored, TIED)
-BART = Family("bart", rows, read_bart, write_bart, "model.", tied=TIED)
+MARIAN = Family(
+    "Marian",
+    rows,
+    read_marian,
+    write_marian,
+    (r"model\.(en|de)coder\.embed_positions\.weight",),  # in old files; a formula defines them
+    TIED,
+    head="MTModel",
+)
+BART = Family("Bart", rows, read_bart, write, tied=TIED, head="ForConditionalGeneration")

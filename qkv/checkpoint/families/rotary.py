@@ -4,11 +4,15 @@ See docs/convert.md, "config.json".
 """
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.messages import _
-from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
+from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, Scaling, YarnScaling
+
+# A scaling's fields in config.json, where the names differ
+NAMES = {"kind": "rope_type", "original_max_len": "original_max_position_embeddings"}
 
 
 def read_rotary(config: Config, theta: float = 10_000.0, interleaved: bool = False) -> Rotary:
@@ -26,7 +30,7 @@ def read_rotary(config: Config, theta: float = 10_000.0, interleaved: bool = Fal
     )
 
 
-def read_scaling(rope: Config, config: Config) -> LinearScaling | LlamaScaling | YarnScaling | None:
+def read_scaling(rope: Config, config: Config) -> Scaling | None:
     kind = rope.fields.get("rope_type", rope.fields.get("type", "default"))
     match kind:
         case "default":
@@ -50,21 +54,20 @@ def read_scaling(rope: Config, config: Config) -> LinearScaling | LlamaScaling |
 def read_yarn(rope: Config, config: Config) -> YarnScaling:
     """YaRN: cos and sin times attention_factor; DeepSeek also scales the scores by mscale."""
     rope.require(truncate=True)
-    factor = rope.positive_float("factor")
-    m, m_all = (rope.fields.get(name) for name in ("mscale", "mscale_all_dim"))
-    attention_factor = (
-        yarn_mscale(factor, rope.positive_float("mscale"))
-        / yarn_mscale(factor, rope.positive_float("mscale_all_dim"))
-        if m and m_all
-        else yarn_mscale(factor)
-    )
+    factor, mscale = rope.positive_float("factor"), 1.0
+    attention_factor = yarn_mscale(factor)
+    if rope.fields.get("mscale_all_dim"):
+        all_dim = yarn_mscale(factor, rope.positive_float("mscale_all_dim"))
+        mscale = all_dim**2
+        if rope.fields.get("mscale"):
+            attention_factor = yarn_mscale(factor, rope.positive_float("mscale")) / all_dim
     return YarnScaling(
         factor,
         original_max_len(rope, config),
         rope.positive_float("beta_fast", 32.0),
         rope.positive_float("beta_slow", 1.0),
         rope.positive_float("attention_factor", attention_factor),
-        yarn_mscale(factor, rope.positive_float("mscale_all_dim")) ** 2 if m_all else 1.0,
+        mscale,
     )
 
 
@@ -86,31 +89,10 @@ def yarn_mscale(factor: float, m: float = 1.0) -> float:
 def write_rotary(rotary: Rotary) -> dict[str, Any]:
     """rope_parameters as in transformers 5, and rope_theta for older versions."""
     rope: dict[str, Any] = {"rope_theta": rotary.theta, "rope_type": "default"}
-    match rotary.scaling:
-        case LinearScaling(factor=factor):
-            rope |= {"rope_type": "linear", "factor": factor}
-        case LlamaScaling() as scaling:
-            rope |= {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_freq_factor,
-                "high_freq_factor": scaling.high_freq_factor,
-                "original_max_position_embeddings": scaling.original_max_len,
-            }
-        case YarnScaling() as scaling:
-            rope |= write_yarn(scaling)
+    if rotary.scaling is not None:
+        fields = asdict(rotary.scaling)
+        mscale, factor = fields.pop("mscale", 1.0), rotary.scaling.factor
+        rope |= {NAMES.get(name, name): value for name, value in fields.items()}
+        if mscale != 1.0 and factor > 1:
+            rope["mscale_all_dim"] = (math.sqrt(mscale) - 1) / (0.1 * math.log(factor))
     return {"rope_theta": rotary.theta, "rope_parameters": rope}
-
-
-def write_yarn(yarn: YarnScaling) -> dict[str, Any]:
-    rope: dict[str, Any] = {
-        "rope_type": "yarn",
-        "factor": yarn.factor,
-        "original_max_position_embeddings": yarn.original_max_len,
-        "beta_fast": yarn.beta_fast,
-        "beta_slow": yarn.beta_slow,
-        "attention_factor": yarn.attention_factor,
-    }
-    if yarn.mscale != 1.0 and yarn.factor > 1:
-        rope["mscale_all_dim"] = (math.sqrt(yarn.mscale) - 1) / (0.1 * math.log(yarn.factor))
-    return rope

@@ -7,12 +7,13 @@ See docs/gguf.md, "Supported architectures".
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from qkv.checkpoint.families.config import biased_attention, group_layers
-from qkv.checkpoint.names import Row
+from qkv.checkpoint.names import Row, part_rows
 from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
 from qkv.errors import QkvError
 from qkv.messages import _, listed
@@ -35,15 +36,6 @@ from qkv.model.spec import (
 )
 
 BRANCH = "decoder.layers.{i}.attn.branch"
-FFN_BRANCH = "decoder.layers.{i}.ffn.branch"
-PROJECTIONS = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-}
 
 
 @dataclass(frozen=True)
@@ -58,9 +50,6 @@ class PermutedHeads(Row):
     def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
         return [permute_heads(tensor, (2, self.d_head // 2)) for tensor in tensors]
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [permute_heads(tensor, (self.d_head // 2, 2)) for tensor in tensors]
-
 
 class Concatenated(Row):
     """One foreign matrix is several native ones, concatenated."""
@@ -72,60 +61,57 @@ class Concatenated(Row):
         return [torch.cat(tensors)]
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """A model architecture of llama.cpp."""
-
-    name: str
-    nearest: Callable[[Spec], Spec | None]  # the nearest spec that it supports
-    rows: Callable[[Spec], list[Row]]  # the name mapping
-
-
 def permute_heads(weight: Tensor, pair: tuple[int, int]) -> Tensor:
     """Permute the outputs of each head: reshape them to `pair` and transpose."""
     return weight.unflatten(0, (-1, *pair)).transpose(1, 2).reshape(weight.shape)
 
 
 # ── Names ───────────────────────────────────────────────────────────────────────────────────────
-COMMON = [
-    Row("token_embd.{p}", "embed.{p}"),
-    Row("blk.{i}.attn_norm.{p}", "decoder.layers.{i}.attn.norm.{p}"),
-    Row("blk.{i}.ffn_norm.{p}", "decoder.layers.{i}.ffn.norm.{p}"),
-    Row("output_norm.{p}", "decoder.norm.{p}"),
-    Row("output.{p}", "lm_head.{p}"),
+ROWS = [
+    *part_rows({"token_embd": "embed", "output_norm": "decoder.norm", "output": "lm_head"}),
+    *part_rows(
+        {
+            "attn_norm": "attn.norm",
+            "attn_q": "attn.branch.q_proj",
+            "attn_k": "attn.branch.k_proj",
+            "attn_v": "attn.branch.v_proj",
+            "attn_output": "attn.branch.o_proj",
+            "attn_q_norm": "attn.branch.q_norm",
+            "attn_k_norm": "attn.branch.k_norm",
+            "ffn_norm": "ffn.norm",
+            "ffn_gate": "ffn.branch.gate_proj",
+            "ffn_up": "ffn.branch.up_proj",
+            "ffn_down": "ffn.branch.down_proj",
+            "ffn_gate_inp": "ffn.branch.router",
+        },
+        "blk.{i}.",
+        "decoder.layers.{i}.",
+    ),
+    *(
+        Row(
+            f"blk.{{i}}.ffn_{name}_exps.weight",
+            f"decoder.layers.{{i}}.ffn.branch.experts.{name}_proj",
+        )
+        for name in ("gate", "up", "down")
+    ),
 ]
-ATTENTION = [
-    Row(f"blk.{{i}}.{foreign}.{{p}}", f"{BRANCH}.{native}.{{p}}")
-    for native, foreign in PROJECTIONS.items()
-]
-FEED_FORWARD = [
-    Row(f"blk.{{i}}.ffn_{name}.{{p}}", f"{FFN_BRANCH}.{name}_proj.{{p}}")
-    for name in ("gate", "up", "down")
-]
-EXPERTS = [Row("blk.{i}.ffn_gate_inp.{p}", f"{FFN_BRANCH}.router.{{p}}")] + [
-    Row(f"blk.{{i}}.ffn_{name}_exps.weight", f"{FFN_BRANCH}.experts.{name}_proj")
-    for name in ("gate", "up", "down")
-]
+# Of two rows for the same weight, the later one is used.
 GPT2_ROWS = [
+    *ROWS,
     Row("position_embd.{p}", "decoder.positions.{p}"),
     Concatenated("blk.{i}.attn_qkv.{p}", tuple(f"{BRANCH}.{name}_proj.{{p}}" for name in "qkv")),
-    Row("blk.{i}.attn_output.{p}", f"{BRANCH}.o_proj.{{p}}"),
 ]
 
 
 def llama_rows(spec: Spec) -> list[Row]:
     assert isinstance(spec.positions, Rotary)
     if spec.positions.interleaved:
-        return COMMON + ATTENTION + FEED_FORWARD + EXPERTS
-    permuted = [
-        PermutedHeads(
-            f"blk.{{i}}.{PROJECTIONS[name]}.{{p}}",
-            f"{BRANCH}.{name}.{{p}}",
-            attention_of(spec).d_head,
-        )
-        for name in ("q_proj", "k_proj")
+        return ROWS
+    d_head = attention_of(spec).d_head
+    return ROWS + [
+        PermutedHeads(f"blk.{{i}}.attn_{name}.{{p}}", f"{BRANCH}.{name}_proj.{{p}}", d_head)
+        for name in "qk"
     ]
-    return COMMON + ATTENTION[2:4] + permuted + FEED_FORWARD + EXPERTS
 
 
 # ── The nearest supported spec ──────────────────────────────────────────────────────────────────
@@ -153,55 +139,44 @@ def base_spec(
     )
 
 
-def first_parts(spec: Spec) -> tuple[Attention, FeedForward] | None:
-    """The attention and feed-forward of the first layer; None if no architecture supports them."""
-    if spec.decoder is None or spec.encoder is not None:
-        return None
-    layer = spec.decoder.layers[0]
-    return (layer.mixer, layer.feed_forward) if isinstance(layer.mixer, Attention) else None
+def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec | None:
+    """A decoder with RoPE, RMSNorm, SwiGLU and these options of attention.
+
+    Only Llama also has experts and interleaved rotation.
+    """
+    match spec:
+        case Spec(
+            encoder=None,
+            decoder=Stack(
+                layers=(
+                    Layer(
+                        mixer=Attention() as mixer,
+                        feed_forward=Gated() | MixtureOfExperts() as feed_forward,
+                    ),
+                    *_,
+                )
+            ),
+            positions=Rotary(theta=theta, interleaved=interleaved, scaling=scaling),
+        ) if llama or isinstance(feed_forward, Gated):
+            # A window of at least max_len masks nothing.
+            window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
+            scaling = scaling if isinstance(scaling, LinearScaling | LlamaScaling) else None
+            mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
+            positions = Rotary(theta, interleaved=llama and interleaved, scaling=scaling)
+            return base_spec(spec, mixer, swiglu(feed_forward), "rms", positions)
+    return None
 
 
-def rotary_decoder(spec: Spec, **options: bool) -> Spec | None:
-    """A decoder with RoPE, RMSNorm, SwiGLU and these options of attention."""
-    parts, rotary = first_parts(spec), spec.positions
-    if parts is None or not isinstance(rotary, Rotary) or isinstance(parts[1], Dense):
-        return None
-    mixer, feed_forward = parts
-    # A window of at least max_len masks nothing.
-    window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
-    scaling = rotary.scaling if isinstance(rotary.scaling, LinearScaling | LlamaScaling) else None
-    mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
-    positions = Rotary(rotary.theta, scaling=scaling)
-    return base_spec(spec, mixer, swiglu(feed_forward), "rms", positions)
-
-
-def swiglu(ffn: FeedForward) -> FeedForward:
+def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
     """SwiGLU, dense or as experts like Mixtral's."""
     if isinstance(ffn, MixtureOfExperts):
         return MixtureOfExperts(ffn.n_experts, ffn.n_experts_per_token, Gated(ffn.expert.d_ff))
     return Gated(ffn.d_ff, "silu", ffn.bias)
 
 
-def nearest_llama(spec: Spec) -> Spec | None:
-    found = rotary_decoder(spec, qk_norm=False)
-    assert isinstance(spec.positions, Rotary) or found is None
-    if found is None or not isinstance(found.positions, Rotary):
-        return None
-    positions = replace(found.positions, interleaved=spec.positions.interleaved)  # type: ignore[union-attr]
-    return replace(found, positions=positions)
-
-
-def nearest_qwen2(spec: Spec) -> Spec | None:
-    return without_experts(rotary_decoder(spec, qk_norm=False, bias=True, out_bias=False))
-
-
-def nearest_qwen3(spec: Spec) -> Spec | None:
-    return without_experts(rotary_decoder(spec, qk_norm=True, bias=False, out_bias=False))
-
-
 def nearest_gemma(spec: Spec) -> Spec | None:
     """GeGLU, and embeddings times sqrt(d_model); GGUF stores the norms with unit offset added."""
-    found = without_experts(rotary_decoder(spec, qk_norm=False, bias=False, out_bias=False))
+    found = rotary_decoder(spec, qk_norm=False, bias=False, out_bias=False)
     if found is None or found.decoder is None:
         return None
     layer = found.decoder.layers[0]
@@ -210,28 +185,36 @@ def nearest_gemma(spec: Spec) -> Spec | None:
     return replace(found, decoder=stack, head=LmHead(True), scaled_embedding=True)
 
 
-def without_experts(spec: Spec | None) -> Spec | None:
-    if spec is None or spec.decoder is None:
-        return spec
-    return None if isinstance(spec.decoder.layers[0].feed_forward, MixtureOfExperts) else spec
-
-
 def nearest_gpt2(spec: Spec) -> Spec | None:
-    parts = first_parts(spec)
-    if parts is None or not isinstance(parts[1], Dense):
-        return None
-    n_heads = parts[0].n_heads
-    mixer = biased_attention(n_heads, spec.d_model)
-    return base_spec(spec, mixer, Dense(parts[1].d_ff, "gelu_tanh", bias=True), "layer", Learned())
+    match spec:
+        case Spec(
+            encoder=None,
+            decoder=Stack(
+                layers=(Layer(mixer=Attention(n_heads=n_heads), feed_forward=Dense(d_ff=d_ff)), *_)
+            ),
+        ):
+            mixer = biased_attention(n_heads, spec.d_model)
+            feed_forward = Dense(d_ff, "gelu_tanh", bias=True)
+            return base_spec(spec, mixer, feed_forward, "layer", Learned())
+    return None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model architecture of llama.cpp."""
+
+    name: str
+    nearest: Callable[[Spec], Spec | None]  # the nearest spec that it supports
+    rows: Callable[[Spec], list[Row]] = lambda spec: ROWS  # the name mapping
 
 
 # The first that supports a spec is used: Qwen 2 before Llama, whose biases not all software reads.
 ARCHITECTURES = [
-    Architecture("qwen2", nearest_qwen2, lambda spec: COMMON + ATTENTION + FEED_FORWARD),
-    Architecture("llama", nearest_llama, llama_rows),
-    Architecture("qwen3", nearest_qwen3, lambda spec: COMMON + ATTENTION + FEED_FORWARD),
-    Architecture("gemma", nearest_gemma, lambda spec: COMMON + ATTENTION + FEED_FORWARD),
-    Architecture("gpt2", nearest_gpt2, lambda spec: COMMON + GPT2_ROWS + FEED_FORWARD),
+    Architecture("qwen2", partial(rotary_decoder, qk_norm=False, bias=True, out_bias=False)),
+    Architecture("llama", partial(rotary_decoder, llama=True, qk_norm=False), llama_rows),
+    Architecture("qwen3", partial(rotary_decoder, qk_norm=True, bias=False, out_bias=False)),
+    Architecture("gemma", nearest_gemma),
+    Architecture("gpt2", nearest_gpt2, lambda spec: GPT2_ROWS),
 ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from qkv.checkpoint.durable import write_file
-from qkv.checkpoint.gguf.architectures import choose_architecture, gguf_weights
+from qkv.checkpoint.gguf.architectures import attention_of, choose_architecture, gguf_weights
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
 from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
@@ -51,67 +51,55 @@ def export_gguf(
 
 def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> str:
     """Write a GGUF file, atomically; return its architecture."""
-    path, spec = Path(path), loaded.model.spec
+    spec = loaded.model.spec
     refuse_not_installed("gguf")
     architecture, target = choose_architecture(spec)
     weights = gguf_weights(loaded.model.state_dict(), spec, target)
-    table, unmapped = resolve_rows(architecture.rows(target), weights)
-    assert not unmapped, unmapped
-    name, tensors = architecture.name, to_foreign(table, weights)
-    write_file(path, lambda part: write(part, name, loaded, target, tensors, dtype))
-    return name
-
-
-def write(
-    path: Path,
-    name: str,
-    loaded: LoadedModel,
-    target: Spec,
-    weights: dict[str, torch.Tensor],
-    dtype: str,
-) -> None:
+    tensors = to_foreign(resolve_rows(architecture.rows(target), weights), weights)
+    name = architecture.name
     import gguf
 
-    gguf_writer = gguf.GGUFWriter(path, name)
-    gguf_writer.add_name(f"qkv {name}")  # transformers requires a name
-    gguf_writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
-    gguf_writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_sizes(gguf_writer, target)
-    add_tokenizer(gguf_writer, loaded, target.vocab_size)
-    for tensor, values, kind in packed(weights, target, dtype):
-        gguf_writer.add_tensor(tensor, values, raw_dtype=gguf.GGMLQuantizationType[kind])
-    gguf_writer.write_header_to_file()
-    gguf_writer.write_kv_data_to_file()
-    gguf_writer.write_tensors_to_file()
-    gguf_writer.close()
+    def write(part: Path) -> None:
+        gguf_writer = gguf.GGUFWriter(part, name)
+        gguf_writer.add_name(f"qkv {name}")  # transformers requires a name
+        gguf_writer.add_file_type(gguf.LlamaFileType[FILE_TYPES[dtype]])
+        gguf_writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        add_sizes(gguf_writer, target)
+        add_tokenizer(gguf_writer, loaded, target.vocab_size)
+        for tensor, values, kind in packed(tensors, target, dtype):
+            gguf_writer.add_tensor(tensor, values, raw_dtype=gguf.GGMLQuantizationType[kind])
+        gguf_writer.write_header_to_file()
+        gguf_writer.write_kv_data_to_file()
+        gguf_writer.write_tensors_to_file()
+        gguf_writer.close()
+
+    write_file(Path(path), write)
+    return name
 
 
 def add_sizes(gguf_writer: Any, spec: Spec) -> None:
     """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
-    layer = spec.decoder.layers[0]
-    mixer, ffn = layer.mixer, layer.feed_forward
-    gguf_writer.add_context_length(spec.max_len)
-    gguf_writer.add_embedding_length(spec.d_model)
-    gguf_writer.add_block_count(len(spec.decoder.each_layer()))
-    gguf_writer.add_vocab_size(spec.vocab_size)
-    gguf_writer.add_head_count(mixer.n_heads)  # type: ignore[union-attr]
-    gguf_writer.add_head_count_kv(mixer.n_kv_heads)  # type: ignore[union-attr]
-    gguf_writer.add_key_length(mixer.d_head)  # type: ignore[union-attr]
-    gguf_writer.add_value_length(mixer.d_head)  # type: ignore[union-attr]
-    (
-        gguf_writer.add_layer_norm_rms_eps
-        if layer.norm.kind == "rms"
-        else gguf_writer.add_layer_norm_eps
-    )(layer.norm.eps)
-    gguf_writer.add_feed_forward_length(
-        ffn.expert.d_ff if isinstance(ffn, MixtureOfExperts) else ffn.d_ff
-    )
+    layer, heads = spec.decoder.layers[0], attention_of(spec)
+    ffn, eps = layer.feed_forward, "rms_eps" if layer.norm.kind == "rms" else "eps"
+    sizes = {
+        "context_length": spec.max_len,
+        "embedding_length": spec.d_model,
+        "block_count": len(spec.decoder.each_layer()),
+        "vocab_size": spec.vocab_size,
+        "head_count": heads.n_heads,
+        "head_count_kv": heads.n_kv_heads,
+        "key_length": heads.d_head,
+        "value_length": heads.d_head,
+        f"layer_norm_{eps}": layer.norm.eps,
+        "feed_forward_length": ffn.expert.d_ff if isinstance(ffn, MixtureOfExperts) else ffn.d_ff,
+    }
     if isinstance(ffn, MixtureOfExperts):
-        gguf_writer.add_expert_count(ffn.n_experts)
-        gguf_writer.add_expert_used_count(ffn.n_experts_per_token)
+        sizes |= {"expert_count": ffn.n_experts, "expert_used_count": ffn.n_experts_per_token}
+    for name, size in sizes.items():
+        getattr(gguf_writer, f"add_{name}")(size)
     if isinstance(spec.positions, Rotary):
-        add_rotary(gguf_writer, spec.positions, mixer.d_head)  # type: ignore[union-attr]
+        add_rotary(gguf_writer, spec.positions, heads.d_head)
 
 
 def add_rotary(gguf_writer: Any, positions: Rotary, d_head: int) -> None:
@@ -132,17 +120,15 @@ def packed(
     import gguf
 
     if isinstance(spec.positions, Rotary) and isinstance(spec.positions.scaling, LlamaScaling):
-        d_head = spec.decoder.layers[0].mixer.d_head  # type: ignore[union-attr]
+        d_head = attention_of(spec).d_head
         unscaled = frequencies(Rotary(spec.positions.theta), d_head)
         pairs = zip(unscaled, frequencies(spec.positions, d_head), strict=True)
         yield ("rope_freqs.weight", np.array([a / b for a, b in pairs], dtype=np.float32), "F32")
     for name, weight in weights.items():
         values = weight.float().cpu().contiguous().numpy()
-        kind = (
-            "F32"
-            if values.ndim == 1 or name.startswith("position") or "ffn_gate_inp" in name
-            else TYPES[dtype]
-        )
-        if kind == "Q8_0" and values.shape[-1] % BLOCK_SIZE:
+        kind = TYPES[dtype]
+        if values.ndim == 1 or name.startswith("position") or "ffn_gate_inp" in name:
+            kind = "F32"
+        elif kind == "Q8_0" and values.shape[-1] % BLOCK_SIZE:
             kind = "F16"
         yield name, gguf.quantize(values, gguf.GGMLQuantizationType[kind]), kind

@@ -10,30 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.gguf.architectures import ATTENTION, COMMON, EXPERTS, FEED_FORWARD, GPT2_ROWS
+from qkv.checkpoint.gguf.architectures import GPT2_ROWS, ROWS
 from qkv.checkpoint.names import resolve_rows, to_native
+from qkv.checkpoint.weights import assign_weights, meta_model
 from qkv.model import spec as s
 from qkv.model.positions import RotaryPositions
 from qkv.model.rotary import InterleavedRotation, Rotation
 from qkv.model.transformer import Transformer
 
-
-class Fields:
-    """The metadata of a file: fields["attention.head_count"]."""
-
-    def __init__(self, reader: Any):
-        self.values = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if not name.startswith("tokenizer.")
-        }
-        self.architecture = self.values["general.architecture"]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[f"{self.architecture}.{name}"]
-
-    def get(self, name: str) -> Any:
-        return self.values.get(f"{self.architecture}.{name}")
+Fields = dict[str, Any]  # the metadata of a file: fields["attention.head_count"]
 
 
 class ScaledRotaryPositions(RotaryPositions):
@@ -56,16 +41,24 @@ def read_gguf(path: Path) -> Transformer:
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: dequantized(tensor) for tensor in reader.tensors}
     factors = tensors.pop("rope_freqs.weight", None)
-    spec = spec_of(Fields(reader), tensors)
-    with torch.device("meta"):
-        model = Transformer(spec)
-    attention = GPT2_ROWS if isinstance(spec.positions, s.Learned) else ATTENTION
-    table, _ = resolve_rows(COMMON + attention + FEED_FORWARD + EXPERTS, model.state_dict())
-    model.load_state_dict(to_native(table, tensors.pop), assign=True)
+    fields = read_fields(reader)
+    model = meta_model(spec_of(fields, tensors))
+    rows = GPT2_ROWS if fields["architecture"] == "gpt2" else ROWS
+    table = resolve_rows(rows, model.state_dict())
+    assign_weights(model, to_native(table, tensors.pop), "cpu")
     assert not tensors, sorted(tensors)
     if factors is not None and model.decoder is not None:
         model.decoder.positions = ScaledRotaryPositions(model.decoder.positions, factors)  # type: ignore[arg-type]
     return model.eval()
+
+
+def read_fields(reader: Any) -> Fields:
+    """The metadata without the tokenizer; names lack their prefix, "general." or "llama."."""
+    return {
+        name.partition(".")[2]: field.contents()
+        for name, field in reader.fields.items()
+        if not name.startswith("tokenizer.")
+    }
 
 
 def dequantized(tensor: Any) -> Tensor:
@@ -79,15 +72,11 @@ def dequantized(tensor: Any) -> Tensor:
 def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
     """The spec that llama.cpp builds."""
     rms = fields.get("attention.layer_norm_rms_epsilon")
-    norm = (
-        s.Norm("rms", "pre", rms)
-        if rms
-        else s.Norm("layer", "pre", fields["attention.layer_norm_epsilon"])
-    )
+    eps = rms or fields["attention.layer_norm_epsilon"]
     layer = s.Layer(
         attention_of(fields, tensors),
         feed_forward_of(fields, tensors),
-        norm,
+        s.Norm("rms" if rms else "layer", "pre", eps),
         repeat=fields["block_count"],
     )
     return s.Spec(
@@ -98,17 +87,16 @@ def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
         positions_of(fields),
         s.LmHead("output.weight" not in tensors),
         max_len=fields["context_length"],
-        scaled_embedding=fields.architecture == "gemma",
+        scaled_embedding=fields["architecture"] == "gemma",
     )
 
 
 def attention_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Attention:
-    bias = any(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_qkv"))
     return s.Attention(
         fields["attention.head_count"],
         fields["attention.head_count_kv"],
         fields["attention.key_length"],
-        bias=bias,
+        bias="blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         out_bias="blk.0.attn_output.bias" in tensors,
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
     )
@@ -121,7 +109,7 @@ def feed_forward_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward
             fields["expert_count"], fields["expert_used_count"], s.Gated(d_ff)
         )
     if "blk.0.ffn_gate.weight" in tensors:
-        return s.Gated(d_ff, "gelu_tanh" if fields.architecture == "gemma" else "silu", bias)
+        return s.Gated(d_ff, "gelu_tanh" if fields["architecture"] == "gemma" else "silu", bias)
     return s.Dense(d_ff, "gelu_tanh", bias)
 
 
@@ -130,4 +118,4 @@ def positions_of(fields: Fields) -> s.Positions:
     if theta is None:
         return s.Learned()
     scaling = s.LinearScaling(factor) if factor else None
-    return s.Rotary(theta, interleaved=fields.architecture == "llama", scaling=scaling)
+    return s.Rotary(theta, interleaved=fields["architecture"] == "llama", scaling=scaling)

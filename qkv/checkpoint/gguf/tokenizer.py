@@ -14,9 +14,8 @@ from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # token types of llama.cpp
-SPACE = "▁"
+REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]  # SentencePiece's byte fallback
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 # llama.cpp's names of the pre-tokenization patterns.
 PRE_TOKENIZERS = {PATTERNS["r50k"]: "gpt-2", PATTERNS["cl100k"]: "llama-bpe"}
 
@@ -30,21 +29,16 @@ def add_tokenizer(gguf_writer: Any, loaded: LoadedModel, size: int) -> None:
         add_byte_level(gguf_writer, tokenizer)
     else:
         add_sentencepiece(gguf_writer, tokenizer, size)
-    gguf_writer.add_token_list(token_list(tokenizer, size))
-    gguf_writer.add_token_types(token_types(tokenizer, size))
+    pieces = tokenizer.tokens(range(size))  # ids that only the model has are named [PAD7]
+    gguf_writer.add_token_list([piece or f"[PAD{id}]" for id, piece in enumerate(pieces)])
+    gguf_writer.add_token_types(token_types(tokenizer, pieces))
     add_special(gguf_writer, tokenizer, loaded.generation)
 
 
-def token_list(tokenizer: Tokenizer, size: int) -> list[str]:
-    """The token of each id; ids that only the model has are named [PAD7]."""
-    return [piece or f"[PAD{id}]" for id, piece in enumerate(tokenizer.tokens(range(size)))]
-
-
-def token_types(tokenizer: Tokenizer, size: int) -> list[int]:
+def token_types(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
     special, model = set(tokenizer.special_ids.values()), tokenizer.config["model"]
     kinds = [
-        CONTROL if id in special else NORMAL if piece else UNUSED
-        for id, piece in enumerate(tokenizer.tokens(range(size)))
+        CONTROL if id in special else NORMAL if piece else UNUSED for id, piece in enumerate(pieces)
     ]
     if model.get("byte_fallback"):
         for byte in BYTE_TOKENS:
@@ -91,21 +85,17 @@ def add_byte_level(gguf_writer: Any, tokenizer: Tokenizer) -> None:
 
 def pre_tokenizer_name(rule: dict[str, Any] | None) -> str | None:
     """llama.cpp's name of a pre-tokenizer; None if it has none."""
-    rule = rule or {}
-    if all(rule.get(name) == value for name, value in BYTE_LEVEL.items()):
-        return "gpt-2"
-    steps = rule.get("pretokenizers", [])
-    if (
-        [step["type"] for step in steps] != ["Split", "ByteLevel"]
-        or steps[1]["use_regex"]
-        or steps[1]["add_prefix_space"]
-    ):
-        return None
-    return (
-        PRE_TOKENIZERS.get(steps[0]["pattern"].get("Regex", ""))
-        if steps[0]["behavior"] == "Isolated"
-        else None
-    )
+    match rule:
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+            return "gpt-2"
+        case {
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ]
+        }:
+            return PRE_TOKENIZERS.get(pattern)
+    return None
 
 
 # ── SentencePiece's BPE ─────────────────────────────────────────────────────────────────────────
@@ -128,13 +118,12 @@ def add_sentencepiece(gguf_writer: Any, tokenizer: Tokenizer, size: int) -> None
 
 def adds_space_prefix(rules: dict[str, Any]) -> bool | None:
     """Whether a space is added before the text; None if llama.cpp handles spaces differently."""
-    steps = (rules["normalizer"] or {}).get(
-        "normalizers", [rules["normalizer"]] if rules["normalizer"] else []
-    )
-    replace_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    if rules["pre_tokenizer"] is not None or not steps or steps[-1] != replace_spaces:
-        return None
-    return {(): False, ("Prepend",): True}.get(tuple(step["type"] for step in steps[:-1]))
+    match rules["pre_tokenizer"], rules["normalizer"]:
+        case None, {"normalizers": [{"type": "Prepend"}, last]} if last == REPLACE_SPACES:
+            return True
+        case None, {"normalizers": [last]} | last if last == REPLACE_SPACES:
+            return False
+    return None
 
 
 def scores_of(rules: dict[str, Any], size: int) -> list[float]:
@@ -177,8 +166,9 @@ def unsupported_parts(tokenizer: Tokenizer) -> Iterator[str]:
     if model["type"] != "BPE":
         yield f"model {model['type']}"
         return
-    if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
-        yield f"{model.get('end_of_word_suffix') or model.get('continuing_subword_prefix')}"
+    affix = model.get("end_of_word_suffix") or model.get("continuing_subword_prefix")
+    if affix:
+        yield affix
     if tokenizer.adds_prefix_space:
         yield _("add_prefix_space (train with add_prefix_space: false)")
     elif "ByteLevel" in str(rules["decoder"]) and rules["normalizer"]:

@@ -17,11 +17,11 @@ from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.huggingface.reader import TARGET
 from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_files
 from qkv.checkpoint.loaded_model import LoadedModel
-from qkv.checkpoint.names import Family, resolve_rows, to_foreign
+from qkv.checkpoint.names import resolve_rows, to_foreign
 from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
 from qkv.errors import QkvError
 from qkv.messages import _, listed
-from qkv.model.spec import Spec
+from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.text.special_tokens import (
     Template,
     encoder_template,
@@ -37,59 +37,64 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     """Write the folder; return the model_type of its family."""
     path, spec = Path(folder), loaded.model.spec
     refuse_occupied(path)
-    family, config, target = choose_family(spec)
+    config, target = choose_family(spec)
+    model_type, ids = config["model_type"], special_ids(loaded)
     weights = target_weights(loaded.model.state_dict(), spec, target)
-    table, unmapped = resolve_rows(family.rows(target), weights)
-    assert not unmapped, unmapped
-    files: dict[str, disk.Content] = {
-        "model.safetensors": packed(to_foreign(table, weights), {"format": "pt"})
-    }
-    ids = special_ids(loaded)
+    table = resolve_rows(FAMILIES[model_type].rows(target), weights)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
-    config = (
-        config
-        | {k: v for k, v in ids.items() if k != "pad_token_id" or family.model_type != "roberta"}
-        | {"dtype": dtype, "torch_dtype": dtype}
-    )
-    files["config.json"] = as_json(config)
-    files["README.md"] = model_card(loaded, family).encode()
+    config |= {k: v for k, v in ids.items() if k != "pad_token_id" or model_type != "roberta"}
+    files: dict[str, disk.Content] = {
+        "model.safetensors": packed(to_foreign(table, weights), {"format": "pt"}),
+        "config.json": as_json(config | {"dtype": dtype, "torch_dtype": dtype}),
+        "README.md": model_card(loaded, model_type).encode(),
+        **tokenizer_files(loaded),
+    }
     if spec.decoder is not None:
         files["generation_config.json"] = as_json(ids)
-    files |= tokenizer_files(loaded)
-    if spec.decoder is None and loaded.pooling:
+    elif loaded.pooling:
         files |= pooling_files(loaded.pooling, spec.d_model)
     write(path, files)
-    return family.model_type
+    return model_type
 
 
 # ── Choosing the family ─────────────────────────────────────────────────────────────────────────
-def choose_family(spec: Spec) -> tuple[Family, dict[str, Any], Spec]:
-    """The family whose config.json, read again, gives this spec; its config and that spec."""
+def choose_family(spec: Spec) -> tuple[dict[str, Any], Spec]:
+    """The config.json of the family that, reading it again, gives this spec; and that spec."""
     targets, errors = [], []
-    for family in FAMILIES.values():
-        written = family.write(spec)
-        try:
-            if written:
-                config = Config("config.json", written, _head_names(spec))
-                targets.append(((family, written), family.read(config)))
-        except QkvError as error:
-            errors.append(error)
-    if errors and not targets:
-        raise errors[0]
+    for model_type, family in FAMILIES.items():
+        if fields := write_config(model_type, spec):
+            try:
+                config = Config("config.json", fields, _head_names(spec))
+                targets.append((fields, family.read(config)))
+            except QkvError as error:
+                errors.append(error)
     if not targets:
-        raise QkvError(
-            "model.json",
-            _("no Hugging Face architecture fits this model"),
-            _("supported: {names}", names=listed(FAMILIES)),
-        )
-    (family, fields), target, parts = nearest(spec, targets, is_absorbable)
+        raise (errors or [no_family()])[0]
+    written, target, parts = nearest(spec, targets, is_absorbable)
     wrong = _(
         "the nearest Hugging Face architecture, {name}, does not support {parts}",
-        name=family.model_type,
+        name=written["model_type"],
         parts=listed(parts),
     )
     refuse_unsupported(parts, wrong)
-    return family, fields, target
+    return written, target
+
+
+def no_family() -> QkvError:
+    return QkvError(
+        "model.json",
+        _("no Hugging Face architecture fits this model"),
+        _("supported: {names}", names=listed(FAMILIES)),
+    )
+
+
+def write_config(model_type: str, spec: Spec) -> dict[str, Any] | None:
+    """The config.json of a family; None if it cannot express the spec."""
+    family = FAMILIES[model_type]
+    head = family.head if isinstance(spec.head, LmHead | MaskedHead) else "Model"
+    names = {"model_type": model_type, "architectures": [family.architecture + head]}
+    config = family.write(spec)
+    return config and config | names
 
 
 def _head_names(spec: Spec) -> list[str]:
@@ -154,24 +159,14 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
     """The tokenizer with this post-processing template, unless it has a post-processor."""
     if tokenizer.config.get("post_processor") is not None or not added.size:
         return tokenizer
-    name = dict(zip(ids := (*added.before, *added.after), tokenizer.tokens(ids), strict=True))
-
-    def template(*sequences: str) -> list[dict[str, Any]]:
-        """`before A after`, and for a pair `before A after B after`."""
-        parts: list[dict[str, Any]] = [
-            {"SpecialToken": {"id": name[id], "type_id": 0}} for id in added.before
-        ]
-        for kind, sequence in enumerate(sequences):
-            parts += [{"Sequence": {"id": sequence, "type_id": kind}}]
-            parts += [{"SpecialToken": {"id": name[id], "type_id": kind}} for id in added.after]
-        return parts
-
+    before, after = tokenizer.tokens(added.before), tokenizer.tokens(added.after)
+    ids = dict(zip((*before, *after), (*added.before, *added.after), strict=True))
     rule = {
         "type": "TemplateProcessing",
-        "single": template("A"),
-        "pair": template("A", "B"),
+        "single": template_parts(before, after, "A"),
+        "pair": template_parts(before, after, "A", "B"),
         "special_tokens": {
-            piece: {"id": piece, "ids": [id], "tokens": [piece]} for id, piece in name.items()
+            piece: {"id": piece, "ids": [id], "tokens": [piece]} for piece, id in ids.items()
         },
     }
     return Tokenizer.from_json(
@@ -179,9 +174,17 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
     )
 
 
-def model_card(loaded: LoadedModel, family: Family) -> str:
+def template_parts(before: list[str], after: list[str], *sequences: str) -> list[dict[str, Any]]:
+    """`before A after`, and for a pair `before A after B after`."""
+    parts = [("SpecialToken", piece, 0) for piece in before]
+    for number, sequence in enumerate(sequences):
+        parts.append(("Sequence", sequence, number))
+        parts += [("SpecialToken", piece, number) for piece in after]
+    return [{part: {"id": id, "type_id": number}} for part, id, number in parts]
+
+
+def model_card(loaded: LoadedModel, model_type: str) -> str:
     """A short README.md."""
-    n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
     kind = (
         "feature-extraction"
         if loaded.model.spec.decoder is None
@@ -189,8 +192,8 @@ def model_card(loaded: LoadedModel, family: Family) -> str:
     )
     return (
         f"---\nlibrary_name: transformers\npipeline_tag: {kind}\n---\n"
-        f"# A {family.model_type} model\n\n"
-        f"{n_parameters:,} parameters, written by `qkv export --to huggingface`. "
+        f"# A {model_type} model\n\n"
+        f"{loaded.metadata.parameters:,} parameters, written by `qkv export --to huggingface`. "
         "Load it with `transformers`; no custom code.\n"
     )
 

@@ -6,7 +6,6 @@ The files are untrusted, and no code of the folder is run. See docs/convert.md.
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +17,12 @@ from qkv.checkpoint.huggingface.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.checkpoint.names import Family, resolve_rows, to_foreign, to_native
-from qkv.checkpoint.shards import DTYPES, Shards, inside, read_table
-from qkv.checkpoint.weights import refuse_mismatches, reset_aux_loss
+from qkv.checkpoint.shards import Shards, inside, read_table
+from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights
 from qkv.errors import QkvError, near_miss
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.model.check_spec import check_spec
-from qkv.model.spec import MixtureOfExperts, Spec
+from qkv.model.spec import Layer, MixtureOfExperts, Spec
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_tokenizer
 from qkv.text.special_tokens import SpecialTokenIds
@@ -39,11 +38,6 @@ TOKENIZER_FILES = (
 )
 
 
-def is_huggingface(folder: str | Path) -> bool:
-    """Whether this is a Hugging Face folder: it has config.json and no model.json."""
-    return (Path(folder) / "config.json").exists() and not (Path(folder) / "model.json").exists()
-
-
 def load_huggingface(
     folder: str | Path,
     device: str | torch.device = "cpu",
@@ -56,17 +50,15 @@ def load_huggingface(
     with torch.device("meta"):  # no memory is allocated before the weights are read
         model = Transformer(spec)
     state_dict = model.state_dict()
-    table, unmapped = resolve_rows(family.rows(spec), state_dict)
-    assert not unmapped, unmapped
+    table = resolve_rows(family.rows(spec), state_dict)
     expected = to_foreign(table, state_dict)
-    names, copies = match_names(shards, family, family.ignored(spec), expected)
+    ignored = "|".join(family.ignored).format(n_layers=len(layers_of(spec)))
+    names, copies = match_names(shards, family, ignored, expected)
     refuse_different_copies(shards, copies)
     weights = to_native(table, reader(shards, names, device, dtype, only_finite))
-    model.load_state_dict(weights, assign=True)
-    reset_aux_loss(model, device)
-    metadata = metadata_of(
-        model, sum(path.stat().st_size for path in shards.files), family=family.model_type
-    )
+    assign_weights(model, weights, device)
+    n_bytes = sum(path.stat().st_size for path in shards.files)
+    metadata = metadata_of(model, n_bytes, family=config.fields["model_type"])
     return LoadedModel(
         model.eval(),
         read_tokenizers(folder, spec),
@@ -84,17 +76,12 @@ def read_spec(folder: Path) -> Spec:
 def read_family(folder: Path) -> tuple[Shards, Config, Family, Spec]:
     """Read config.json, its family and its spec; compare them with the headers of the weights."""
     shards = Shards(folder)
-    config = Config(folder / "config.json", read_config(folder), shards.entries)
+    config = Config(folder / "config.json", read_table(folder, "config.json"), shards.entries)
     family = family_of(config)
     spec = family.read(config)
     check_spec(spec, str(config.where))
     check_weight_count(spec, shards, config)
     return shards, config, family, spec
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The fields of config.json, unchecked."""
-    return read_table(folder, "config.json")
 
 
 def family_of(config: Config) -> Family:
@@ -112,12 +99,9 @@ def family_of(config: Config) -> Family:
 
 def check_weight_count(spec: Spec, shards: Shards, config: Config) -> None:
     """Raise an error if there are fewer weights than layers and experts: each has its own."""
-    layers = [
-        layer for stack in (spec.encoder, spec.decoder) if stack for layer in stack.each_layer()
-    ]
-    ffns = [layer.feed_forward for layer in layers]
+    ffns = [layer.feed_forward for layer in layers_of(spec)]
     n_experts = sum(ffn.n_experts for ffn in ffns if isinstance(ffn, MixtureOfExperts))
-    n_parts, n_weights = len(layers) + n_experts, len(shards.entries)
+    n_parts, n_weights = len(ffns) + n_experts, len(shards.entries)
     if n_parts > n_weights:
         raise QkvError(
             config.where,
@@ -131,9 +115,14 @@ def check_weight_count(spec: Spec, shards: Shards, config: Config) -> None:
         )
 
 
+def layers_of(spec: Spec) -> list[Layer]:
+    stacks = filter(None, (spec.encoder, spec.decoder))
+    return [layer for stack in stacks for layer in stack.each_layer()]
+
+
 # ── Weights ─────────────────────────────────────────────────────────────────────────────────────
 def match_names(
-    shards: Shards, family: Family, ignored: tuple[str, ...], expected: dict[str, Tensor]
+    shards: Shards, family: Family, ignored: str, expected: dict[str, Tensor]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The stored name of each expected weight, and the original of each copy of a tied weight."""
     names: dict[str, str] = {}
@@ -141,25 +130,27 @@ def match_names(
     unknown: list[str] = []
     for stored in shards.entries:
         candidates = current_names(stored, family)
-        full = next((name for name in candidates if name in expected and name not in names), None)
+        full = [name for name in candidates if name in expected and name not in names]
         originals = [
             original
             for name in candidates
             for original in family.tied.get(name, ())
             if original in expected
         ]
-        if full is not None:
-            names[full] = stored
+        if full:
+            names[full[0]] = stored
         elif originals:
             copies[stored] = originals[0]
-        elif not any(re.fullmatch(pattern, name) for pattern in ignored for name in candidates):
+        elif not any(re.fullmatch(ignored, name) for name in candidates):
             unknown.append(stored)
-    for copy, original in list(copies.items()):
-        if original not in names:  # the file has only this copy of a tied weight
-            names[original] = copy
-            del copies[copy]
-    check_stored_weights(shards, names, expected, unknown)
-    return names, {copy: names[original] for copy, original in copies.items()}
+    for copy, original in copies.items():
+        names.setdefault(original, copy)  # if the file has only this copy of a tied weight
+    found = {name: shards.entries[stored] for name, stored in names.items()}
+    right = N_("is the download complete, and does config.json belong to it?")
+    check_weights(shards.folder, found, expected, unknown, right)
+    return names, {
+        copy: names[original] for copy, original in copies.items() if names[original] != copy
+    }
 
 
 def current_names(stored: str, family: Family) -> list[str]:
@@ -168,35 +159,6 @@ def current_names(stored: str, family: Family) -> list[str]:
         if stored.endswith(old):
             stored = stored.removesuffix(old) + new
     return [stored, family.prefix + stored]
-
-
-def check_stored_weights(
-    shards: Shards, names: dict[str, str], expected: dict[str, Tensor], unknown: list[str]
-) -> None:
-    """Compare names, shapes and dtypes of the stored weights with the expected ones."""
-    missing = [name for name in expected if name not in names]
-    found = {name: shards.entries[stored] for name, stored in names.items()}
-    shapes = [
-        _(
-            "{name}: {shape}, not {expected}",
-            name=name,
-            shape=entry.shape,
-            expected=tuple(expected[name].shape),
-        )
-        for name, entry in found.items()
-        if entry.shape != tuple(expected[name].shape)
-    ]
-    dtypes = [
-        f"{name}: {entry.dtype}" for name, entry in found.items() if entry.dtype not in DTYPES
-    ]
-    refuse_mismatches(
-        shards.folder,
-        missing,
-        unknown,
-        shapes,
-        dtypes,
-        _("is the download complete, and does config.json belong to it?"),
-    )
 
 
 def reader(
@@ -226,11 +188,12 @@ def reader(
 def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
     """Raise an error if a stored copy of a tied weight differs from it."""
     for copy, original in copies.items():
-        same = (
-            shards.entries[copy].shape == shards.entries[original].shape
-            and shards.entries[copy].dtype in DTYPES
-        )
-        if not same or not torch.equal(shards.read(copy), shards.read(original)):
+        entry = shards.entries[copy]
+        if (
+            entry.shape != shards.entries[original].shape
+            or entry.dtype not in DTYPES
+            or not torch.equal(shards.read(copy), shards.read(original))
+        ):
             raise QkvError(
                 shards.folder,
                 _(
@@ -263,16 +226,14 @@ def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
 
 def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
     """The special token ids of config.json and generation_config.json within the vocabulary."""
-    fields = config.fields | {
-        k: v for k, v in read_table(folder, "generation_config.json", {}).items() if v is not None
-    }
-    ends = fields.get("eos_token_id")
-    start = (
-        fields.get("decoder_start_token_id") if config.fields.get("is_encoder_decoder") else None
-    )
-    start = fields.get("bos_token_id") if start is None else start
-    ids = [
+    stored = read_table(folder, "generation_config.json", {})
+    fields = config.fields | {k: v for k, v in stored.items() if v is not None}
+    ends, start = fields.get("eos_token_id"), fields.get("bos_token_id")
+    if config.fields.get("is_encoder_decoder"):
+        decoder_start = fields.get("decoder_start_token_id")
+        start = start if decoder_start is None else decoder_start
+    first, pad, *eos = (
         id if type(id) is int and 0 <= id < size else None
         for id in (start, fields.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends]))
-    ]
-    return SpecialTokenIds(ids[0], ids[1], tuple(id for id in ids[2:] if id is not None))
+    )
+    return SpecialTokenIds(first, pad, tuple(id for id in eos if id is not None))

@@ -17,6 +17,7 @@ MODES: dict[str, PoolingMode] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
+MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def read_pooling(folder: Path) -> PoolingConfig | None:
@@ -27,28 +28,23 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise QkvError(folder / "modules.json", _("is not a list of modules"), "")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
-    unsupported = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
-    if unsupported:
+    if unsupported := sorted(set(kinds) - set(MODULES)):
         raise QkvError(
             folder / "modules.json",
             _("unsupported modules ({names})", names=listed(unsupported)),
-            _("supported: {names}", names=listed(["Transformer", "Pooling", "Normalize"])),
+            _("supported: {names}", names=listed(MODULES)),
         )
-    paths = [
-        str(module.get("path", ""))
-        for module, kind in zip(modules, kinds, strict=True)
-        if kind == "Pooling"
-    ]
     length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
     return PoolingConfig(
-        read_mode(folder, paths[0]) if paths else "cls",
+        read_mode(folder, modules[kinds.index("Pooling")]) if "Pooling" in kinds else "cls",
         "Normalize" in kinds,
         length if type(length) is int and length > 0 else None,
     )
 
 
-def read_mode(folder: Path, path: str) -> PoolingMode:
+def read_mode(folder: Path, module: dict[str, Any]) -> PoolingMode:
     """cls, mean or max, from the pooling module's own config.json."""
+    path = str(module.get("path", ""))
     inside(folder, path, "config.json")  # refuses paths out of the folder
     fields = read_table(folder / path, "config.json")
     modes = [mode for name, mode in MODES.items() if fields.get(name) is True]
@@ -64,9 +60,6 @@ def read_mode(folder: Path, path: str) -> PoolingMode:
 
 def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
     """modules.json and its configuration files, for sentence-transformers."""
-    kinds = (
-        ["Transformer", "Pooling", "Normalize"] if pooling.normalize else ["Transformer", "Pooling"]
-    )
     modules = [
         {
             "idx": i,
@@ -74,7 +67,7 @@ def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
             "path": f"{i}_{kind}" if i else "",
             "type": f"sentence_transformers.models.{kind}",
         }
-        for i, kind in enumerate(kinds)
+        for i, kind in enumerate(MODULES if pooling.normalize else MODULES[:2])
     ]
     modes: dict[str, Any] = {name: mode == pooling.pooling for name, mode in MODES.items()}
     files: dict[str, Any] = {
