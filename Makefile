@@ -43,7 +43,7 @@ qemu:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu; fi || true
 
 test: check chromium qemu
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not serial and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not serial and not slow"
 	$(BIN)/python -m pytest -m "serial and not slow"
 	$(BIN)/python tests/cpu_configurations.py --short
 	$(BIN)/python tests/emulated_cpus.py --short

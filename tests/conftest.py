@@ -21,7 +21,19 @@ os.environ.setdefault("XDG_CACHE_HOME", str(Path(__file__).parents[1] / ".pytest
 # No test has a time limit; benchmarks/ measures speed.
 settings.register_profile("qkv", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("qkv")
+# Files of a minute or more: first, so that no worker waits for the other at the end.
+LONG_FILES = (
+    "test_package.py",
+    "test_kill_and_resume.py",
+    "test_build.py",
+    "test_demos_short.py",
+    "test_embedder.py",
+)
 PACKAGE = str(Path(__file__).parents[1] / "qkv") + os.sep
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 @pytest.fixture(scope="session")
