@@ -50,7 +50,7 @@ class KVCache:
         self.conv_inputs, self.lengths = conv_inputs, lengths
         self.equal_lengths = True  # all sequences use the same number of slots
         self.masked = False  # beams share or have shared slots, so that rows need the mask
-        self.views: list[LayerKV] = []
+        self.views: list[LayerKV] = []  # of layer_views; []: a tensor or a size has changed
         self.native: tuple[Tensor, Tensor, Any] | None = None  # structure for the native library
 
     @property
@@ -95,8 +95,8 @@ class KVCache:
                 self.conv_inputs = padded(self.conv_inputs, 1, size, 0.0)
             self.views = []
 
-    def take_slots(self, slots: Tensor | None, beams: int) -> tuple[int | Tensor, list[LayerKV]]:
-        """Take a slot for each row and unmask it; return the slots and the views of all layers.
+    def take_slots(self, slots: Tensor | None, beams: int) -> int | Tensor:
+        """Take a slot for each row and unmask it; return the slots.
 
         Args:
             slots: (rows,), for sequences of unequal lengths; None: the next slots.
@@ -109,23 +109,24 @@ class KVCache:
             row = torch.arange(len(slots), device=slots.device)
             self.mask = self.mask.expand(self.sequences, -1, -1).contiguous()
             self.mask[row // beams, row % beams, slots] = 0.0
-        if not self.views or self.used > self.views[0].keys.shape[2] or slots is not None:
-            self.update_views(round_up(self.used))
-        return first if slots is None else slots, self.views
+            self.views = []
+        return first if slots is None else slots
 
-    def update_views(self, slots: int) -> None:
-        """Set `views` to the first slots of each layer."""
-        # (layers, sequences * kv_heads, slots, d_head)
-        keys, values = self.store.narrow(4, 0, slots).flatten(2, 3)
-        mask = self.mask.narrow(2, 0, slots)[:, None, :, None]
-        self.views = [
-            LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)
-        ]
+    def layer_views(self) -> list[LayerKV]:
+        """The slots in use of each layer, rounded up."""
+        if not self.views or self.used > self.views[0].keys.shape[2]:
+            slots = round_up(self.used)
+            # (layers, sequences * kv_heads, slots, d_head)
+            keys, values = self.store.narrow(4, 0, slots).flatten(2, 3)
+            mask = self.mask.narrow(2, 0, slots)[:, None, :, None]
+            self.views = [
+                LayerKV(k.transpose(1, 2), v, mask) for k, v in zip(keys, values, strict=True)
+            ]
+        return self.views
 
     def select(self, sequences: Tensor) -> None:
         """Keep these sequences, in this order; one may be repeated."""
-        slots = self.views[0].keys.shape[2] if self.views else round_up(self.used)
-        before = self.sequences
+        before, self.views = self.sequences, []
         self.store = self.store.index_select(2, sequences)
         if self.conv_inputs is not None:
             self.conv_inputs = self.conv_inputs.index_select(0, sequences)
@@ -133,7 +134,6 @@ class KVCache:
             self.lengths = self.lengths.index_select(0, sequences.to(self.lengths.device))
         if len(self.mask) > 1 or self.masked:
             self.mask = self.mask.expand(before, -1, -1).index_select(0, sequences)
-        self.update_views(slots)
 
     def reorder_beams(self, parents: Tensor) -> None:
         """Beam i of a sequence continues its old beam parents[sequence, i]."""
@@ -149,14 +149,13 @@ class KVCache:
         self.store, self.mask = torch.cat(stores, dim=2), torch.cat(masks)
         self.masked = self.masked or other.masked
         self.equal_lengths &= other.equal_lengths and self.used == other.used
-        self.used = max(self.used, other.used)
+        self.used, self.views = max(self.used, other.used), []
         if self.conv_inputs is not None and other.conv_inputs is not None:
             both = self.conv_inputs, other.conv_inputs
             size = max(inputs.shape[1] for inputs in both)
             self.conv_inputs = torch.cat([padded(inputs, 1, size, 0.0) for inputs in both])
         if self.lengths is not None and other.lengths is not None:
             self.lengths = torch.cat([self.lengths, other.lengths])
-        self.update_views(round_up(self.used))
 
     def sequence_masks(self, capacity: int) -> Tensor:
         """The mask of each sequence, over `capacity` slots."""

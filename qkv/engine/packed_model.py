@@ -6,6 +6,7 @@ bit. See docs/performance.md.
 
 import math
 from functools import cached_property
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
@@ -85,7 +86,7 @@ class PackedModel:
         self.crosses = [
             cross_attention(block) for block in decoder.layers if isinstance(block, CrossBlock)
         ]
-        self.limit, self.weights = decoder.limit, WeightVersions(model)
+        self.limit, self.device, self.weights = decoder.limit, table.device, WeightVersions(model)
 
     @staticmethod
     def of(model: Transformer, int8: bool = False) -> "PackedModel":
@@ -110,7 +111,7 @@ class PackedModel:
         self._check_length(max(lengths))
         cache = KVCache.empty(self.decoder, len(prompts), round_up(max(lengths) + 1))
         if max(lengths) == 1:  # <bos> of a translation: a decode step has less overhead
-            first_ids = self._ids([ids[0] for ids in prompts])
+            first_ids = torch.tensor(prompts, device=self.device)[:, 0]
             return self.step(first_ids, next_rows([0] * len(prompts)), cache, memory), cache
         if self.native is not None:
             logits = self._prefill_native(prompts, cache, memory)
@@ -169,21 +170,18 @@ class PackedModel:
     def _chunks(self, prompts: list[list[int]]) -> list[tuple[Tensor, Tensor]]:
         """Ids and rows of at most PREFILL_CHUNK_ROWS tokens."""
         rows = prompt_rows(list(map(len, prompts))).split(PREFILL_CHUNK_ROWS, dim=1)
-        ids = self._ids([id for prompt in prompts for id in prompt]).split(PREFILL_CHUNK_ROWS)
+        ids = torch.tensor(list(chain(*prompts))).split(PREFILL_CHUNK_ROWS)
         chunks = zip(ids, rows, strict=True)
         return [(chunk_ids, chunk_rows.contiguous()) for chunk_ids, chunk_rows in chunks]
 
     def _forward(self, prompts: list[list[int]], cache: KVCache, memory: KVCache | None) -> Tensor:
         """All tokens in torch operations, right-padded: (rows, longest, d_model)."""
-        ids = self._ids(right_padded(prompts))
+        ids = torch.tensor(right_padded(prompts), device=self.device)
         return self.decoder.forward(ids, None, cache, memory).view(*ids.shape, -1)
 
     def _logits(self, x: Tensor) -> Tensor:
         """(rows, d_model) -> (rows, vocab)."""
         return self.head(self.norm(x))
-
-    def _ids(self, ids: list[int] | list[list[int]]) -> Tensor:
-        return torch.tensor(ids, device=self.decoder.table.device)
 
     # ── Encoder ──────────────────────────────────────────────────────────────────────────────────
     @cached_property
@@ -215,10 +213,8 @@ class PackedModel:
         lengths = list(map(len, sources))
         if self.native_encoder is not None:
             return self._as_memory(encode_native(*self.native_encoder, sources), lengths)
-        ids, attention_mask = self._ids(right_padded(sources)), None
-        if min(lengths) < max(lengths):
-            positions = torch.arange(ids.shape[1], device=ids.device)
-            attention_mask = positions < self._ids(lengths)[:, None]
+        ids = torch.tensor(right_padded(sources), device=self.device)
+        attention_mask = right_padding_mask(lengths, self.device)
         if self.encoder is None:
             with eval_mode(model):
                 states = model.encode(ids, attention_mask).states
@@ -242,7 +238,6 @@ class PackedModel:
         mask = kv.new_full((1, 1, slots), -math.inf)
         memory = KVCache(kv, mask, lengths=torch.tensor(lengths, dtype=torch.int32))
         memory.fill(lengths)
-        memory.update_views(slots)
         return memory
 
 
@@ -258,7 +253,7 @@ def encode_native(stack: PackedStack, step: NativeStep, sources: list[list[int]]
     lengths = list(map(len, sources))
     rows, longest = prompt_rows(lengths, causal=False), max(lengths)
     assert longest <= (stack.positions.limit or longest), "a source is longer than max_len"
-    ids = torch.tensor([id for source in sources for id in source])
+    ids = torch.tensor(list(chain(*sources)))
     cache = KVCache.empty(stack, len(sources), longest)
     outputs = step(ids, rows, cache)  # (tokens, outputs)
     if min(lengths) == longest:
@@ -272,6 +267,14 @@ def right_padded(rows: list[list[int]]) -> list[list[int]]:
     """Rows padded on the right with 0 to one length."""
     longest = max(map(len, rows))
     return [row + [0] * (longest - len(row)) for row in rows]
+
+
+def right_padding_mask(lengths: list[int], device: torch.device) -> Tensor | None:
+    """The attention mask of rows padded on the right, (rows, longest); None: no padding."""
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return None
+    return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
 
 
 def cross_attention(block: CrossBlock) -> CrossAttention:

@@ -64,7 +64,7 @@ class PackedStack:
         all_positions = position_ids_of(length, 0, None, ids.device)
         rotation = self.position_module.rotation(all_positions, x.dtype)
         mask = AttentionContext(length, 0, self.causal, attention_mask, device=ids.device).mask()
-        memories = [None] * len(self.layers) if memory is None else memory.views
+        memories = [None] * len(self.layers) if memory is None else memory.layer_views()
         for n, (layer, layer_memory) in enumerate(zip(self.layers, memories, strict=True)):
             store = cache.store[:, n, :, :, :length]
             x = layer.forward(x, store, rotation, mask, layer_memory)
@@ -86,12 +86,12 @@ class PackedStack:
         beams = len(ids) // cache.sequences
         x = self.positions.add(torch.embedding(self.table, ids), positions, self.scale)
         x = self.embed_norm(x)
-        new_slots, views = cache.take_slots(slots, beams)
+        new_slots = cache.take_slots(slots, beams)
         if self.convolution is not None:
             assert cache.conv_inputs is not None
             x = self.convolution(x, cache.conv_inputs, new_slots)
-        memories = [None] * len(self.layers) if memory is None else memory.views
-        rotation = self.positions.rotation(positions)
+        memories = [None] * len(self.layers) if memory is None else memory.layer_views()
+        rotation, views = self.positions.rotation(positions), cache.layer_views()
         layers = zip(self.layers, cache.store.unbind(1), views, memories, strict=True)
         for layer, store, kv, layer_memory in layers:
             x = layer.step(x, (store, new_slots), kv, rotation, layer_memory)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.engine.int8 import can_be_int8, int8_unsupported
 from qkv.engine.kv_cache import SEQUENCE, SLOT, beam_rows, next_rows
-from qkv.engine.packed_model import PackedModel, right_padded
+from qkv.engine.packed_model import PackedModel, right_padded, right_padding_mask
 from qkv.engine.packed_stack import is_packable
 from qkv.model.attention import EagerCore
 from qkv.model.eval_mode import eval_mode
@@ -141,11 +141,12 @@ class PlainStepper:
         self.cache = self.model.new_cache()
         if sources is not None:
             source_ids = torch.tensor(right_padded(sources), device=self.device)
-            self.memory = self.model.encode(source_ids, right_padding_mask(sources, self.device))
-        longest = max(map(len, prompts))
-        left_padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+            source_mask = right_padding_mask(list(map(len, sources)), self.device)
+            self.memory = self.model.encode(source_ids, source_mask)
+        lengths = list(map(len, prompts))
+        left_padded = [[0] * (max(lengths) - len(prompt)) + prompt for prompt in prompts]
         ids = torch.tensor(left_padded, device=self.device)
-        attention_mask = right_padding_mask(prompts, self.device)
+        attention_mask = right_padding_mask(lengths, self.device)
         if attention_mask is not None:
             attention_mask = attention_mask.flip(1)
         # (rows, longest, d_model)
@@ -169,14 +170,6 @@ class PlainStepper:
         """All rows are computed again: caches of arbitrary mixers cannot be concatenated."""
         both = None if sources is None or self.sources is None else [*self.sources, *sources]
         return self.prefill([*self.sequences, *prompts], both)[-len(prompts) :]
-
-
-def right_padding_mask(rows: list[list[int]], device: torch.device) -> Tensor | None:
-    """The attention mask of rows padded on the right, (rows, longest); None: no padding."""
-    lengths = list(map(len, rows))
-    if min(lengths) == max(lengths):
-        return None
-    return torch.arange(max(lengths), device=device) < torch.tensor(lengths, device=device)[:, None]
 
 
 def make_stepper(model: Transformer, int8: bool = False) -> Stepper:
@@ -208,5 +201,8 @@ def supports(model: Transformer, int8: bool = False) -> bool:
 
 def is_recorded(stack: LayerStack) -> bool:
     """Whether a recording has replaced an attention core of this stack."""
-    sublayers = [sublayer for block in stack.layers for sublayer in block.children()]
-    return any(isinstance(getattr(part.branch, "core", None), EagerCore) for part in sublayers)
+    for block in stack.layers:
+        for sublayer in block.children():
+            if isinstance(getattr(sublayer.branch, "core", None), EagerCore):
+                return True
+    return False

@@ -5,6 +5,7 @@ See docs/translation.md, "Beam search".
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ class BeamSearch:
 
     def advance(self, logits: Tensor) -> list[int]:
         """Add one token; return the parent row of each new row, the same number per sentence."""
-        columns = (column.tolist() for column in self._candidates(logits))
+        columns = map(Tensor.tolist, self._candidates(logits))
         n_live, rows, active = self.log_prob.shape[1], list[int](), list[SentenceBeam]()
         for index, (sentence, *candidates) in enumerate(zip(self.active, *columns, strict=True)):
             sentence.advance(list(zip(*candidates, strict=True)))
@@ -133,7 +134,7 @@ class SentenceBeam:
             for ids, log_prob in hypotheses
             if log_prob > -math.inf
         ]
-        ranked = sorted(self.finished + new, key=lambda hypothesis: -hypothesis.score)
+        ranked = sorted(self.finished + new, key=attrgetter("score"), reverse=True)
         self.finished = ranked[: self.config.size]
 
     def _cannot_improve(self, best_possible: float) -> bool:

@@ -217,7 +217,7 @@ class Translator:
 
     def segment(self, lines: list[str]) -> list[list[Segment]]:
         """Tokenize lines into segments: each line, or the sentences of a long line."""
-        lines = [line.strip() for line in lines]
+        lines = list(map(str.strip, lines))
         long, segments = min(LONG_LINE_TOKENS, self.max_source_len), []
         for line in map(Segment, lines, self.source.encode_batch(lines)):
             if len(line.ids) > long:
