@@ -6,7 +6,7 @@ equals the model's own. See docs/embedding.md.
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,16 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.engine.packed_model import WeightVersions
-from qkv.engine.packed_weights import Map, activated_product, merged_product
+from qkv.engine.packed_weights import Map, PackedPositions, activated_product, merged_product
 from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention, SdpaCore
 from qkv.model.block import Block
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
-from qkv.model.positions import LearnedPositions, SinusoidalPositions
 from qkv.model.rotary import NoRotation, Rotation
 from qkv.model.transformer import Transformer, out_of_range
-
-INITIAL_POSITIONS = 64  # computed at first; more when a longer sentence comes
 
 LengthGroups = Sequence[tuple[int, int]]  # (sentences, tokens of each), in the order of the ids
 
@@ -99,20 +96,6 @@ class PackedEncoderLayer:
         return self.down(self.up(x))
 
 
-class PositionPlan(NamedTuple):
-    """Position embeddings and rotary angles of the first positions."""
-
-    added: Tensor  # (positions, d_model), type embedding included
-    adds: bool  # False: `added` is zero
-    rotation: Rotation
-
-    def rotation_at(self, positions: Tensor) -> Rotation:
-        if isinstance(self.rotation, NoRotation):
-            return self.rotation
-        cos, sin = self.rotation.cos[0, 0], self.rotation.sin[0, 0]  # (positions, half)
-        return type(self.rotation)(cos[positions][:, None], sin[positions][:, None])
-
-
 class PackedEncoder:
     """The packed encoder of a model, packed again when the model's weights change."""
 
@@ -125,9 +108,10 @@ class PackedEncoder:
         self.encoder, self.scale = model.encoder, model.scale
         embed = model.embed if model.source_embed is None else model.source_embed
         self.table = embed.weight.detach()
-        self.type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
+        token_type = None if model.type_embed is None else model.type_embed.weight.detach()[0]
+        d_head = self.layers[0].heads.d_head
+        self.positions = PackedPositions(model.encoder, d_head, self.table, token_type)
         self.weights = WeightVersions(model)
-        self.plan = self._make_plan(INITIAL_POSITIONS)
 
     @staticmethod
     def of(model: Transformer) -> "PackedEncoder":
@@ -137,33 +121,11 @@ class PackedEncoder:
             packed = _packed_encoders[model] = PackedEncoder(model)
         return packed
 
-    def _make_plan(self, n_positions: int) -> PositionPlan:
-        module, limit = self.encoder.positions, self.encoder.limit
-        n_positions = min(n_positions, limit or n_positions)
-        position_ids = torch.arange(n_positions, device=self.table.device)[None]
-        zeros = self.table.new_zeros(1, n_positions, self.table.shape[1])
-        added = module(zeros, position_ids)[0]  # (positions, d_model)
-        adds = self.type is not None or isinstance(module, LearnedPositions | SinusoidalPositions)
-        rotation = module.rotation(position_ids, self.table.dtype)
-        return PositionPlan(added if self.type is None else added + self.type, adds, rotation)
-
-    def _plan_for(self, longest: int) -> PositionPlan:
-        """The plan, extended if necessary; other threads may extend it concurrently."""
-        plan = self.plan
-        if longest > len(plan.added):
-            plan = self.plan = self._make_plan(max(longest, 2 * len(plan.added)))
-        assert longest <= len(plan.added), "a sentence is longer than max_len"
-        return plan
-
     def __call__(self, ids: Tensor, groups: LengthGroups) -> Tensor:
-        plan = self._plan_for(max(length for _, length in groups))
         positions = positions_of(groups, ids.device)
-        x = self._embed(ids)  # (tokens, d_model)
-        if plan.adds:
-            x = torch.add(plan.added[positions], x, alpha=self.scale)
-        elif self.scale != 1.0:
-            x = x * self.scale
-        x, rotation = self.encoder.embed_norm(x), plan.rotation_at(positions)
+        # (tokens, d_model)
+        x = self.encoder.embed_norm(self.positions.add(self._embed(ids), positions, self.scale))
+        rotation = self.positions.rotation_of_tokens(positions)
         for layer in self.layers:
             x = layer(x, groups, rotation)
         return self.encoder.norm(x)

@@ -19,52 +19,35 @@ class Activation(IntEnum):
 ACTIVATION_CODES = {}  # by function
 for code in Activation:
     ACTIVATION_CODES[ACTIVATIONS[code.name.lower()]] = code
-POINTER, INT = c.c_void_p, c.c_int32
+
+
+def pointers(*names: str) -> list[tuple[str, type]]:
+    return [(name, c.c_void_p) for name in names]
+
+
+def ints(*names: str) -> list[tuple[str, type]]:
+    return [(name, c.c_int32) for name in names]
 
 
 class Matrix(c.Structure):
-    _fields_ = [
-        ("panels", POINTER),
-        ("scales", POINTER),
-        ("bias", POINTER),
-        ("outputs", INT),
-        ("inputs", INT),
-    ]
+    _fields_ = pointers("panels", "scales", "bias") + ints("outputs", "inputs")
 
 
 class Positions(c.Structure):
-    _fields_ = [
-        ("added", POINTER),
-        ("cos", POINTER),
-        ("sin", POINTER),
-        ("half", INT),
-        ("interleaved", INT),
-    ]
+    _fields_ = pointers("added", "cos", "sin") + ints("half", "interleaved")
 
 
 class Rows(c.Structure):
     _fields_ = [
-        ("ids", POINTER),
-        ("sequence", POINTER),
-        ("slot", POINTER),
-        ("position", POINTER),
-        ("end", POINTER),
-        ("outputs", POINTER),
-        ("n", INT),
-        ("n_outputs", INT),
-        ("advance", INT),
+        *pointers("ids", "sequence", "slot", "position", "end", "outputs"),
+        *ints("n", "n_outputs", "advance"),
     ]
 
 
 class Cache(c.Structure):
     _fields_ = [
-        ("keys", POINTER),
-        ("values", POINTER),
-        ("conv_inputs", POINTER),
-        ("mask", POINTER),
-        ("lengths", POINTER),
-        ("sequences", INT),
-        ("capacity", INT),
+        *pointers("keys", "values", "conv_inputs", "mask", "lengths"),
+        *ints("sequences", "capacity"),
     ]
 
 
@@ -73,7 +56,7 @@ STRUCTURES: dict[torch.dtype, tuple[type[c.Structure], ...]] = {}
 for dtype, number in ((torch.float32, c.c_float), (torch.float64, c.c_double)):
 
     class Norm(c.Structure):
-        _fields_ = [("gain", POINTER), ("bias", POINTER), ("eps", number), ("kind", INT)]
+        _fields_ = [*pointers("gain", "bias"), ("eps", number), *ints("kind")]
 
     class Attention(c.Structure):
         _fields_ = [
@@ -82,33 +65,26 @@ for dtype, number in ((torch.float32, c.c_float), (torch.float64, c.c_double)):
             ("out", Matrix),
             ("q_norm", Norm),
             ("k_norm", Norm),
-            ("heads", INT),
-            ("kv_heads", INT),
-            ("d_head", INT),
+            *ints("heads", "kv_heads", "d_head"),
         ]
 
     class Layer(c.Structure):
         _fields_ = [
             ("self", Attention),
             ("cross", Attention),
-            ("has_cross", INT),
-            ("pre_norm", INT),
+            *ints("has_cross", "pre_norm"),
             ("norm", Norm),
             ("up", Matrix),
             ("down", Matrix),
-            ("gated", INT),
-            ("activation", INT),
-            ("kernel_size", INT),
+            *ints("gated", "activation", "kernel_size"),
         ]
 
     class Model(c.Structure):
         _fields_ = [
             ("layers", c.POINTER(Layer)),
-            ("n_layers", INT),
-            ("d_model", INT),
-            ("max_width", INT),
-            ("table", POINTER),
-            ("vocab", INT),
+            *ints("n_layers", "d_model", "max_width"),
+            *pointers("table"),
+            *ints("vocab"),
             ("scale", number),
             ("embed_norm", Norm),
             ("norm", Norm),

@@ -232,20 +232,20 @@ def test_ids_outside_the_vocabulary_raise():
     )
 
 
-@pytest.mark.parametrize("name", ["modern", "2017 paper"])
-def test_extending_positions_in_one_thread_does_not_affect_another(name, monkeypatch):
+@pytest.mark.parametrize("name, method", [("modern", "rotation"), ("2017 paper", "forward")])
+def test_extending_positions_in_one_thread_does_not_affect_another(name, method, monkeypatch):
     model = random_model(SPECS[name])
     long, other = torch.randint(4, 50, (1, 90)), torch.randint(4, 50, (1, 80))
     expected = [encode(model, ids).states for ids in (long, other)]
     positions, started, done = model.encoder.positions, Event(), Event()
 
-    def slow_rotation(position_ids, dtype, rotation=type(positions).rotation):
-        started.set()  # the plan for 128 positions is incomplete
+    def slowly(*arguments, compute=getattr(positions, method)):
+        started.set()  # the tables of 128 positions are incomplete
         done.wait(60)
-        return rotation(positions, position_ids, dtype)
+        return compute(*arguments)
 
     encoder = PackedEncoder(model)
-    monkeypatch.setattr(positions, "rotation", slow_rotation)
+    monkeypatch.setattr(positions, method, slowly)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(encoder, long[0], [(1, 90)])
         assert started.wait(60)
