@@ -86,13 +86,13 @@ class PackedStepper:
         if beams > 1 and self.cache.conv_inputs is not None:
             beams = 1  # a convolution's inputs are not shared
         before, self.beams = self.beams, beams
-        sequences = [row // before for row in rows[::beams]]
         parents = torch.tensor(rows)
-        changed = sequences != list(range(self.cache.sequences))
+        sequences = parents[::beams] // before
+        changed = sequences.tolist() != list(range(self.cache.sequences))
         if beams > before:
             self._update_mask()
         if changed:
-            kept = torch.tensor(sequences, device=self.cache.store.device)
+            kept = sequences.to(self.cache.store.device)
             self.cache.select(kept)
             if self.memory is not None:
                 self.memory.select(kept)

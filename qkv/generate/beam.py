@@ -32,7 +32,7 @@ class BeamSearchConfig:
     @property
     def suppressed_ids(self) -> list[int]:
         """<bos> and <pad> are never generated, unless the vocabulary uses one of them as <eos>."""
-        return [token for token in (self.bos_id, self.pad_id) if token != self.eos_id]
+        return sorted({self.bos_id, self.pad_id} - {self.eos_id})
 
 
 def beam_search(

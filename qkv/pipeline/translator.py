@@ -234,7 +234,8 @@ class Translator:
         rows = [[*before, *segment.ids, *after] for segment in segments]
         max_len, limit = self.backend.max_len, config.max_target_len
         limits = [min(limit or 2 * len(row) + 20, max_len) for row in rows]
-        order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
+        lengths = list(map(len, rows))
+        order = sorted(range(len(rows)), key=lengths.__getitem__, reverse=True)
         found: dict[int, list[Hypothesis]] = {}
         for start in range(0, len(order), config.batch_size):
             batch = order[start : start + config.batch_size]
