@@ -15,6 +15,8 @@ from torch import Tensor
 
 from qkv.model.spec import Spec
 
+Tensors = list[Tensor]
+
 # In a pattern, {i} is the index of a layer, {e} that of an expert, {p} "weight" or "bias".
 LAYER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
 PART = re.compile(r"(?<=\.)(weight|bias)$")
@@ -27,10 +29,10 @@ class Row:
     foreign: str
     native: str | tuple[str, ...]
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return tensors
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return tensors
 
     @property
@@ -41,7 +43,7 @@ class Row:
 class Transposed(Row):
     """The foreign matrix is (in, out), the native one (out, in): GPT-2's Conv1D."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return [transposed(tensor) for tensor in tensors]
 
     to_foreign = to_native
@@ -50,31 +52,35 @@ class Transposed(Row):
 class TransposedConcat(Row):
     """One foreign matrix is several native ones, transposed and concatenated: c_attn is q, k, v."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return [transposed(part) for part in tensors[0].chunk(len(self.native), dim=-1)]
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [torch.cat([transposed(tensor) for tensor in tensors], dim=-1)]
 
 
 class Stacked(Row):
     """Foreign matrices, one for each expert {e}, are stacked in one native tensor."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return [torch.stack(tensors)]
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return list(tensors[0])
 
 
 class RowVector(Row):
     """The foreign tensor is (1, n), the native one (n,): Marian's bias on the logits."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return [tensors[0][0]]
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [tensors[0][None]]
+
+
+class NotExpressible(Exception):
+    """A format has no way to describe this spec."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Family:
     architecture: str  # "Llama": LlamaForCausalLM, or LlamaModel without a head
     rows: Callable[[Spec], list[Row]]  # the name mapping
     read: Callable[[Any], Spec]  # config.json -> spec
-    write: Callable[[Spec], dict[str, Any] | None]  # spec -> config.json; None: cannot be expressed
+    write: Callable[[Spec], dict[str, Any]]  # spec -> config.json; may raise NotExpressible
     # Patterns of stored tensors that are not weights: attention masks, rotary frequencies.
     ignored: tuple[str, ...] = ()  # {n_layers} is the number of layers
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tied to the first of these

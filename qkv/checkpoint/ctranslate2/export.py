@@ -10,15 +10,16 @@ from typing import Any
 
 from qkv.checkpoint.ctranslate2.int8 import WEIGHT_BITS, quantize_weights
 from qkv.checkpoint.ctranslate2.parity import check_parity
-from qkv.checkpoint.ctranslate2.spec import ctranslate2_model, refuse_unsupported
+from qkv.checkpoint.ctranslate2.spec import ctranslate2_model, unsupported_parts
 from qkv.checkpoint.durable import write_new_folder
 from qkv.checkpoint.folder import TOKENIZERS
 from qkv.checkpoint.huggingface.export import as_json, refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
 from qkv.checkpoint.parity import ParityReport
+from qkv.checkpoint.target_spec import refuse_unsupported
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.text.special_tokens import decoder_start_id, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
@@ -69,7 +70,8 @@ def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
     """The CTranslate2 model specification with weights, vocabularies and special tokens."""
     spec = loaded.model.spec
     refuse_not_installed("ctranslate2")
-    refuse_unsupported(spec)
+    wrong = N_("CTranslate2 does not support {parts}")
+    refuse_unsupported(list(unsupported_parts(spec)), wrong)
     weights = {
         name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()
     }

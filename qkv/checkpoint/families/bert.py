@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, Row, part_rows
+from qkv.checkpoint.names import Family, NotExpressible, Row, part_rows
 from qkv.model.spec import Head, Learned, MaskedHead, Norm, Pooler, Spec, Stack
 
 EMBEDDINGS = {
@@ -122,26 +122,28 @@ def read_distilbert(config: Config) -> Spec:
 
 
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
-def write(spec: Spec, fields: DenseFields) -> dict[str, Any] | None:
-    config = fields.write(spec, None if spec.decoder else spec.encoder)
-    return config and config | {"pad_token_id": 0}
+def write(spec: Spec, fields: DenseFields) -> dict[str, Any]:
+    return fields.write(spec, None if spec.decoder else spec.encoder) | {"pad_token_id": 0}
 
 
-def write_bert(spec: Spec) -> dict[str, Any] | None:
-    config = write(spec, FIELDS)
-    return config and config | {
+def write_bert(spec: Spec) -> dict[str, Any]:
+    return write(spec, FIELDS) | {
         "max_position_embeddings": spec.max_len + first_position(spec),
         "type_vocab_size": max(1, spec.token_types),
     }
 
 
-def write_roberta(spec: Spec) -> dict[str, Any] | None:
-    config, first = write_bert(spec), first_position(spec)
-    return config | {"pad_token_id": first - 1} if config and first else None
+def write_roberta(spec: Spec) -> dict[str, Any]:
+    first = first_position(spec)
+    if first == 0:
+        raise NotExpressible
+    return write_bert(spec) | {"pad_token_id": first - 1}
 
 
-def write_distilbert(spec: Spec) -> dict[str, Any] | None:
-    return None if spec.token_types else write(spec, DISTIL_FIELDS)
+def write_distilbert(spec: Spec) -> dict[str, Any]:
+    if spec.token_types:
+        raise NotExpressible
+    return write(spec, DISTIL_FIELDS)
 
 
 def first_position(spec: Spec) -> int:

@@ -12,6 +12,7 @@ from qkv.checkpoint.families.config import (
     biased_attention,
     huggingface_activation,
 )
+from qkv.checkpoint.names import NotExpressible
 from qkv.model.spec import Attention, Dense, Layer, Norm, Spec, Stack
 
 
@@ -57,8 +58,8 @@ class DenseFields(NamedTuple):
             "dropout": config.probability(self.dropout, 0.1),
         }
 
-    def write(self, spec: Spec, stack: Stack | None) -> dict[str, Any] | None:
-        """The fields of a spec with this stack; None if its layers are of another kind."""
+    def write(self, spec: Spec, stack: Stack | None) -> dict[str, Any]:
+        """The fields of a spec with this stack; an error if its layers are of another kind."""
         match stack:
             case Stack(layers=(Layer(Attention(n_heads), Dense(d_ff, activation), norm), *_)):
                 return {
@@ -72,4 +73,4 @@ class DenseFields(NamedTuple):
                     self.activation: huggingface_activation(activation),
                     **({self.eps: norm.eps} if self.eps else {}),
                 }
-        return None
+        raise NotExpressible

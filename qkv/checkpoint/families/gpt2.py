@@ -53,9 +53,8 @@ def read(config: Config) -> Spec:
     )
 
 
-def write(spec: Spec) -> dict[str, Any] | None:
-    config = FIELDS.write(spec, None if spec.encoder else spec.decoder)
-    return config and config | {
+def write(spec: Spec) -> dict[str, Any]:
+    return FIELDS.write(spec, None if spec.encoder else spec.decoder) | {
         "tie_word_embeddings": isinstance(spec.head, LmHead) and spec.head.tied,
         "embd_pdrop": spec.dropout,
         "attn_pdrop": 0.0,

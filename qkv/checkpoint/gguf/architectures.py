@@ -6,6 +6,7 @@ See docs/gguf.md, "Supported architectures".
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.families.config import biased_attention, group_layers
-from qkv.checkpoint.names import Row, part_rows
-from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
+from qkv.checkpoint.names import NotExpressible, Row, Tensors, part_rows
+from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
-from qkv.messages import _, listed
+from qkv.messages import N_, _, listed
 from qkv.model.spec import (
     Attention,
     Dense,
@@ -47,17 +48,17 @@ class PermutedHeads(Row):
 
     d_head: int = 0
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [permute_heads(tensor, (2, self.d_head // 2)) for tensor in tensors]
 
 
 class Concatenated(Row):
     """One foreign matrix is several native ones, concatenated."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return list(tensors[0].chunk(len(self.native)))
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [torch.cat(tensors)]
 
 
@@ -139,7 +140,7 @@ def base_spec(
     )
 
 
-def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec | None:
+def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
     """A decoder with RoPE, RMSNorm, SwiGLU and these options of attention.
 
     Only Llama also has experts and interleaved rotation.
@@ -164,7 +165,7 @@ def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec | N
             mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
             positions = Rotary(theta, interleaved=llama and interleaved, scaling=scaling)
             return base_spec(spec, mixer, swiglu(feed_forward), "rms", positions)
-    return None
+    raise NotExpressible
 
 
 def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
@@ -174,18 +175,17 @@ def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
     return Gated(ffn.d_ff, "silu", ffn.bias)
 
 
-def nearest_gemma(spec: Spec) -> Spec | None:
+def nearest_gemma(spec: Spec) -> Spec:
     """GeGLU, and embeddings times sqrt(d_model); GGUF stores the norms with unit offset added."""
     found = rotary_decoder(spec, qk_norm=False, bias=False, out_bias=False)
-    if found is None or found.decoder is None:
-        return None
+    assert found.decoder is not None
     layer = found.decoder.layers[0]
     geglu = Gated(layer.feed_forward.d_ff, "gelu_tanh")  # type: ignore[union-attr]
     stack = replace(found.decoder, layers=(replace(layer, feed_forward=geglu),))
     return replace(found, decoder=stack, head=LmHead(True), scaled_embedding=True)
 
 
-def nearest_gpt2(spec: Spec) -> Spec | None:
+def nearest_gpt2(spec: Spec) -> Spec:
     match spec:
         case Spec(
             encoder=None,
@@ -196,50 +196,43 @@ def nearest_gpt2(spec: Spec) -> Spec | None:
             mixer = biased_attention(n_heads, spec.d_model)
             feed_forward = Dense(d_ff, "gelu_tanh", bias=True)
             return base_spec(spec, mixer, feed_forward, "layer", Learned())
-    return None
+    raise NotExpressible
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A model architecture of llama.cpp."""
 
-    name: str
-    nearest: Callable[[Spec], Spec | None]  # the nearest spec that it supports
+    nearest: Callable[[Spec], Spec]  # the nearest spec that it supports, or NotExpressible
     rows: Callable[[Spec], list[Row]] = lambda spec: ROWS  # the name mapping
 
 
 # The first that supports a spec is used: Qwen 2 before Llama, whose biases not all software reads.
-ARCHITECTURES = [
-    Architecture("qwen2", partial(rotary_decoder, qk_norm=False, bias=True, out_bias=False)),
-    Architecture("llama", partial(rotary_decoder, llama=True, qk_norm=False), llama_rows),
-    Architecture("qwen3", partial(rotary_decoder, qk_norm=True, bias=False, out_bias=False)),
-    Architecture("gemma", nearest_gemma),
-    Architecture("gpt2", nearest_gpt2, lambda spec: GPT2_ROWS),
-]
+ARCHITECTURES = {
+    "qwen2": Architecture(partial(rotary_decoder, qk_norm=False, bias=True, out_bias=False)),
+    "llama": Architecture(partial(rotary_decoder, llama=True, qk_norm=False), llama_rows),
+    "qwen3": Architecture(partial(rotary_decoder, qk_norm=True, bias=False, out_bias=False)),
+    "gemma": Architecture(nearest_gemma),
+    "gpt2": Architecture(nearest_gpt2, lambda spec: GPT2_ROWS),
+}
 
 
 # ── Choosing the architecture ───────────────────────────────────────────────────────────────────
-def choose_architecture(spec: Spec) -> tuple[Architecture, Spec]:
-    """The architecture that supports this spec, and its nearest spec."""
-    targets = [
-        (architecture, target)
-        for architecture in ARCHITECTURES
-        if (target := architecture.nearest(spec)) is not None
-    ]
+def choose_architecture(spec: Spec) -> tuple[str, Spec]:
+    """The name of the architecture that supports this spec, and its nearest spec."""
+    targets = {}
+    for name, architecture in ARCHITECTURES.items():
+        with suppress(NotExpressible):
+            targets[name] = architecture.nearest(spec)
     if not targets:
         raise QkvError(
             "model.json",
             _("no GGUF architecture fits this model"),
-            _("supported: {names}", names=listed(each.name for each in ARCHITECTURES)),
+            _("supported: {names}", names=listed(ARCHITECTURES)),
         )
-    chosen, target, parts = nearest(spec, targets, is_absorbable_in_gguf)
-    wrong = _(
-        "the nearest GGUF architecture, {name}, does not support {parts}",
-        name=chosen.name,
-        parts=listed(parts),
-    )
-    refuse_unsupported(parts, wrong)
-    return chosen, target
+    wrong = N_("the nearest GGUF architecture, {name}, does not support {parts}")
+    chosen = nearest(spec, targets, is_absorbable_in_gguf, wrong)
+    return chosen, targets[chosen]
 
 
 def is_absorbable_in_gguf(path: str, native: object, target: object) -> bool:

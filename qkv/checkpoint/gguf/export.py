@@ -12,7 +12,12 @@ import numpy as np
 import torch
 
 from qkv.checkpoint.durable import write_file
-from qkv.checkpoint.gguf.architectures import attention_of, choose_architecture, gguf_weights
+from qkv.checkpoint.gguf.architectures import (
+    ARCHITECTURES,
+    attention_of,
+    choose_architecture,
+    gguf_weights,
+)
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
 from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
@@ -53,10 +58,9 @@ def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> 
     """Write a GGUF file, atomically; return its architecture."""
     spec = loaded.model.spec
     refuse_not_installed("gguf")
-    architecture, target = choose_architecture(spec)
+    name, target = choose_architecture(spec)
     weights = gguf_weights(loaded.model.state_dict(), spec, target)
-    tensors = to_foreign(resolve_rows(architecture.rows(target), weights), weights)
-    name = architecture.name
+    tensors = to_foreign(resolve_rows(ARCHITECTURES[name].rows(target), weights), weights)
     import gguf
 
     def write(part: Path) -> None:

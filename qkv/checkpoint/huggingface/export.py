@@ -6,6 +6,7 @@ supports is an error. See docs/convert.md, "Export".
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.huggingface.reader import TARGET
 from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_files
 from qkv.checkpoint.loaded_model import LoadedModel
-from qkv.checkpoint.names import resolve_rows, to_foreign
-from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
+from qkv.checkpoint.names import NotExpressible, resolve_rows, to_foreign
+from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
-from qkv.messages import _, listed
+from qkv.messages import N_, _, listed
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.text.special_tokens import (
     Template,
@@ -60,24 +61,20 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
 # ── Choosing the family ─────────────────────────────────────────────────────────────────────────
 def choose_family(spec: Spec) -> tuple[dict[str, Any], Spec]:
     """The config.json of the family that, reading it again, gives this spec; and that spec."""
-    targets, errors = [], []
+    configs, targets, errors = {}, {}, []
     for model_type, family in FAMILIES.items():
-        if fields := write_config(model_type, spec):
+        with suppress(NotExpressible):
+            configs[model_type] = write_config(model_type, spec)
             try:
-                config = Config("config.json", fields, _head_names(spec))
-                targets.append((fields, family.read(config)))
+                config = Config("config.json", configs[model_type], _head_names(spec))
+                targets[model_type] = family.read(config)
             except QkvError as error:
                 errors.append(error)
     if not targets:
         raise (errors or [no_family()])[0]
-    written, target, parts = nearest(spec, targets, is_absorbable)
-    wrong = _(
-        "the nearest Hugging Face architecture, {name}, does not support {parts}",
-        name=written["model_type"],
-        parts=listed(parts),
-    )
-    refuse_unsupported(parts, wrong)
-    return written, target
+    wrong = N_("the nearest Hugging Face architecture, {name}, does not support {parts}")
+    chosen = nearest(spec, targets, is_absorbable, wrong)
+    return configs[chosen], targets[chosen]
 
 
 def no_family() -> QkvError:
@@ -88,13 +85,12 @@ def no_family() -> QkvError:
     )
 
 
-def write_config(model_type: str, spec: Spec) -> dict[str, Any] | None:
-    """The config.json of a family; None if it cannot express the spec."""
+def write_config(model_type: str, spec: Spec) -> dict[str, Any]:
+    """The config.json of a family."""
     family = FAMILIES[model_type]
     head = family.head if isinstance(spec.head, LmHead | MaskedHead) else "Model"
     names = {"model_type": model_type, "architectures": [family.architecture + head]}
-    config = family.write(spec)
-    return config and config | names
+    return family.write(spec) | names
 
 
 def _head_names(spec: Spec) -> list[str]:
