@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
+from qkv.checkpoint.disk import refuse_occupied
 from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.huggingface.export import refuse_occupied, save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import WeightsMetadata, stored_files

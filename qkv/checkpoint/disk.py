@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -154,6 +155,16 @@ def disk_errors(path: Path) -> Iterator[None]:
             wrong = _("not saved ({reason})", reason=error.strerror or str(error))
             right = _("check the folder and its permissions (the previous version is intact)")
         raise QkvError(path, wrong, right) from error
+
+
+def refuse_occupied(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise QkvError(path, _("already exists"), _("choose another --out"))
+
+
+def refuse_not_installed(name: str) -> None:
+    if find_spec(name) is None:
+        raise QkvError(name, _("is not installed"), "pip install 'qkv[convert]'")
 
 
 def refuse_missing_folder(path: Path) -> None:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_path, try_to_delete
@@ -162,9 +162,7 @@ def fingerprint(path: Path) -> dict[str, object]:
 
 
 def manifest_text(files: Mapping[str, object]) -> bytes:
-    return (
-        json.dumps({"format": "qkv-manifest-1", "files": files}, indent=2, sort_keys=True) + "\n"
-    ).encode()
+    return json_bytes({"format": "qkv-manifest-1", "files": files}, sort_keys=True)
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
@@ -192,8 +190,13 @@ def write_file(path: str | Path, content: Content) -> None:
         disk.sync(path.parent)
 
 
+def json_bytes(content: object, sort_keys: bool = False) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(content, indent=2, sort_keys=sort_keys) + "\n").encode()
+
+
 def packed(
-    tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+    tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> Callable[[Path], None]:
     """Tensors as file content: write_folder(path, {"model.safetensors": packed(weights)})."""
 
@@ -211,7 +214,7 @@ def packed(
     return fill
 
 
-def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def contiguous_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors made contiguous, without shared storage: the format has no views."""
     owned, seen = {}, set()
     for name, tensor in tensors.items():
@@ -223,7 +226,7 @@ def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     return owned
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, after its header was checked."""
     if not path.is_file():
         raise QkvError(path, _("no such file"), _("check the path"))

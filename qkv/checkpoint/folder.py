@@ -112,7 +112,7 @@ def move_into_place(folder: Path) -> None:
 
 def load_model(
     folder: str | Path,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     dtype: torch.dtype | None = None,
     only_finite: bool = True,
 ) -> LoadedModel:
@@ -136,14 +136,14 @@ def load_model(
 
 def current_version(folder: Path) -> Version:
     """The version in NEXT, else that of the manifest, else the files by their names."""
-    pending, current = read_manifest(folder / NEXT), read_manifest(folder)
-    if pending is not None:
-        paths = {name: folder / NEXT / name for name in pending}
-        return Version(
-            {name: new if new.exists() else folder / name for name, new in paths.items()}, pending
-        )
-    if current is not None:
-        return Version({name: folder / name for name in current}, current)
+    for place in (folder / NEXT, folder):
+        manifest = read_manifest(place)
+        if manifest is not None:
+            paths = {name: place / name for name in manifest}
+            return Version(
+                {name: new if new.exists() else folder / name for name, new in paths.items()},
+                manifest,
+            )
     if (folder / MANIFEST).exists():
         raise QkvError(folder / MANIFEST, _("damaged"), _("restore it from a backup"))
     names = (MODEL, WEIGHTS, *TOKENIZERS.values())
@@ -151,7 +151,7 @@ def current_version(folder: Path) -> Version:
 
 
 def load_version(
-    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+    folder: Path, version: Version, device: str, dtype: torch.dtype | None
 ) -> LoadedModel:
     """Read the files while another thread compares them with the manifest.
 
@@ -167,7 +167,7 @@ def load_version(
 
 
 def read_version(
-    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+    folder: Path, version: Version, device: str, dtype: torch.dtype | None
 ) -> LoadedModel:
     spec = read_model_json(folder, version)
     model = meta_model(spec)

@@ -16,6 +16,8 @@ from torch import Tensor
 from qkv.model.spec import Spec
 
 Tensors = list[Tensor]
+Weights = dict[str, Tensor]  # by name
+Fields = dict[str, Any]  # of a JSON object: config.json
 
 # In a pattern, {i} is the index of a layer, {e} that of an expert, {p} "weight" or "bias".
 LAYER = re.compile(r"(?<=\.layers\.)\d+(?=\.)")
@@ -90,7 +92,7 @@ class Family:
     architecture: str  # "Llama": LlamaForCausalLM, or LlamaModel without a head
     rows: Callable[[Spec], list[Row]]  # the name mapping
     read: Callable[[Any], Spec]  # config.json -> spec
-    write: Callable[[Spec], dict[str, Any]]  # spec -> config.json; may raise NotExpressible
+    write: Callable[[Spec], Fields]  # spec -> config.json; may raise NotExpressible
     # Patterns of stored tensors that are not weights: attention masks, rotary frequencies.
     ignored: tuple[str, ...] = ()  # {n_layers} is the number of layers
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tied to the first of these
@@ -115,7 +117,7 @@ def part_rows(names: Mapping[str, str], foreign: str = "", native: str = "") -> 
     ]
 
 
-def resolve_rows(rows: list[Row], state_dict: Mapping[str, Tensor]) -> list[ResolvedRow]:
+def resolve_rows(rows: list[Row], state_dict: Weights) -> list[ResolvedRow]:
     """The rows resolved for the names of a state dict; each name must have a row."""
     table = {native: row for row in rows for native in row.native_names}
     found: dict[tuple[str, ...], ResolvedRow] = {}
@@ -140,7 +142,7 @@ def as_pattern(name: str) -> tuple[str, dict[str, str]]:
     return pattern, {"i": layer[0] if layer else "", "p": part[0] if part else ""}
 
 
-def to_foreign(table: list[ResolvedRow], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_foreign(table: list[ResolvedRow], weights: Weights) -> Weights:
     """The weights under their foreign names; for meta tensors, the shapes expected of a file."""
     return {
         name: tensor
@@ -151,7 +153,7 @@ def to_foreign(table: list[ResolvedRow], weights: Mapping[str, Tensor]) -> dict[
     }
 
 
-def to_native(table: list[ResolvedRow], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+def to_native(table: list[ResolvedRow], read: Callable[[str], Tensor]) -> Weights:
     """The weights under their native names, read one entry at a time."""
     return {
         name: tensor

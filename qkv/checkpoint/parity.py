@@ -163,7 +163,7 @@ def _auto_class(spec: Spec) -> str:
 
 def _copy_data(folder: Path, clean: Path) -> None:
     """Give transformers only the weights and the config without its references to code."""
-    config = read_table(folder, "config.json")
+    config = read_table(folder / "config.json")
     for name in ("auto_map", "custom_pipelines"):
         config.pop(name, None)
     (clean / "config.json").write_text(json.dumps(config))

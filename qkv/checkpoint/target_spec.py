@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from qkv.checkpoint.families.config import group_layers
+from qkv.checkpoint.names import Weights
 from qkv.checkpoint.weights import meta_model
 from qkv.errors import QkvError
 from qkv.messages import _, listed
@@ -80,7 +80,7 @@ def is_absorbable(path: str, native: Any, target: Any) -> bool:
     return path == "positions.layout" or (path == "token_types" and native == 0)
 
 
-def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
+def target_weights(weights: Weights, spec: Spec, target: Spec) -> Weights:
     """Weights of the target spec that compute the same function."""
     expected = meta_model(target).state_dict()
     dtype = next(iter(weights.values())).dtype
@@ -92,7 +92,7 @@ def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> d
     return permute_d_model(complete, spec.d_model) if differs else complete
 
 
-def permute_d_model(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
+def permute_d_model(weights: Weights, d_model: int) -> Weights:
     """Reorder d_model, even dimensions first: sin, cos, ... -> all sin, then all cos."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     new = dict(weights)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.durable import read_tensors
+from qkv.checkpoint.names import Weights
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
@@ -48,9 +49,7 @@ def meta_model(spec: Spec) -> Transformer:
         return Transformer(spec)
 
 
-def fill(
-    model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None
-) -> None:
+def fill(model: nn.Module, path: Path, device: str, dtype: torch.dtype | None) -> None:
     """Load the weights of the file into the model, in the stored type or in `dtype`."""
     stored = read_tensors(path)  # memory-mapped: data is read from the disk on access
     named = {current_name(name): tensor for name, tensor in stored.items()}
@@ -63,9 +62,7 @@ def fill(
     assign_weights(model, weights, device)
 
 
-def assign_weights(
-    model: nn.Module, weights: Mapping[str, Tensor], device: str | torch.device
-) -> None:
+def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:
     """Move a model from the meta device: no file contains the load-balancing loss of experts."""
     model.load_state_dict(weights, assign=True)
     for module in model.modules():
@@ -81,7 +78,7 @@ def current_name(name: str) -> str:
     return name
 
 
-def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def read_each(path: Path, stored: Weights) -> Iterator[tuple[str, Tensor]]:
     """Copy each tensor into memory: a memory-mapped file that changes would change the model."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -96,11 +93,7 @@ def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, T
 
 
 def check_weights(
-    where: Path,
-    found: Mapping[str, Any],
-    expected: Mapping[str, Tensor],
-    unknown: list[str],
-    right: str,
+    where: Path, found: Mapping[str, Any], expected: Weights, unknown: list[str], right: str
 ) -> None:
     """Raise one error for all weights that are missing, unknown, of another shape or not floats.
 

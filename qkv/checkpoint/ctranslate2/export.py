@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from qkv.checkpoint.ctranslate2.folder import Metadata
 from qkv.checkpoint.ctranslate2.int8 import WEIGHT_BITS, quantize_weights
 from qkv.checkpoint.ctranslate2.parity import check_parity
 from qkv.checkpoint.ctranslate2.spec import ctranslate2_model, unsupported_parts
-from qkv.checkpoint.durable import write_new_folder
+from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
+from qkv.checkpoint.durable import json_bytes, write_new_folder
 from qkv.checkpoint.folder import TOKENIZERS
-from qkv.checkpoint.huggingface.export import as_json, refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
 from qkv.checkpoint.parity import ParityReport
@@ -47,7 +48,7 @@ def export_ctranslate2(
     )
 
 
-def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> dict[str, Any]:
+def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> Metadata:
     """Write a CTranslate2 folder, atomically; return the content of its qkv.json."""
     metadata = export_metadata(loaded, int8)
     model = filled_spec(loaded, metadata)
@@ -58,7 +59,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
 
     def fill(scratch: Path) -> None:
         model.save(str(scratch))
-        (scratch / METADATA).write_bytes(as_json(metadata))
+        (scratch / METADATA).write_bytes(json_bytes(metadata, sort_keys=True))
         for name, tokenizer in loaded.tokenizers.items():
             tokenizer.save(scratch / TOKENIZERS[name])
 
@@ -66,7 +67,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
     return metadata
 
 
-def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
+def filled_spec(loaded: LoadedModel, metadata: Metadata) -> Any:
     """The CTranslate2 model specification with weights, vocabularies and special tokens."""
     spec = loaded.model.spec
     refuse_not_installed("ctranslate2")
@@ -92,7 +93,7 @@ def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
     return model
 
 
-def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
+def export_metadata(loaded: LoadedModel, int8: bool) -> Metadata:
     """The content of qkv.json; the token ids are those of pipeline.Translator and Generator."""
     source, target = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target")
     spec = loaded.model.spec
@@ -102,7 +103,7 @@ def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
         )
     pad = target.eos_id if target.pad_id is None else target.pad_id
     start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
-    metadata: dict[str, Any] = {
+    metadata: Metadata = {
         "format": "qkv-ctranslate2-1",
         "dtype": "int8" if int8 else "float32",
         "max_len": spec.max_len,

@@ -6,12 +6,11 @@ See docs/ctranslate2.md, "Parity report".
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.ctranslate2.folder import read_names
+from qkv.checkpoint.ctranslate2.folder import Metadata, read_names
 from qkv.checkpoint.ctranslate2.int8 import quantized
 from qkv.checkpoint.parity import (
     GREEDY_STEPS,
@@ -30,7 +29,7 @@ INT8_TOLERANCE = 0.05
 
 
 def check_parity(
-    model: Transformer, folder: Path, metadata: dict[str, Any], n_inputs: int
+    model: Transformer, folder: Path, metadata: Metadata, n_inputs: int
 ) -> ParityReport:
     """Compare model and folder.
 
@@ -74,9 +73,7 @@ def with_quantized_weights(model: Transformer) -> Transformer:
     return model
 
 
-def random_ids(
-    model: Transformer, metadata: dict[str, Any], n_inputs: int
-) -> tuple[Tensor, Tensor]:
+def random_ids(model: Transformer, metadata: Metadata, n_inputs: int) -> tuple[Tensor, Tensor]:
     """Sources and targets (inputs, length); targets without bos, eos and pad."""
     spec, generator = model.spec, torch.Generator().manual_seed(0)
     shape = (n_inputs, min(INPUT_TOKENS, spec.max_len - 1))
@@ -93,7 +90,7 @@ def truncate_after(ids: list[int], end: int) -> list[int]:
 class CTranslate2Runtime:
     """CTranslate2 with token ids as input; one thread, because torch runs in the same process."""
 
-    def __init__(self, folder: Path, metadata: dict[str, Any]):
+    def __init__(self, folder: Path, metadata: Metadata):
         import ctranslate2
 
         self.name = f"ctranslate2 {ctranslate2.__version__}"

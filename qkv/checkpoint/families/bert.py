@@ -5,11 +5,10 @@ The names of the weights show which head a checkpoint has. See docs/convert.md, 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, NotExpressible, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, part_rows
 from qkv.model.spec import Head, Learned, MaskedHead, Norm, Pooler, Spec, Stack
 
 EMBEDDINGS = {
@@ -122,25 +121,25 @@ def read_distilbert(config: Config) -> Spec:
 
 
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
-def write(spec: Spec, fields: DenseFields) -> dict[str, Any]:
+def write(spec: Spec, fields: DenseFields) -> Fields:
     return fields.write(spec, None if spec.decoder else spec.encoder) | {"pad_token_id": 0}
 
 
-def write_bert(spec: Spec) -> dict[str, Any]:
+def write_bert(spec: Spec) -> Fields:
     return write(spec, FIELDS) | {
         "max_position_embeddings": spec.max_len + first_position(spec),
         "type_vocab_size": max(1, spec.token_types),
     }
 
 
-def write_roberta(spec: Spec) -> dict[str, Any]:
+def write_roberta(spec: Spec) -> Fields:
     first = first_position(spec)
     if first == 0:
         raise NotExpressible
     return write_bert(spec) | {"pad_token_id": first - 1}
 
 
-def write_distilbert(spec: Spec) -> dict[str, Any]:
+def write_distilbert(spec: Spec) -> Fields:
     if spec.token_types:
         raise NotExpressible
     return write(spec, DISTIL_FIELDS)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from qkv.checkpoint.names import Fields
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.spec import Activation, Attention, Layer, LmHead
@@ -30,7 +31,7 @@ MAX_LAYERS = 4_096
 class Config:
     """The fields of a config.json, or of an object in it."""
 
-    def __init__(self, where: object, fields: dict[str, Any], weights: Iterable[str] = ()):
+    def __init__(self, where: object, fields: Fields, weights: Iterable[str] = ()):
         self.where, self.fields = where, fields
         self.weights = frozenset(weights)  # names: the config does not describe every head
 

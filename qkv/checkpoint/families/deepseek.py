@@ -10,7 +10,7 @@ from typing import Any
 from qkv.checkpoint.families import llama
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.mixtral import BRANCH, EXPERTS, MLP
-from qkv.checkpoint.names import Family, NotExpressible, Row
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row
 from qkv.model.spec import Gated, LatentAttention, MixtureOfExperts, Rotary, Spec
 
 EPS = 1e-6  # of the norms inside latent attention, independent of rms_norm_eps
@@ -94,7 +94,7 @@ def read_v3(config: Config) -> Spec:
     return read(config, experts, interleaved=config.flag("rope_interleave", True))
 
 
-def write(spec: Spec) -> tuple[dict[str, Any], MixtureOfExperts]:
+def write(spec: Spec) -> tuple[Fields, MixtureOfExperts]:
     """The fields common to both versions, and the experts."""
     config, layers, mixer, experts = llama.write_common(spec, LatentAttention, MixtureOfExperts)
     expert, shared, dense = experts.expert, experts.shared_expert, layers[0].feed_forward
@@ -116,7 +116,7 @@ def write(spec: Spec) -> tuple[dict[str, Any], MixtureOfExperts]:
     }, experts
 
 
-def write_v2(spec: Spec) -> dict[str, Any]:
+def write_v2(spec: Spec) -> Fields:
     config, experts = write(spec)
     if experts.scoring != "softmax" or experts.norm_topk_prob:
         raise NotExpressible
@@ -124,7 +124,7 @@ def write_v2(spec: Spec) -> dict[str, Any]:
     return config | {"topk_method": "group_limited_greedy" if limited else "greedy"}
 
 
-def write_v3(spec: Spec) -> dict[str, Any]:
+def write_v3(spec: Spec) -> Fields:
     config, _experts = write(spec)
     assert isinstance(spec.positions, Rotary)
     return config | {"rope_interleave": spec.positions.interleaved, "num_nextn_predict_layers": 0}

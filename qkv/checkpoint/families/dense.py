@@ -12,7 +12,7 @@ from qkv.checkpoint.families.config import (
     biased_attention,
     huggingface_activation,
 )
-from qkv.checkpoint.names import NotExpressible
+from qkv.checkpoint.names import Fields, NotExpressible
 from qkv.model.spec import Attention, Dense, Layer, Norm, Spec, Stack
 
 
@@ -49,7 +49,7 @@ class DenseFields(NamedTuple):
             norm = replace(norm, eps=config.positive_float(self.eps, norm.eps))
         return Layer(mixer, feed_forward, norm, mixer if cross else None, n_layers)
 
-    def read_sizes(self, config: Config) -> dict[str, Any]:
+    def read_sizes(self, config: Config) -> Fields:
         """The fields of the spec outside its layers."""
         return {
             "vocab_size": config.positive_int("vocab_size"),
@@ -58,7 +58,7 @@ class DenseFields(NamedTuple):
             "dropout": config.probability(self.dropout, 0.1),
         }
 
-    def write(self, spec: Spec, stack: Stack | None) -> dict[str, Any]:
+    def write(self, spec: Spec, stack: Stack | None) -> Fields:
         """The fields of a spec with this stack; an error if its layers are of another kind."""
         match stack:
             case Stack(layers=(Layer(Attention(n_heads), Dense(d_ff, activation), norm), *_)):

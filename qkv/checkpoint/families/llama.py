@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from qkv.checkpoint.families.config import Config, group_layers, huggingface_activation
 from qkv.checkpoint.families.rotary import read_rotary, write_rotary
-from qkv.checkpoint.names import Family, NotExpressible, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, part_rows
 from qkv.model.spec import (
     Attention,
     FeedForward,
@@ -136,7 +136,7 @@ def layer_types(config: Config, n_layers: int) -> list[str]:
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
 def write_common(
     spec: Spec, mixer: type[M], feed_forward: type[F]
-) -> tuple[dict[str, Any], list[Layer], M, F]:
+) -> tuple[Fields, list[Layer], M, F]:
     """The fields common to all decoder families, all layers, and their parts of these types.
 
     The parts are the first layer's, but experts may follow dense layers. An error if there are
@@ -167,18 +167,18 @@ def write_common(
     return config, layers, layers[0].mixer, found[0]
 
 
-def write_attention(mixer: Attention) -> dict[str, Any]:
+def write_attention(mixer: Attention) -> Fields:
     return {"num_key_value_heads": mixer.n_kv_heads, "head_dim": mixer.d_head}
 
 
-def write_gated(spec: Spec, *options: str) -> dict[str, Any]:
+def write_gated(spec: Spec, *options: str) -> Fields:
     """The fields of a model with attention and a gated feed-forward, and these options."""
     config, layers, mixer, ffn = write_common(spec, Attention, Gated)
     fields = write_windows(layers) | {"attention_bias": mixer.bias, "mlp_bias": ffn.bias}
     return config | write_attention(mixer) | {name: fields[name] for name in options}
 
 
-def write_windows(layers: list[Layer]) -> dict[str, Any]:
+def write_windows(layers: list[Layer]) -> Fields:
     windows = [getattr(layer.mixer, "window", None) for layer in layers]
     return {
         "use_sliding_window": any(windows),

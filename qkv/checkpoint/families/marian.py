@@ -5,11 +5,10 @@ See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, NotExpressible, Row, RowVector, part_rows
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, RowVector, part_rows
 from qkv.model.spec import Learned, LmHead, Norm, Positions, Sinusoidal, Spec, Stack
 
 STACK = {"embed_positions": "positions", "layernorm_embedding": "embed_norm"}
@@ -95,7 +94,7 @@ def read_bart(config: Config) -> Spec:
     return read(config, Learned(first=2), embed_norm=True)
 
 
-def write(spec: Spec) -> dict[str, Any]:
+def write(spec: Spec) -> Fields:
     return {
         **ENCODER.write(spec, spec.encoder),
         **DECODER.write(spec, spec.decoder),
@@ -106,7 +105,7 @@ def write(spec: Spec) -> dict[str, Any]:
     }
 
 
-def write_marian(spec: Spec) -> dict[str, Any]:
+def write_marian(spec: Spec) -> Fields:
     if not isinstance(spec.positions, Sinusoidal):
         raise NotExpressible
     return write(spec) | {

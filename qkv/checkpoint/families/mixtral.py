@@ -5,11 +5,10 @@ stacked. See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families import llama
 from qkv.checkpoint.families.config import Config
-from qkv.checkpoint.names import Row, Stacked
+from qkv.checkpoint.names import Fields, Row, Stacked
 from qkv.model.spec import Attention, Gated, MixtureOfExperts, Spec
 
 BRANCH = "decoder.layers.{i}.ffn.branch"
@@ -64,19 +63,19 @@ def dense_layers(config: Config, n_layers: int) -> list[int]:
     return layers
 
 
-def write_experts(mixer: Attention, experts: MixtureOfExperts) -> dict[str, Any]:
+def write_experts(mixer: Attention, experts: MixtureOfExperts) -> Fields:
     return llama.write_attention(mixer) | {
         "num_local_experts": experts.n_experts,
         "num_experts_per_tok": experts.n_experts_per_token,
     }
 
 
-def write_mixtral(spec: Spec) -> dict[str, Any]:
+def write_mixtral(spec: Spec) -> Fields:
     config, _layers, mixer, experts = llama.write_common(spec, Attention, MixtureOfExperts)
     return config | write_experts(mixer, experts) | {"sliding_window": mixer.window}
 
 
-def write_qwen3_moe(spec: Spec) -> dict[str, Any]:
+def write_qwen3_moe(spec: Spec) -> Fields:
     config, layers, mixer, experts = llama.write_common(spec, Attention, MixtureOfExperts)
     dense = {
         index: layer.feed_forward.d_ff

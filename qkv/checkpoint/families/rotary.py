@@ -5,9 +5,9 @@ See docs/convert.md, "config.json".
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
+from qkv.checkpoint.names import Fields
 from qkv.messages import _
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, Scaling, YarnScaling
 
@@ -86,9 +86,9 @@ def yarn_mscale(factor: float, m: float = 1.0) -> float:
     return 0.1 * m * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def write_rotary(rotary: Rotary) -> dict[str, Any]:
+def write_rotary(rotary: Rotary) -> Fields:
     """rope_parameters as in transformers 5, and rope_theta for older versions."""
-    rope: dict[str, Any] = {"rope_theta": rotary.theta, "rope_type": "default"}
+    rope: Fields = {"rope_theta": rotary.theta, "rope_type": "default"}
     if rotary.scaling is not None:
         fields = asdict(rotary.scaling)
         mscale, factor = fields.pop("mscale", 1.0), rotary.scaling.factor

@@ -5,7 +5,7 @@ See docs/gguf.md, "Supported architectures".
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.families.config import biased_attention, group_layers
-from qkv.checkpoint.names import NotExpressible, Row, Tensors, part_rows
+from qkv.checkpoint.names import NotExpressible, Row, Tensors, Weights, part_rows
 from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
 from qkv.messages import N_, _, listed
@@ -245,7 +245,7 @@ def is_absorbable_in_gguf(path: str, native: object, target: object) -> bool:
     )
 
 
-def gguf_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
+def gguf_weights(weights: Weights, spec: Spec, target: Spec) -> Weights:
     """Weights of the target spec that compute the same function."""
     new = dict(weights)
     if spec.scaled_embedding and not target.scaled_embedding:

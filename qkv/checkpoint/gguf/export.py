@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.durable import write_file
 from qkv.checkpoint.gguf.architectures import (
     ARCHITECTURES,
@@ -20,10 +20,9 @@ from qkv.checkpoint.gguf.architectures import (
 )
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
-from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
-from qkv.checkpoint.names import resolve_rows, to_foreign
+from qkv.checkpoint.names import Weights, resolve_rows, to_foreign
 from qkv.checkpoint.parity import ParityReport
 from qkv.model.rotary import frequencies
 from qkv.model.spec import LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
@@ -117,9 +116,7 @@ def add_rotary(gguf_writer: Any, positions: Rotary, d_head: int) -> None:
         gguf_writer.add_rope_scaling_factor(positions.scaling.factor)
 
 
-def packed(
-    weights: dict[str, torch.Tensor], spec: Spec, dtype: str
-) -> Iterator[tuple[str, np.ndarray, str]]:
+def packed(weights: Weights, spec: Spec, dtype: str) -> Iterator[tuple[str, np.ndarray, str]]:
     """Each tensor with its type: matrices in `dtype`, others in float32 as llama.cpp requires."""
     import gguf
 

@@ -7,18 +7,17 @@ supports is an error. See docs/convert.md, "Export".
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.durable import packed, write_new_folder
+from qkv.checkpoint.durable import json_bytes, packed, write_new_folder
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.huggingface.reader import TARGET
 from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_files
 from qkv.checkpoint.loaded_model import LoadedModel
-from qkv.checkpoint.names import NotExpressible, resolve_rows, to_foreign
+from qkv.checkpoint.names import Fields, NotExpressible, resolve_rows, to_foreign
 from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
 from qkv.messages import N_, _, listed
@@ -31,13 +30,14 @@ from qkv.text.special_tokens import (
 )
 from qkv.text.tokenizer import Tokenizer
 
+sorted_json = partial(json_bytes, sort_keys=True)
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
 
 def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     """Write the folder; return the model_type of its family."""
     path, spec = Path(folder), loaded.model.spec
-    refuse_occupied(path)
+    disk.refuse_occupied(path)
     config, target = choose_family(spec)
     model_type, ids = config["model_type"], special_ids(loaded)
     weights = target_weights(loaded.model.state_dict(), spec, target)
@@ -46,12 +46,12 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     config |= {k: v for k, v in ids.items() if k != "pad_token_id" or model_type != "roberta"}
     files: dict[str, disk.Content] = {
         "model.safetensors": packed(to_foreign(table, weights), {"format": "pt"}),
-        "config.json": as_json(config | {"dtype": dtype, "torch_dtype": dtype}),
+        "config.json": sorted_json(config | {"dtype": dtype, "torch_dtype": dtype}),
         "README.md": model_card(loaded, model_type).encode(),
         **tokenizer_files(loaded),
     }
     if spec.decoder is not None:
-        files["generation_config.json"] = as_json(ids)
+        files["generation_config.json"] = sorted_json(ids)
     elif loaded.pooling:
         files |= pooling_files(loaded.pooling, spec.d_model)
     write(path, files)
@@ -59,7 +59,7 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
 
 
 # ── Choosing the family ─────────────────────────────────────────────────────────────────────────
-def choose_family(spec: Spec) -> tuple[dict[str, Any], Spec]:
+def choose_family(spec: Spec) -> tuple[Fields, Spec]:
     """The config.json of the family that, reading it again, gives this spec; and that spec."""
     configs, targets, errors = {}, {}, []
     for model_type, family in FAMILIES.items():
@@ -71,21 +71,18 @@ def choose_family(spec: Spec) -> tuple[dict[str, Any], Spec]:
             except QkvError as error:
                 errors.append(error)
     if not targets:
-        raise (errors or [no_family()])[0]
+        no_family = QkvError(
+            "model.json",
+            _("no Hugging Face architecture fits this model"),
+            _("supported: {names}", names=listed(FAMILIES)),
+        )
+        raise errors[0] if errors else no_family
     wrong = N_("the nearest Hugging Face architecture, {name}, does not support {parts}")
     chosen = nearest(spec, targets, is_absorbable, wrong)
     return configs[chosen], targets[chosen]
 
 
-def no_family() -> QkvError:
-    return QkvError(
-        "model.json",
-        _("no Hugging Face architecture fits this model"),
-        _("supported: {names}", names=listed(FAMILIES)),
-    )
-
-
-def write_config(model_type: str, spec: Spec) -> dict[str, Any]:
+def write_config(model_type: str, spec: Spec) -> Fields:
     """The config.json of a family."""
     family = FAMILIES[model_type]
     head = family.head if isinstance(spec.head, LmHead | MaskedHead) else "Model"
@@ -102,7 +99,7 @@ def _head_names(spec: Spec) -> list[str]:
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
-def special_ids(loaded: LoadedModel) -> dict[str, Any]:
+def special_ids(loaded: LoadedModel) -> Fields:
     """The ids of bos, eos, pad and, for encoder-decoder models, the decoder start token."""
     tokenizer = loaded.tokenizer("target")
     stored = loaded.generation
@@ -136,7 +133,7 @@ def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
     templated = with_template(first, template_for(loaded, first))
     files: dict[str, disk.Content] = {
         "tokenizer.json": templated.save,
-        "tokenizer_config.json": as_json(tokenizer_config),
+        "tokenizer_config.json": sorted_json(tokenizer_config),
     }
     return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
 
@@ -152,15 +149,23 @@ def template_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Template:
 
 
 def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
-    """The tokenizer with this post-processing template, unless it has a post-processor."""
+    """The tokenizer with this post-processing template, unless it has a post-processor.
+
+    `before A after`, and for a pair `before A after B after`.
+    """
     if tokenizer.config.get("post_processor") is not None or not added.size:
         return tokenizer
     before, after = tokenizer.tokens(added.before), tokenizer.tokens(added.after)
     ids = dict(zip((*before, *after), (*added.before, *added.after), strict=True))
+    single = [
+        *special_parts(before, 0),
+        {"Sequence": {"id": "A", "type_id": 0}},
+        *special_parts(after, 0),
+    ]
     rule = {
         "type": "TemplateProcessing",
-        "single": template_parts(before, after, "A"),
-        "pair": template_parts(before, after, "A", "B"),
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *special_parts(after, 1)],
         "special_tokens": {
             piece: {"id": piece, "ids": [id], "tokens": [piece]} for piece, id in ids.items()
         },
@@ -170,13 +175,8 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
     )
 
 
-def template_parts(before: list[str], after: list[str], *sequences: str) -> list[dict[str, Any]]:
-    """`before A after`, and for a pair `before A after B after`."""
-    parts = [("SpecialToken", piece, 0) for piece in before]
-    for number, sequence in enumerate(sequences):
-        parts.append(("Sequence", sequence, number))
-        parts += [("SpecialToken", piece, number) for piece in after]
-    return [{part: {"id": id, "type_id": number}} for part, id, number in parts]
+def special_parts(pieces: list[str], type_id: int) -> list[Fields]:
+    return [{"SpecialToken": {"id": piece, "type_id": type_id}} for piece in pieces]
 
 
 def model_card(loaded: LoadedModel, model_type: str) -> str:
@@ -192,20 +192,6 @@ def model_card(loaded: LoadedModel, model_type: str) -> str:
         f"{loaded.metadata.parameters:,} parameters, written by `qkv export --to huggingface`. "
         "Load it with `transformers`; no custom code.\n"
     )
-
-
-def as_json(fields: Mapping[str, Any]) -> bytes:
-    return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
-
-
-def refuse_not_installed(name: str) -> None:
-    if find_spec(name) is None:
-        raise QkvError(name, _("is not installed"), "pip install 'qkv[convert]'")
-
-
-def refuse_occupied(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise QkvError(path, _("already exists"), _("choose another --out"))
 
 
 def write(path: Path, files: Mapping[str, disk.Content]) -> None:

@@ -41,7 +41,7 @@ def read_marian_tokenizers(folder: Path, two_vocabularies: bool) -> dict[str, To
 
 def read_pieces(folder: Path, name: str) -> list[str]:
     """The pieces of a vocabulary file in the order of their ids."""
-    ids = read_table(folder, name)
+    ids = read_table(folder / name)
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or "<unk>" not in ids:
         raise QkvError(
             folder / name,

@@ -16,7 +16,7 @@ from qkv.checkpoint.huggingface.marian_tokenizers import FILES as MARIAN_FILES
 from qkv.checkpoint.huggingface.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
-from qkv.checkpoint.names import Family, resolve_rows, to_foreign, to_native
+from qkv.checkpoint.names import Family, Weights, resolve_rows, to_foreign, to_native
 from qkv.checkpoint.shards import Shards, inside, read_table
 from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights
 from qkv.errors import QkvError, near_miss
@@ -40,7 +40,7 @@ TOKENIZER_FILES = (
 
 def load_huggingface(
     folder: str | Path,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     dtype: torch.dtype | None = torch.float32,
     only_finite: bool = True,
 ) -> LoadedModel:
@@ -51,10 +51,7 @@ def load_huggingface(
         model = Transformer(spec)
     state_dict = model.state_dict()
     table = resolve_rows(family.rows(spec), state_dict)
-    expected = to_foreign(table, state_dict)
-    ignored = "|".join(family.ignored).format(n_layers=len(layers_of(spec)))
-    names, copies = match_names(shards, family, ignored, expected)
-    refuse_different_copies(shards, copies)
+    names = match_names(shards, family, spec, to_foreign(table, state_dict))
     weights = to_native(table, reader(shards, names, device, dtype, only_finite))
     assign_weights(model, weights, device)
     n_bytes = sum(path.stat().st_size for path in shards.files)
@@ -76,7 +73,8 @@ def read_spec(folder: Path) -> Spec:
 def read_family(folder: Path) -> tuple[Shards, Config, Family, Spec]:
     """Read config.json, its family and its spec; compare them with the headers of the weights."""
     shards = Shards(folder)
-    config = Config(folder / "config.json", read_table(folder, "config.json"), shards.entries)
+    path = folder / "config.json"
+    config = Config(path, read_table(path), shards.entries)
     family = family_of(config)
     spec = family.read(config)
     check_spec(spec, str(config.where))
@@ -121,10 +119,9 @@ def layers_of(spec: Spec) -> list[Layer]:
 
 
 # ── Weights ─────────────────────────────────────────────────────────────────────────────────────
-def match_names(
-    shards: Shards, family: Family, ignored: str, expected: dict[str, Tensor]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The stored name of each expected weight, and the original of each copy of a tied weight."""
+def match_names(shards: Shards, family: Family, spec: Spec, expected: Weights) -> dict[str, str]:
+    """The stored name of each expected weight; stored copies of tied weights must be equal."""
+    ignored = "|".join(family.ignored).format(n_layers=len(layers_of(spec)))
     names: dict[str, str] = {}
     copies: dict[str, str] = {}
     unknown: list[str] = []
@@ -148,9 +145,9 @@ def match_names(
     found = {name: shards.entries[stored] for name, stored in names.items()}
     right = N_("is the download complete, and does config.json belong to it?")
     check_weights(shards.folder, found, expected, unknown, right)
-    return names, {
-        copy: names[original] for copy, original in copies.items() if names[original] != copy
-    }
+    for copy, original in copies.items():
+        refuse_different_copy(shards, copy, names[original])
+    return names
 
 
 def current_names(stored: str, family: Family) -> list[str]:
@@ -162,11 +159,7 @@ def current_names(stored: str, family: Family) -> list[str]:
 
 
 def reader(
-    shards: Shards,
-    names: dict[str, str],
-    device: str | torch.device,
-    dtype: torch.dtype | None,
-    only_finite: bool,
+    shards: Shards, names: dict[str, str], device: str, dtype: torch.dtype | None, only_finite: bool
 ) -> Callable[[str], Tensor]:
     """A function that reads a weight by its name, checks that it is finite, and converts it."""
 
@@ -185,24 +178,20 @@ def reader(
     return read
 
 
-def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
+def refuse_different_copy(shards: Shards, copy: str, original: str) -> None:
     """Raise an error if a stored copy of a tied weight differs from it."""
-    for copy, original in copies.items():
-        entry = shards.entries[copy]
-        if (
-            entry.shape != shards.entries[original].shape
-            or entry.dtype not in DTYPES
-            or not torch.equal(shards.read(copy), shards.read(original))
-        ):
-            raise QkvError(
-                shards.folder,
-                _(
-                    "{copy} and {original} differ, but config.json says they are tied",
-                    copy=copy,
-                    original=original,
-                ),
-                _('is "tie_word_embeddings" right?'),
-            )
+    entry = shards.entries[copy]
+    if copy != original and (
+        entry.shape != shards.entries[original].shape
+        or entry.dtype not in DTYPES
+        or not torch.equal(shards.read(copy), shards.read(original))
+    ):
+        wrong = _(
+            "{copy} and {original} differ, but config.json says they are tied",
+            copy=copy,
+            original=original,
+        )
+        raise QkvError(shards.folder, wrong, _('is "tie_word_embeddings" right?'))
 
 
 # ── Tokenizers and special tokens ───────────────────────────────────────────────────────────────
@@ -226,7 +215,7 @@ def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
 
 def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
     """The special token ids of config.json and generation_config.json within the vocabulary."""
-    stored = read_table(folder, "generation_config.json", {})
+    stored = read_table(folder / "generation_config.json", {})
     fields = config.fields | {k: v for k, v in stored.items() if v is not None}
     ends, start = fields.get("eos_token_id"), fields.get("bos_token_id")
     if config.fields.get("is_encoder_decoder"):
