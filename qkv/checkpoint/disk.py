@@ -9,7 +9,7 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +33,13 @@ def fill(path: Path, content: Content) -> None:
         path.write_bytes(content)
     else:
         content(path)
+
+
+def fill_folder(folder: Path, files: Mapping[str, Content]) -> None:
+    """Create all files; a name may contain one folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        fill(folder / name, content)
 
 
 def rename(old: Path, new: Path) -> None:

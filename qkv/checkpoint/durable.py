@@ -31,11 +31,9 @@ def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
     with scratch(path) as folder:
         finish_replacement(path)
         refuse_unknown_files(path, files)
-        for name, content in files.items():
-            disk.fill(folder / name, content)
-        disk.fill(
-            folder / MANIFEST, manifest_text({name: fingerprint(folder / name) for name in files})
-        )
+        disk.fill_folder(folder, files)
+        fingerprints = {name: fingerprint(folder / name) for name in files}
+        disk.fill(folder / MANIFEST, manifest_text(fingerprints))
         for name in (*files, MANIFEST):
             disk.sync(folder / name)
         disk.sync(folder)

@@ -6,7 +6,7 @@ See docs/convert.md, "Parity report".
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,11 +54,8 @@ def compare(
     They agree on an input if their greedy texts are equal, or, if they generate none, their
     outputs within the tolerance.
     """
-    spec, generator = model.spec, torch.Generator().manual_seed(0)
-    shape = (n_inputs, min(INPUT_TOKENS, spec.max_len))
-    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
-    target = torch.randint(0, spec.vocab_size, shape, generator=generator)
-    native = native_forward(model)
+    spec, native = model.spec, native_forward(model)
+    source, target = random_ids(spec, n_inputs, spec.max_len)
     report = compare_outputs(name, native(source, target), reference(source, target), files)
     if spec.decoder is None or not isinstance(spec.head, LmHead):
         return report
@@ -68,6 +65,16 @@ def compare(
     ]
     n_same = int((texts[0] == texts[1]).all(dim=1).sum())
     return replace(report, n_same=n_same, greedy=True)
+
+
+def random_ids(
+    spec: Spec, n_inputs: int, max_len: int, excluded: Collection[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """Sources and targets (inputs, length); targets without the excluded ids."""
+    generator, shape = torch.Generator().manual_seed(0), (n_inputs, min(INPUT_TOKENS, max_len))
+    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
+    tokens = torch.tensor([id for id in range(spec.vocab_size) if id not in excluded])
+    return source, tokens[torch.randint(0, len(tokens), shape, generator=generator)]
 
 
 def compare_outputs(

@@ -70,9 +70,9 @@ def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:
             module.router_aux_loss = torch.zeros((), device=device)
 
 
-def current_name(name: str) -> str:
-    """The current name of a weight; files of earlier versions may have an old one."""
-    for old, new in OLD_NAMES.items():
+def current_name(name: str, aliases: Mapping[str, str] = OLD_NAMES) -> str:
+    """The current name of a weight; old files may have another suffix."""
+    for old, new in aliases.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
@@ -101,27 +101,16 @@ def check_weights(
     the message of what would be right, not yet translated.
     """
     missing = [name for name in expected if name not in found]
-    shapes = [
-        _(
-            "{name}: {shape}, not {expected}",
-            name=name,
-            shape=tuple(stored.shape),
-            expected=tuple(expected[name].shape),
-        )
-        for name, stored in found.items()
-        if stored.shape != expected[name].shape
-    ]
-    dtypes = [
-        f"{name}: {str(stored.dtype).removeprefix('torch.')}"
-        for name, stored in found.items()
-        if stored.dtype not in (*DTYPES, *DTYPES.values())
-    ]
     one_missing = N_("{count} weight missing ({names})")
     mismatches = {
         one_missing if len(missing) == 1 else N_("{count} weights missing ({names})"): missing,
         N_("{count} unknown ({names})"): unknown,
-        N_("{count} of another shape ({names})"): shapes,
-        N_("{count} not of a float type ({names})"): dtypes,
+        N_("{count} of another shape ({names})"): wrong_shapes(found, expected),
+        N_("{count} not of a float type ({names})"): [
+            f"{name}: {str(stored.dtype).removeprefix('torch.')}"
+            for name, stored in found.items()
+            if stored.dtype not in (*DTYPES, *DTYPES.values())
+        ],
     }
     messages = [
         _(message, count=len(names), names=", ".join(names))
@@ -130,6 +119,16 @@ def check_weights(
     ]
     if messages:
         raise QkvError(where, _(", ").join(messages), _(right))
+
+
+def wrong_shapes(found: Mapping[str, Any], expected: Weights) -> list[str]:
+    message = N_("{name}: {shape}, not {expected}")
+    shapes = {name: (tuple(w.shape), tuple(expected[name].shape)) for name, w in found.items()}
+    return [
+        _(message, name=name, shape=shape, expected=right)
+        for name, (shape, right) in shapes.items()
+        if shape != right
+    ]
 
 
 def refuse_not_finite(path: Path, model: nn.Module) -> None:

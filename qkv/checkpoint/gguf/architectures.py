@@ -108,7 +108,7 @@ def llama_rows(spec: Spec) -> list[Row]:
     assert isinstance(spec.positions, Rotary)
     if spec.positions.interleaved:
         return ROWS
-    d_head = attention_of(spec).d_head
+    d_head = decoder_parts(spec)[0].d_head
     return ROWS + [
         PermutedHeads(f"blk.{{i}}.attn_{name}.{{p}}", f"{BRANCH}.{name}_proj.{{p}}", d_head)
         for name in "qk"
@@ -116,9 +116,12 @@ def llama_rows(spec: Spec) -> list[Row]:
 
 
 # ── The nearest supported spec ──────────────────────────────────────────────────────────────────
-def attention_of(spec: Spec) -> Attention:
-    assert spec.decoder is not None and isinstance(spec.decoder.layers[0].mixer, Attention)
-    return spec.decoder.layers[0].mixer
+def decoder_parts(spec: Spec) -> tuple[Attention, FeedForward]:
+    """Attention and feed-forward of the first layer of a decoder-only model."""
+    match spec:
+        case Spec(encoder=None, decoder=Stack(layers=(Layer(Attention() as mixer, ffn), *_))):
+            return mixer, ffn
+    raise NotExpressible
 
 
 def base_spec(
@@ -145,27 +148,17 @@ def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
 
     Only Llama also has experts and interleaved rotation.
     """
-    match spec:
-        case Spec(
-            encoder=None,
-            decoder=Stack(
-                layers=(
-                    Layer(
-                        mixer=Attention() as mixer,
-                        feed_forward=Gated() | MixtureOfExperts() as feed_forward,
-                    ),
-                    *_,
-                )
-            ),
-            positions=Rotary(theta=theta, interleaved=interleaved, scaling=scaling),
-        ) if llama or isinstance(feed_forward, Gated):
-            # A window of at least max_len masks nothing.
-            window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
-            scaling = scaling if isinstance(scaling, LinearScaling | LlamaScaling) else None
-            mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
-            positions = Rotary(theta, interleaved=llama and interleaved, scaling=scaling)
-            return base_spec(spec, mixer, swiglu(feed_forward), "rms", positions)
-    raise NotExpressible
+    (mixer, ffn), rotary = decoder_parts(spec), spec.positions
+    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense):
+        raise NotExpressible
+    if isinstance(ffn, MixtureOfExperts) and not llama:
+        raise NotExpressible
+    # A window of at least max_len masks nothing.
+    window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
+    scaling = rotary.scaling if isinstance(rotary.scaling, LinearScaling | LlamaScaling) else None
+    mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
+    positions = Rotary(rotary.theta, interleaved=llama and rotary.interleaved, scaling=scaling)
+    return base_spec(spec, mixer, swiglu(ffn), "rms", positions)
 
 
 def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
@@ -186,17 +179,11 @@ def nearest_gemma(spec: Spec) -> Spec:
 
 
 def nearest_gpt2(spec: Spec) -> Spec:
-    match spec:
-        case Spec(
-            encoder=None,
-            decoder=Stack(
-                layers=(Layer(mixer=Attention(n_heads=n_heads), feed_forward=Dense(d_ff=d_ff)), *_)
-            ),
-        ):
-            mixer = biased_attention(n_heads, spec.d_model)
-            feed_forward = Dense(d_ff, "gelu_tanh", bias=True)
-            return base_spec(spec, mixer, feed_forward, "layer", Learned())
-    raise NotExpressible
+    mixer, ffn = decoder_parts(spec)
+    if not isinstance(ffn, Dense):
+        raise NotExpressible
+    mixer = biased_attention(mixer.n_heads, spec.d_model)
+    return base_spec(spec, mixer, Dense(ffn.d_ff, "gelu_tanh", bias=True), "layer", Learned())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.durable import write_file
 from qkv.checkpoint.gguf.architectures import (
     ARCHITECTURES,
-    attention_of,
     choose_architecture,
+    decoder_parts,
     gguf_weights,
 )
 from qkv.checkpoint.gguf.parity import check_parity
@@ -83,8 +83,8 @@ def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> 
 def add_sizes(gguf_writer: Any, spec: Spec) -> None:
     """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
-    layer, heads = spec.decoder.layers[0], attention_of(spec)
-    ffn, eps = layer.feed_forward, "rms_eps" if layer.norm.kind == "rms" else "eps"
+    layer, (heads, ffn) = spec.decoder.layers[0], decoder_parts(spec)
+    eps = "rms_eps" if layer.norm.kind == "rms" else "eps"
     sizes = {
         "context_length": spec.max_len,
         "embedding_length": spec.d_model,
@@ -121,7 +121,7 @@ def packed(weights: Weights, spec: Spec, dtype: str) -> Iterator[tuple[str, np.n
     import gguf
 
     if isinstance(spec.positions, Rotary) and isinstance(spec.positions.scaling, LlamaScaling):
-        d_head = attention_of(spec).d_head
+        d_head = decoder_parts(spec)[0].d_head
         unscaled = frequencies(Rotary(spec.positions.theta), d_head)
         pairs = zip(unscaled, frequencies(spec.positions, d_head), strict=True)
         yield ("rope_freqs.weight", np.array([a / b for a, b in pairs], dtype=np.float32), "F32")

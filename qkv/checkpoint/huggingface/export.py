@@ -5,7 +5,6 @@ supports is an error. See docs/convert.md, "Export".
 """
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -54,7 +53,7 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
         files["generation_config.json"] = sorted_json(ids)
     elif loaded.pooling:
         files |= pooling_files(loaded.pooling, spec.d_model)
-    write(path, files)
+    write_new_folder(path, partial(disk.fill_folder, files=files))
     return model_type
 
 
@@ -124,15 +123,15 @@ def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
     if first is None:
         return {}
     ids = {role: getattr(first, f"{role}_id") for role in ROLES}
-    named = {f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None}
-    tokenizer_config = {
+    tokenizer_config: Fields = {
+        f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None
+    }
+    tokenizer_config |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": spec.max_len,
-        **named,
     }
-    templated = with_template(first, template_for(loaded, first))
     files: dict[str, disk.Content] = {
-        "tokenizer.json": templated.save,
+        "tokenizer.json": with_template(first, template_for(loaded, first)).save,
         "tokenizer_config.json": sorted_json(tokenizer_config),
     }
     return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
@@ -192,14 +191,3 @@ def model_card(loaded: LoadedModel, model_type: str) -> str:
         f"{loaded.metadata.parameters:,} parameters, written by `qkv export --to huggingface`. "
         "Load it with `transformers`; no custom code.\n"
     )
-
-
-def write(path: Path, files: Mapping[str, disk.Content]) -> None:
-    """Write a folder with all its files, atomically."""
-
-    def fill(folder: Path) -> None:
-        for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            disk.fill(folder / name, content)
-
-    write_new_folder(path, fill)

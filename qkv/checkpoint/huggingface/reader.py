@@ -18,7 +18,7 @@ from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.checkpoint.names import Family, Weights, resolve_rows, to_foreign, to_native
 from qkv.checkpoint.shards import Shards, inside, read_table
-from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights
+from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights, current_name
 from qkv.errors import QkvError, near_miss
 from qkv.messages import N_, _
 from qkv.model.check_spec import check_spec
@@ -152,10 +152,8 @@ def match_names(shards: Shards, family: Family, spec: Spec, expected: Weights) -
 
 def current_names(stored: str, family: Family) -> list[str]:
     """Possible names in the full model: old suffixes replaced, with the base model's prefix."""
-    for old, new in family.aliases.items():
-        if stored.endswith(old):
-            stored = stored.removesuffix(old) + new
-    return [stored, family.prefix + stored]
+    name = current_name(stored, family.aliases)
+    return [name, family.prefix + name]
 
 
 def reader(
