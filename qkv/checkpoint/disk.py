@@ -20,6 +20,8 @@ from qkv.messages import _
 
 Content = bytes | Callable[[Path], None]  # the bytes of a file, or a function that writes them
 
+Files = dict[str, Content]  # by name
+
 SCRATCH = re.compile(r"\..+\.qkv-[0-9a-f]{8}\.tmp")  # only such folders are deleted as leftovers
 
 

@@ -69,9 +69,7 @@ def save_model(
     """
     folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # without torch.compile
     assert isinstance(plain, Transformer), plain
-    files: dict[str, disk.Content] = {
-        TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()
-    }
+    files: disk.Files = {TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()}
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
     extra = dict(extra_files or {})
     assert not files.keys() & extra.keys(), extra

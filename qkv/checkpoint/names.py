@@ -8,7 +8,7 @@ See docs/convert.md, "Weight names".
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,8 +101,7 @@ class Family:
     head: str = "ForCausalLM"  # the architecture's suffix if it has a language modeling head
 
 
-@dataclass(frozen=True)
-class ResolvedRow:
+class ResolvedRow(NamedTuple):
     """A row with its patterns filled in: these foreign tensors are these native ones."""
 
     row: Row
@@ -146,10 +145,8 @@ def to_foreign(table: list[ResolvedRow], weights: Weights) -> Weights:
     """The weights under their foreign names; for meta tensors, the shapes expected of a file."""
     return {
         name: tensor
-        for entry in table
-        for name, tensor in zip(
-            entry.foreign, entry.row.to_foreign([weights[n] for n in entry.native]), strict=True
-        )
+        for row, foreign, native in table
+        for name, tensor in zip(foreign, row.to_foreign([weights[n] for n in native]), strict=True)
     }
 
 
@@ -157,10 +154,8 @@ def to_native(table: list[ResolvedRow], read: Callable[[str], Tensor]) -> Weight
     """The weights under their native names, read one entry at a time."""
     return {
         name: tensor
-        for entry in table
-        for name, tensor in zip(
-            entry.native, entry.row.to_native([read(n) for n in entry.foreign]), strict=True
-        )
+        for row, foreign, native in table
+        for name, tensor in zip(native, row.to_native([read(n) for n in foreign]), strict=True)
     }
 
 

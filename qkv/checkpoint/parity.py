@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qkv.checkpoint.durable import fingerprint
 from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.loaded_model import WeightsMetadata
 from qkv.checkpoint.shards import INDEX, Shards, read_table
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer
@@ -44,6 +45,9 @@ class ParityReport:
     @property
     def same(self) -> bool:
         return self.max_difference <= self.tolerance and self.n_same == self.n_inputs
+
+
+Conversion = tuple[WeightsMetadata, ParityReport | None]  # the report, if they were compared
 
 
 def compare(

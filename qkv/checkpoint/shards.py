@@ -48,11 +48,8 @@ class Shards:
             found = _read_header(path)
             repeated = sorted(found.keys() & self.entries.keys())
             if repeated:
-                raise QkvError(
-                    path,
-                    _("repeats weights of another file ({names})", names=listed(repeated)),
-                    _("copy or download it again"),
-                )
+                wrong = _("repeats weights of another file ({names})", names=listed(repeated))
+                raise QkvError(path, wrong, _("copy or download it again"))
             self.entries |= found
 
     def read(self, name: str) -> Tensor:
@@ -97,15 +94,10 @@ def read_table(path: Path, default: Fields | None = None) -> Fields:
 def inside(folder: Path, *parts: str) -> Path:
     """The path of a file in the folder; refuses parent folders, links out of it and devices."""
     name = "/".join(parts)
-    are_names = parts and all(
-        part not in ("", ".", "..") and not set(part) & set("/\\\0") for part in parts
-    )
+    are_names = all(part not in ("", ".", "..") and not set(part) & set("/\\\0") for part in parts)
     if not are_names:
-        raise QkvError(
-            folder,
-            _("refers to a file outside the folder ({name!r})", name=name),
-            _("only file names inside the folder are read"),
-        )
+        wrong = _("refers to a file outside the folder ({name!r})", name=name)
+        raise QkvError(folder, wrong, _("only file names inside the folder are read"))
     path = folder.joinpath(*parts)
     try:
         resolved = path.resolve(strict=True)
@@ -142,11 +134,8 @@ def _shard_names(folder: Path) -> list[str]:
         or not names
         or not all(isinstance(name, str) for name in names.values())
     ):
-        raise QkvError(
-            folder / INDEX,
-            _("has no object 'weight_map' from weight names to files"),
-            _("copy or download it again"),
-        )
+        wrong = _("has no object 'weight_map' from weight names to files")
+        raise QkvError(folder / INDEX, wrong, _("copy or download it again"))
     return sorted(set(names.values()))
 
 

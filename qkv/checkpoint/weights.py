@@ -141,11 +141,8 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
     }
     names = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if names:
-        raise QkvError(
-            path,
-            _("non-finite weights ({names})", names=names),
-            _("training diverged: use an earlier checkpoint"),
-        )
+        wrong = _("non-finite weights ({names})", names=names)
+        raise QkvError(path, wrong, _("training diverged: use an earlier checkpoint"))
 
 
 def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:

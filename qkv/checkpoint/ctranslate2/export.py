@@ -16,8 +16,8 @@ from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.durable import json_bytes, write_new_folder
 from qkv.checkpoint.folder import TOKENIZERS
 from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
-from qkv.checkpoint.parity import ParityReport
+from qkv.checkpoint.loaded_model import LoadedModel
+from qkv.checkpoint.parity import Conversion
 from qkv.checkpoint.target_spec import refuse_unsupported
 from qkv.errors import QkvError
 from qkv.messages import N_, _
@@ -29,7 +29,7 @@ METADATA = "qkv.json"
 
 def export_ctranslate2(
     folder: str | Path, out: str | Path, n_inputs: int = 8, int8: bool = False
-) -> tuple[WeightsMetadata, ParityReport | None]:
+) -> Conversion:
     """Convert a model folder to a CTranslate2 folder.
 
     Args:

@@ -28,11 +28,8 @@ def read_metadata(folder: Path, kind: str = "") -> Metadata:
     """Read qkv.json; with a `kind` (translator or generator), any other kind is an error."""
     refuse_missing_folder(folder)
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
-        raise QkvError(
-            folder,
-            _("not a CTranslate2 model folder"),
-            _("create one: qkv export FOLDER --to ctranslate2 --out NEW"),
-        )
+        wrong = _("not a CTranslate2 model folder")
+        raise QkvError(folder, wrong, _("create one: qkv export FOLDER --to ctranslate2 --out NEW"))
     metadata = read_json(folder / "qkv.json")
     required = (
         REQUIRED_FIELDS.get(str(metadata.get("kind"))) if isinstance(metadata, dict) else None
@@ -98,11 +95,8 @@ def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise QkvError(
-            folder,
-            _("CTranslate2 cannot read it ({reason})", reason=reason),
-            _("export the model again"),
-        ) from None
+        wrong = _("CTranslate2 cannot read it ({reason})", reason=reason)
+        raise QkvError(folder, wrong, _("export the model again")) from None
 
 
 def physical_cores() -> int:

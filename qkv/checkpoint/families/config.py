@@ -5,7 +5,7 @@ See docs/convert.md, "config.json".
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -28,12 +28,13 @@ MAX_SIZE = 1 << 24  # of vocabularies and widths: a false config must not start 
 MAX_LAYERS = 4_096
 
 
+@dataclass(frozen=True)
 class Config:
     """The fields of a config.json, or of an object in it."""
 
-    def __init__(self, where: object, fields: Fields, weights: Iterable[str] = ()):
-        self.where, self.fields = where, fields
-        self.weights = frozenset(weights)  # names: the config does not describe every head
+    where: object
+    fields: Fields
+    weights: Iterable[str] = ()  # names: the config does not describe every head
 
     def positive_int(self, name: str, default: Any = REQUIRED, maximum: int = MAX_SIZE) -> int:
         value = self._get(name, default)

@@ -38,11 +38,9 @@ def rows(spec: Spec) -> list[Row]:
 
 def read(config: Config, experts: MixtureOfExperts, interleaved: bool) -> Spec:
     config.require(attention_bias=False, mlp_bias=False, rms_norm_eps=EPS, moe_layer_freq=1)
-    latent = LatentAttention(
-        config.positive_int("num_attention_heads"),
-        *map(config.positive_int, LATENT_SIZES),
-        config.optional_int("q_lora_rank"),
-    )
+    n_heads = config.positive_int("num_attention_heads")
+    sizes: Fields = {name: config.positive_int(name) for name in LATENT_SIZES}
+    latent = LatentAttention(n_heads, **sizes, q_lora_rank=config.optional_int("q_lora_rank"))
     layers = llama.uniform_layers(config, latent, llama.gated(config))
     first = config.fields.get("first_k_dense_replace", 0)
     if type(first) is not int or first < 0:

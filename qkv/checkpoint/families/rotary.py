@@ -38,12 +38,9 @@ def read_scaling(rope: Config, config: Config) -> Scaling | None:
         case "linear":
             return LinearScaling(rope.positive_float("factor"))
         case "llama3":
-            return LlamaScaling(
-                rope.positive_float("factor"),
-                rope.positive_float("low_freq_factor"),
-                rope.positive_float("high_freq_factor"),
-                original_max_len(rope, config),
-            )
+            names = ("factor", "low_freq_factor", "high_freq_factor")
+            factor, low, high = map(rope.positive_float, names)
+            return LlamaScaling(factor, low, high, original_max_len(rope, config))
         case "yarn":
             return read_yarn(rope, config)
     raise rope.error(

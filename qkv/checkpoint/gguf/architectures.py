@@ -212,11 +212,8 @@ def choose_architecture(spec: Spec) -> tuple[str, Spec]:
         with suppress(NotExpressible):
             targets[name] = architecture.nearest(spec)
     if not targets:
-        raise QkvError(
-            "model.json",
-            _("no GGUF architecture fits this model"),
-            _("supported: {names}", names=listed(ARCHITECTURES)),
-        )
+        wrong = _("no GGUF architecture fits this model")
+        raise QkvError("model.json", wrong, _("supported: {names}", names=listed(ARCHITECTURES)))
     wrong = N_("the nearest GGUF architecture, {name}, does not support {parts}")
     chosen = nearest(spec, targets, is_absorbable_in_gguf, wrong)
     return chosen, targets[chosen]

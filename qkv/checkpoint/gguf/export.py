@@ -21,9 +21,9 @@ from qkv.checkpoint.gguf.architectures import (
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
 from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
+from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.checkpoint.names import Weights, resolve_rows, to_foreign
-from qkv.checkpoint.parity import ParityReport
+from qkv.checkpoint.parity import Conversion
 from qkv.model.rotary import frequencies
 from qkv.model.spec import LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
 
@@ -34,7 +34,7 @@ BLOCK_SIZE = 32  # values that share one scale in Q8_0; other row lengths stay f
 
 def export_gguf(
     folder: str | Path, out: str | Path, n_inputs: int = 8, dtype: str = "float32"
-) -> tuple[WeightsMetadata, ParityReport | None]:
+) -> Conversion:
     """Convert a model folder to a GGUF file.
 
     Args:
@@ -123,8 +123,8 @@ def packed(weights: Weights, spec: Spec, dtype: str) -> Iterator[tuple[str, np.n
     if isinstance(spec.positions, Rotary) and isinstance(spec.positions.scaling, LlamaScaling):
         d_head = decoder_parts(spec)[0].d_head
         unscaled = frequencies(Rotary(spec.positions.theta), d_head)
-        pairs = zip(unscaled, frequencies(spec.positions, d_head), strict=True)
-        yield ("rope_freqs.weight", np.array([a / b for a, b in pairs], dtype=np.float32), "F32")
+        factors = np.divide(unscaled, frequencies(spec.positions, d_head))
+        yield "rope_freqs.weight", factors.astype(np.float32), "F32"
     for name, weight in weights.items():
         values = weight.float().cpu().contiguous().numpy()
         kind = TYPES[dtype]

@@ -5,7 +5,6 @@ supports is an error. See docs/convert.md, "Export".
 """
 
 import json
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     table = resolve_rows(FAMILIES[model_type].rows(target), weights)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     config |= {k: v for k, v in ids.items() if k != "pad_token_id" or model_type != "roberta"}
-    files: dict[str, disk.Content] = {
+    files: disk.Files = {
         "model.safetensors": packed(to_foreign(table, weights), {"format": "pt"}),
         "config.json": sorted_json(config | {"dtype": dtype, "torch_dtype": dtype}),
         "README.md": model_card(loaded, model_type).encode(),
@@ -62,20 +61,19 @@ def choose_family(spec: Spec) -> tuple[Fields, Spec]:
     """The config.json of the family that, reading it again, gives this spec; and that spec."""
     configs, targets, errors = {}, {}, []
     for model_type, family in FAMILIES.items():
-        with suppress(NotExpressible):
+        try:
             configs[model_type] = write_config(model_type, spec)
-            try:
-                config = Config("config.json", configs[model_type], _head_names(spec))
-                targets[model_type] = family.read(config)
-            except QkvError as error:
-                errors.append(error)
+            config = Config("config.json", configs[model_type], _head_names(spec))
+            targets[model_type] = family.read(config)
+        except NotExpressible:
+            continue
+        except QkvError as error:
+            errors.append(error)
+    if errors and not targets:
+        raise errors[0]
     if not targets:
-        no_family = QkvError(
-            "model.json",
-            _("no Hugging Face architecture fits this model"),
-            _("supported: {names}", names=listed(FAMILIES)),
-        )
-        raise errors[0] if errors else no_family
+        right = _("supported: {names}", names=listed(FAMILIES))
+        raise QkvError("model.json", _("no Hugging Face architecture fits this model"), right)
     wrong = N_("the nearest Hugging Face architecture, {name}, does not support {parts}")
     chosen = nearest(spec, targets, is_absorbable, wrong)
     return configs[chosen], targets[chosen]
@@ -117,20 +115,18 @@ def special_ids(loaded: LoadedModel) -> Fields:
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
+def tokenizer_files(loaded: LoadedModel) -> disk.Files:
     """tokenizer.json, the roles of its special tokens, and a separate target tokenizer."""
     tokenizers, spec, first = loaded.tokenizers, loaded.model.spec, loaded.tokenizer("source")
     if first is None:
         return {}
     ids = {role: getattr(first, f"{role}_id") for role in ROLES}
-    tokenizer_config: Fields = {
-        f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None
-    }
-    tokenizer_config |= {
+    tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": spec.max_len,
+        **{f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None},
     }
-    files: dict[str, disk.Content] = {
+    files: disk.Files = {
         "tokenizer.json": with_template(first, template_for(loaded, first)).save,
         "tokenizer_config.json": sorted_json(tokenizer_config),
     }

@@ -166,11 +166,8 @@ def reader(
         # The extremes are NaN if any value is.
         if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():
             count = int((~tensor.isfinite()).sum())
-            raise QkvError(
-                shards.folder,
-                _("{name} contains {count} non-finite values", name=names[name], count=count),
-                _("copy or download it again"),
-            )
+            wrong = _("{name} contains {count} non-finite values", name=names[name], count=count)
+            raise QkvError(shards.folder, wrong, _("copy or download it again"))
         return tensor.to(device, dtype or tensor.dtype)
 
     return read
