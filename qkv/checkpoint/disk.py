@@ -25,8 +25,8 @@ Files = dict[str, Content]  # by name
 SCRATCH = re.compile(r"\..+\.qkv-[0-9a-f]{8}\.tmp")  # only such folders are deleted as leftovers
 
 
-def make_folder(path: Path) -> None:
-    path.mkdir()
+# A test can replace each of these by one that fails.
+make_folder, rename, delete_file, delete_folder = Path.mkdir, Path.replace, Path.unlink, Path.rmdir
 
 
 def fill(path: Path, content: Content) -> None:
@@ -42,18 +42,6 @@ def fill_folder(folder: Path, files: Mapping[str, Content]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         fill(folder / name, content)
-
-
-def rename(old: Path, new: Path) -> None:
-    old.replace(new)
-
-
-def delete_file(path: Path) -> None:
-    path.unlink()
-
-
-def delete_folder(path: Path) -> None:
-    path.rmdir()
 
 
 @contextmanager

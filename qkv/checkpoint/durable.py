@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,8 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 MANIFEST = "manifest.json"
+Fingerprint = dict[str, Any]  # bytes, sha256
+Manifest = dict[str, Fingerprint]  # by file name
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ def find_faults(folder: Path) -> dict[str, str]:
     return {name: fault for name, fault in faults.items() if fault}
 
 
-def find_fault(path: Path, expected: dict[str, object] | None) -> str:
+def find_fault(path: Path, expected: Fingerprint | None) -> str:
     """How a file differs from its entry in the manifest; "" if it is the same."""
     try:
         found = fingerprint(path)
@@ -151,7 +154,7 @@ def find_fault(path: Path, expected: dict[str, object] | None) -> str:
     return "" if found == expected else _("its content changed (SHA-256 differs)")
 
 
-def fingerprint(path: Path) -> dict[str, object]:
+def fingerprint(path: Path) -> Fingerprint:
     with path.open("rb") as file:
         return {
             "bytes": os.fstat(file.fileno()).st_size,
@@ -163,7 +166,7 @@ def manifest_text(files: Mapping[str, object]) -> bytes:
     return json_bytes({"format": "qkv-manifest-1", "files": files}, sort_keys=True)
 
 
-def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
+def read_manifest(folder: Path) -> Manifest | None:
     """File names with sizes and SHA-256; None if a byte of the manifest was changed."""
     try:
         written = (folder / MANIFEST).read_bytes()

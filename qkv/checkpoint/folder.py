@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.durable import MANIFEST, fingerprint, packed, read_manifest, write_folder
+from qkv.checkpoint.durable import (
+    MANIFEST,
+    Manifest,
+    fingerprint,
+    packed,
+    read_manifest,
+    write_folder,
+)
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of, read_stored
 from qkv.checkpoint.weights import (
     PICKLE_SUFFIXES,
@@ -47,7 +54,7 @@ class Version:
     """The files of one version, their paths, and their manifest (None if there is none)."""
 
     files: dict[str, Path]
-    manifest: dict[str, dict[str, object]] | None
+    manifest: Manifest | None
 
 
 # ---- saving --------------------------------------------------------------------------------------

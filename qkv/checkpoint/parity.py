@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.durable import fingerprint
+from qkv.checkpoint.durable import Manifest, fingerprint
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.loaded_model import WeightsMetadata
 from qkv.checkpoint.shards import INDEX, Shards, read_table
@@ -27,7 +27,6 @@ RELATIVE_TOLERANCE = 1e-4  # of the largest output: float32 rounding when sums r
 
 # (source ids, target ids) -> logits, or hidden states of a model without a head
 Forward = Callable[[Tensor, Tensor], Tensor]
-Hashes = dict[str, dict[str, Any]]  # file name -> bytes, sha256
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class ParityReport:
     n_same: int
     n_inputs: int
     greedy: bool  # whether greedy texts were compared, or only hidden states and logits
-    files: Hashes
+    files: Manifest
 
     @property
     def same(self) -> bool:
@@ -51,7 +50,7 @@ Conversion = tuple[WeightsMetadata, ParityReport | None]  # the report, if they 
 
 
 def compare(
-    model: Transformer, name: str, reference: Forward, n_inputs: int, files: Hashes
+    model: Transformer, name: str, reference: Forward, n_inputs: int, files: Manifest
 ) -> ParityReport:
     """Compare a model with the reference of this name on random inputs.
 
@@ -85,7 +84,7 @@ def compare_outputs(
     name: str,
     outputs: Tensor,
     expected: Tensor,
-    files: Hashes,
+    files: Manifest,
     relative_tolerance: float = RELATIVE_TOLERANCE,
 ) -> ParityReport:
     """Compare outputs, (inputs, ...); the tolerance is relative to the largest expected one."""
@@ -117,7 +116,7 @@ def native_forward(model: Transformer) -> Forward:
     return forward
 
 
-def file_hashes(folder: Path) -> Hashes:
+def file_hashes(folder: Path) -> Manifest:
     """Size and SHA-256 of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): fingerprint(path) for path in files}
