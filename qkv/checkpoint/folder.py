@@ -103,11 +103,8 @@ def move_into_place(folder: Path) -> None:
         disk.sync(folder)
         disk.delete_folder(pending)
     except OSError as error:
-        wrong = _(
-            "saved in {folder}, but not moved into place ({strerror})",
-            folder=NEXT,
-            strerror=error.strerror,
-        )
+        wrong = N_("saved in {folder}, but not moved into place ({strerror})")
+        wrong = _(wrong, folder=NEXT, strerror=error.strerror)
         right = _("the model loads from there, and the next save moves it")
         raise QkvError(folder, wrong, right) from error
 
@@ -230,14 +227,8 @@ def refuse_changed(folder: Path, version: Version) -> None:
         elif fingerprint(version.files[name]) != version.manifest[name]:
             faults.append(_("{name} changed since it was saved", name=name))
     if faults:
-        raise QkvError(
-            folder,
-            _(", ").join(sorted(faults)),
-            _(
-                "restore it from a backup, or delete {manifest} if the change was intended",
-                manifest=MANIFEST,
-            ),
-        )
+        right = N_("restore it from a backup, or delete {manifest} if the change was intended")
+        raise QkvError(folder, _(", ").join(sorted(faults)), _(right, manifest=MANIFEST))
 
 
 def unreadable(folder: Path, error: QkvError | OSError) -> QkvError:

@@ -17,6 +17,7 @@ from qkv.model.spec import Spec
 
 Tensors = list[Tensor]
 Weights = dict[str, Tensor]  # by name
+Names = Mapping[str, str]  # foreign -> native
 Fields = dict[str, Any]  # of a JSON object: config.json
 
 # In a pattern, {i} is the index of a layer, {e} that of an expert, {p} "weight" or "bias".
@@ -96,7 +97,7 @@ class Family:
     # Patterns of stored tensors that are not weights: attention masks, rotary frequencies.
     ignored: tuple[str, ...] = ()  # {n_layers} is the number of layers
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tied to the first of these
-    aliases: Mapping[str, str] = field(default_factory=dict)  # old suffixes of names -> current
+    aliases: Names = field(default_factory=dict)  # old suffixes of names -> current
     prefix: str = "model."  # names in a checkpoint of the base model lack this prefix
     head: str = "ForCausalLM"  # the architecture's suffix if it has a language modeling head
 
@@ -109,7 +110,7 @@ class ResolvedRow(NamedTuple):
     native: tuple[str, ...]
 
 
-def part_rows(names: Mapping[str, str], foreign: str = "", native: str = "") -> list[Row]:
+def part_rows(names: Names, foreign: str = "", native: str = "") -> list[Row]:
     """Rows of the weights and biases of parts: their foreign and native names, with prefixes."""
     return [
         Row(f"{foreign}{theirs}.{{p}}", f"{native}{ours}.{{p}}") for theirs, ours in names.items()

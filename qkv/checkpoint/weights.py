@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.durable import read_tensors
-from qkv.checkpoint.names import Weights
+from qkv.checkpoint.names import Names, Weights
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
@@ -70,7 +70,7 @@ def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:
             module.router_aux_loss = torch.zeros((), device=device)
 
 
-def current_name(name: str, aliases: Mapping[str, str] = OLD_NAMES) -> str:
+def current_name(name: str, aliases: Names = OLD_NAMES) -> str:
     """The current name of a weight; old files may have another suffix."""
     for old, new in aliases.items():
         if name.endswith(old):

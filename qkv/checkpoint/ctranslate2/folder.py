@@ -31,10 +31,9 @@ def read_metadata(folder: Path, kind: str = "") -> Metadata:
         wrong = _("not a CTranslate2 model folder")
         raise QkvError(folder, wrong, _("create one: qkv export FOLDER --to ctranslate2 --out NEW"))
     metadata = read_json(folder / "qkv.json")
-    required = (
-        REQUIRED_FIELDS.get(str(metadata.get("kind"))) if isinstance(metadata, dict) else None
-    )
-    if required is None or not required <= metadata.keys():
+    fields = metadata if isinstance(metadata, dict) else {}
+    required = REQUIRED_FIELDS.get(str(fields.get("kind")))
+    if required is None or not required <= fields.keys():
         raise damaged(folder / "qkv.json")
     if kind and metadata["kind"] != kind:
         wrong, right = WRONG_KIND[kind]

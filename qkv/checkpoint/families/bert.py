@@ -3,12 +3,11 @@
 The names of the weights show which head a checkpoint has. See docs/convert.md, "Families".
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, Names, NotExpressible, Row, part_rows
 from qkv.model.spec import Head, Learned, MaskedHead, Norm, Pooler, Spec, Stack
 
 EMBEDDINGS = {
@@ -69,7 +68,7 @@ POSITION_IDS = r".*embeddings\.position_ids"
 OLD_NORMS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def rows(model: str, layers: str, layer: Mapping[str, str], head: Mapping[str, str]) -> list[Row]:
+def rows(model: str, layers: str, layer: Names, head: Names) -> list[Row]:
     return [
         *part_rows(EMBEDDINGS, f"{model}.embeddings."),
         *part_rows(layer, f"{model}.{layers}.{{i}}.", "encoder.layers.{i}."),
@@ -77,7 +76,7 @@ def rows(model: str, layers: str, layer: Mapping[str, str], head: Mapping[str, s
     ]
 
 
-def bert_rows(spec: Spec, model: str, head: Mapping[str, str]) -> list[Row]:
+def bert_rows(spec: Spec, model: str, head: Names) -> list[Row]:
     pooler = {f"{model}.pooler.dense": "lm_head.dense"}
     return rows(model, "encoder.layer", LAYER, pooler if isinstance(spec.head, Pooler) else head)
 
@@ -94,12 +93,8 @@ def read(config: Config, fields: DenseFields, masked: str) -> Spec:
         head = MaskedHead(config.activation(name, "gelu"))
     elif any("pooler.dense" in name for name in config.weights):
         head = Pooler()
-    return Spec(
-        encoder=Stack((layer,), embed_norm=True),
-        positions=Learned(),
-        head=head,
-        **fields.read_sizes(config),
-    )
+    encoder = Stack((layer,), embed_norm=True)
+    return Spec(encoder=encoder, positions=Learned(), head=head, **fields.read_sizes(config))
 
 
 def read_bert(config: Config, masked: str = "cls.predictions.") -> Spec:

@@ -4,14 +4,9 @@ The families differ in the names of the fields. See docs/convert.md, "config.jso
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from qkv.checkpoint.families.config import (
-    REQUIRED,
-    Config,
-    biased_attention,
-    huggingface_activation,
-)
+from qkv.checkpoint.families.config import Config, biased_attention, huggingface_activation
 from qkv.checkpoint.names import Fields, NotExpressible
 from qkv.model.spec import Attention, Dense, Layer, Norm, Spec, Stack
 
@@ -32,7 +27,7 @@ class DenseFields(NamedTuple):
         self,
         config: Config,
         norm: Norm,
-        d_ff: Any = REQUIRED,
+        d_ff: int | None = None,
         activation: str = "gelu",
         cross: bool = False,
     ) -> Layer:

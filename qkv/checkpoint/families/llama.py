@@ -3,14 +3,14 @@
 Other decoder families use the same tensor names. See docs/convert.md, "Families".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from qkv.checkpoint.families.config import Config, group_layers, huggingface_activation
 from qkv.checkpoint.families.rotary import read_rotary, write_rotary
-from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, Names, NotExpressible, Row, part_rows
 from qkv.model.spec import (
     Attention,
     FeedForward,
@@ -51,7 +51,7 @@ LAYER = {
 decoder_family = partial(Family, ignored=IGNORED, tied=TIED)
 
 
-def rows(spec: Spec, layer: Mapping[str, str] = LAYER) -> list[Row]:
+def rows(spec: Spec, layer: Names = LAYER) -> list[Row]:
     return part_rows(MODEL) + part_rows(layer, "model.layers.{i}.", "decoder.layers.{i}.")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.families.config import biased_attention, group_layers
+from qkv.checkpoint.families.config import biased_attention
 from qkv.checkpoint.names import NotExpressible, Row, Tensors, Weights, part_rows
 from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
@@ -129,17 +129,12 @@ def base_spec(
 ) -> Spec:
     """What all architectures share: equal pre-norm layers, a final norm, a head without bias."""
     assert spec.decoder is not None
-    layers = spec.decoder.each_layer()
-    layer = Layer(mixer, feed_forward, Norm(norm, "pre", layers[0].norm.eps))  # type: ignore[arg-type]
+    eps, n_layers = spec.decoder.layers[0].norm.eps, len(spec.decoder.each_layer())
+    layer = Layer(mixer, feed_forward, Norm(norm, "pre", eps), repeat=n_layers)  # type: ignore[arg-type]
+    stack = Stack((layer,), causal=True, final_norm=True)
     tied = isinstance(spec.head, LmHead) and spec.head.tied and not spec.scaled_embedding
     return Spec(
-        spec.vocab_size,
-        spec.d_model,
-        None,
-        Stack(group_layers([layer] * len(layers)), causal=True, final_norm=True),
-        positions,
-        LmHead(tied),
-        max_len=spec.max_len,
+        spec.vocab_size, spec.d_model, None, stack, positions, LmHead(tied), max_len=spec.max_len
     )
 
 
@@ -149,9 +144,8 @@ def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
     Only Llama also has experts and interleaved rotation.
     """
     (mixer, ffn), rotary = decoder_parts(spec), spec.positions
-    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense):
-        raise NotExpressible
-    if isinstance(ffn, MixtureOfExperts) and not llama:
+    is_known = llama or isinstance(ffn, Gated)
+    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense) or not is_known:
         raise NotExpressible
     # A window of at least max_len masks nothing.
     window = mixer.window if mixer.window and mixer.window >= spec.max_len else None

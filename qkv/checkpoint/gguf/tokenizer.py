@@ -72,12 +72,13 @@ def add_special(gguf_writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds)
 def add_byte_level(gguf_writer: Any, tokenizer: Tokenizer) -> None:
     """GPT-2's tokenizer: bytes, a pre-tokenization pattern, an ordered list of merges."""
     rules = tokenizer.config
+    ignore_merges = rules["model"].get("ignore_merges")
     pre_tokenizer = pre_tokenizer_name(rules["pre_tokenizer"])
     unsupported = list(unsupported_parts(tokenizer))
     if pre_tokenizer is None:
         unsupported.append(_("this pre-tokenizer"))
-    elif bool(rules["model"].get("ignore_merges")) != (pre_tokenizer == "llama-bpe"):
-        unsupported.append(f"ignore_merges {rules['model'].get('ignore_merges')}")
+    elif bool(ignore_merges) != (pre_tokenizer == "llama-bpe"):
+        unsupported.append(f"ignore_merges {ignore_merges}")
     refuse_unsupported(unsupported)
     gguf_writer.add_tokenizer_model("gpt2")
     gguf_writer.add_tokenizer_pre(pre_tokenizer)

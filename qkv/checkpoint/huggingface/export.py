@@ -152,15 +152,12 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
         return tokenizer
     before, after = tokenizer.tokens(added.before), tokenizer.tokens(added.after)
     ids = dict(zip((*before, *after), (*added.before, *added.after), strict=True))
-    single = [
-        *special_parts(before, 0),
-        {"Sequence": {"id": "A", "type_id": 0}},
-        *special_parts(after, 0),
-    ]
+    first = parts("SpecialToken", before, 0) + parts("Sequence", ["A"], 0)
+    single = first + parts("SpecialToken", after, 0)
     rule = {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, *special_parts(after, 1)],
+        "pair": single + parts("Sequence", ["B"], 1) + parts("SpecialToken", after, 1),
         "special_tokens": {
             piece: {"id": piece, "ids": [id], "tokens": [piece]} for piece, id in ids.items()
         },
@@ -170,8 +167,9 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
     )
 
 
-def special_parts(pieces: list[str], type_id: int) -> list[Fields]:
-    return [{"SpecialToken": {"id": piece, "type_id": type_id}} for piece in pieces]
+def parts(kind: str, names: list[str], type_id: int) -> list[Fields]:
+    """Parts of a template in tokenizer.json."""
+    return [{kind: {"id": name, "type_id": type_id}} for name in names]
 
 
 def model_card(loaded: LoadedModel, model_type: str) -> str:

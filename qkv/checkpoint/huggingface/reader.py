@@ -87,11 +87,8 @@ def family_of(config: Config) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise config.error("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
     if config.has("quantization_config"):
-        raise config.error(
-            "quantization_config",
-            config.fields["quantization_config"],
-            _("use the unquantized checkpoint (bf16, f16 or f32)"),
-        )
+        right = _("use the unquantized checkpoint (bf16, f16 or f32)")
+        raise config.error("quantization_config", config.fields["quantization_config"], right)
     return FAMILIES[kind]
 
 
@@ -101,16 +98,13 @@ def check_weight_count(spec: Spec, shards: Shards, config: Config) -> None:
     n_experts = sum(ffn.n_experts for ffn in ffns if isinstance(ffn, MixtureOfExperts))
     n_parts, n_weights = len(ffns) + n_experts, len(shards.entries)
     if n_parts > n_weights:
-        raise QkvError(
-            config.where,
-            _(
-                "describes {n_parts:,} layers and experts, "
-                "but the files contain only {n_weights:,} weights",
-                n_parts=n_parts,
-                n_weights=n_weights,
-            ),
-            _("is the download complete?"),
+        wrong = _(
+            "describes {n_parts:,} layers and experts, "
+            "but the files contain only {n_weights:,} weights",
+            n_parts=n_parts,
+            n_weights=n_weights,
         )
+        raise QkvError(config.where, wrong, _("is the download complete?"))
 
 
 def layers_of(spec: Spec) -> list[Layer]:
