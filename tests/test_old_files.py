@@ -122,14 +122,13 @@ def test_an_old_tokenizer_gives_the_same_ids_and_texts(kind):
     assert [tokenizer.decode(ids) for ids in expected["ids"]] == expected["texts"]
 
 
-def spec_of(recipe):
-    match recipe.task:
-        case "translate":
-            return translation_spec(recipe.model, recipe.vocab_size, None)
-        case "generate":
-            return generation_spec(recipe.model, recipe.vocab_size, recipe.context_length)
-        case _:
-            return embedding_spec(recipe.model, recipe.vocab_size, False)
+SPECS = {
+    "translate": lambda recipe: translation_spec(recipe.model, recipe.vocab_size, None),
+    "generate": lambda recipe: generation_spec(
+        recipe.model, recipe.vocab_size, recipe.context_length
+    ),
+    "embed": lambda recipe: embedding_spec(recipe.model, recipe.vocab_size, False),
+}
 
 
 @pytest.mark.parametrize("name", OUTPUTS["recipes"])
@@ -142,7 +141,7 @@ def test_an_old_recipe_is_read_and_gives_the_same_model(name):
     assert {name: options[name] for name in renamed if name != "model"} == {
         name: value for name, value in renamed.items() if name != "model"
     }
-    assert spec_of(recipe) == from_json(json.dumps(expected["spec"]))
+    assert SPECS[recipe.task](recipe) == from_json(json.dumps(expected["spec"]))
 
 
 @pytest.mark.parametrize("task", TASKS)

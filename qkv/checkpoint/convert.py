@@ -8,17 +8,16 @@ from pathlib import Path
 
 import torch
 
+from qkv.checkpoint.disk import refuse_occupied
 from qkv.checkpoint.folder import save_model
-from qkv.checkpoint.huggingface.export import refuse_occupied, save_huggingface
+from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import WeightsMetadata, stored_files
-from qkv.checkpoint.parity import ParityReport, compare, file_hashes, load_reference
+from qkv.checkpoint.loaded_model import stored_files
+from qkv.checkpoint.parity import Conversion, ParityReport, compare, file_hashes, load_reference
 
 
-def import_folder(
-    folder: str | Path, out: str | Path, n_inputs: int = 8
-) -> tuple[WeightsMetadata, ParityReport | None]:
+def import_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> Conversion:
     """Convert a Hugging Face folder to a qkv folder; weights keep their type.
 
     Args:
@@ -37,9 +36,7 @@ def import_folder(
     return metadata, check_parity(out, folder, n_inputs, out)
 
 
-def export_folder(
-    folder: str | Path, out: str | Path, n_inputs: int = 8
-) -> tuple[WeightsMetadata, ParityReport | None]:
+def export_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> Conversion:
     """Convert a model folder to a Hugging Face folder, of the first family that supports its spec.
 
     Args:

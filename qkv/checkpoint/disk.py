@@ -9,8 +9,9 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -19,11 +20,13 @@ from qkv.messages import _
 
 Content = bytes | Callable[[Path], None]  # the bytes of a file, or a function that writes them
 
+Files = dict[str, Content]  # by name
+
 SCRATCH = re.compile(r"\..+\.qkv-[0-9a-f]{8}\.tmp")  # only such folders are deleted as leftovers
 
 
-def make_folder(path: Path) -> None:
-    path.mkdir()
+# A test can replace each of these by one that fails.
+make_folder, rename, delete_file, delete_folder = Path.mkdir, Path.replace, Path.unlink, Path.rmdir
 
 
 def fill(path: Path, content: Content) -> None:
@@ -34,16 +37,11 @@ def fill(path: Path, content: Content) -> None:
         content(path)
 
 
-def rename(old: Path, new: Path) -> None:
-    old.replace(new)
-
-
-def delete_file(path: Path) -> None:
-    path.unlink()
-
-
-def delete_folder(path: Path) -> None:
-    path.rmdir()
+def fill_folder(folder: Path, files: Mapping[str, Content]) -> None:
+    """Create all files; a name may contain one folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        fill(folder / name, content)
 
 
 @contextmanager
@@ -154,6 +152,16 @@ def disk_errors(path: Path) -> Iterator[None]:
             wrong = _("not saved ({reason})", reason=error.strerror or str(error))
             right = _("check the folder and its permissions (the previous version is intact)")
         raise QkvError(path, wrong, right) from error
+
+
+def refuse_occupied(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise QkvError(path, _("already exists"), _("choose another --out"))
+
+
+def refuse_not_installed(name: str) -> None:
+    if find_spec(name) is None:
+        raise QkvError(name, _("is not installed"), "pip install 'qkv[convert]'")
 
 
 def refuse_missing_folder(path: Path) -> None:

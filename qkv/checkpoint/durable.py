@@ -9,10 +9,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from qkv.checkpoint import disk
 from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_path, try_to_delete
@@ -20,6 +21,8 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 MANIFEST = "manifest.json"
+Fingerprint = dict[str, Any]  # bytes, sha256
+Manifest = dict[str, Fingerprint]  # by file name
 
 
 # ---- folders -------------------------------------------------------------------------------------
@@ -31,11 +34,9 @@ def write_folder(path: str | Path, files: Mapping[str, Content]) -> None:
     with scratch(path) as folder:
         finish_replacement(path)
         refuse_unknown_files(path, files)
-        for name, content in files.items():
-            disk.fill(folder / name, content)
-        disk.fill(
-            folder / MANIFEST, manifest_text({name: fingerprint(folder / name) for name in files})
-        )
+        disk.fill_folder(folder, files)
+        fingerprints = {name: fingerprint(folder / name) for name in files}
+        disk.fill(folder / MANIFEST, manifest_text(fingerprints))
         for name in (*files, MANIFEST):
             disk.sync(folder / name)
         disk.sync(folder)
@@ -137,7 +138,7 @@ def find_faults(folder: Path) -> dict[str, str]:
     return {name: fault for name, fault in faults.items() if fault}
 
 
-def find_fault(path: Path, expected: dict[str, object] | None) -> str:
+def find_fault(path: Path, expected: Fingerprint | None) -> str:
     """How a file differs from its entry in the manifest; "" if it is the same."""
     try:
         found = fingerprint(path)
@@ -153,7 +154,7 @@ def find_fault(path: Path, expected: dict[str, object] | None) -> str:
     return "" if found == expected else _("its content changed (SHA-256 differs)")
 
 
-def fingerprint(path: Path) -> dict[str, object]:
+def fingerprint(path: Path) -> Fingerprint:
     with path.open("rb") as file:
         return {
             "bytes": os.fstat(file.fileno()).st_size,
@@ -162,12 +163,10 @@ def fingerprint(path: Path) -> dict[str, object]:
 
 
 def manifest_text(files: Mapping[str, object]) -> bytes:
-    return (
-        json.dumps({"format": "qkv-manifest-1", "files": files}, indent=2, sort_keys=True) + "\n"
-    ).encode()
+    return json_bytes({"format": "qkv-manifest-1", "files": files}, sort_keys=True)
 
 
-def read_manifest(folder: Path) -> dict[str, dict[str, object]] | None:
+def read_manifest(folder: Path) -> Manifest | None:
     """File names with sizes and SHA-256; None if a byte of the manifest was changed."""
     try:
         written = (folder / MANIFEST).read_bytes()
@@ -192,8 +191,13 @@ def write_file(path: str | Path, content: Content) -> None:
         disk.sync(path.parent)
 
 
+def json_bytes(content: object, sort_keys: bool = False) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(content, indent=2, sort_keys=sort_keys) + "\n").encode()
+
+
 def packed(
-    tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+    tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> Callable[[Path], None]:
     """Tensors as file content: write_folder(path, {"model.safetensors": packed(weights)})."""
 
@@ -211,7 +215,7 @@ def packed(
     return fill
 
 
-def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def contiguous_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors made contiguous, without shared storage: the format has no views."""
     owned, seen = {}, set()
     for name, tensor in tensors.items():
@@ -223,7 +227,7 @@ def contiguous_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     return owned
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, after its header was checked."""
     if not path.is_file():
         raise QkvError(path, _("no such file"), _("check the path"))

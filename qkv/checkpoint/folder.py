@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.durable import MANIFEST, fingerprint, packed, read_manifest, write_folder
+from qkv.checkpoint.durable import (
+    MANIFEST,
+    Manifest,
+    fingerprint,
+    packed,
+    read_manifest,
+    write_folder,
+)
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of, read_stored
 from qkv.checkpoint.weights import (
     PICKLE_SUFFIXES,
@@ -47,7 +54,7 @@ class Version:
     """The files of one version, their paths, and their manifest (None if there is none)."""
 
     files: dict[str, Path]
-    manifest: dict[str, dict[str, object]] | None
+    manifest: Manifest | None
 
 
 # ---- saving --------------------------------------------------------------------------------------
@@ -69,9 +76,7 @@ def save_model(
     """
     folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # without torch.compile
     assert isinstance(plain, Transformer), plain
-    files: dict[str, disk.Content] = {
-        TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()
-    }
+    files: disk.Files = {TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()}
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
     extra = dict(extra_files or {})
     assert not files.keys() & extra.keys(), extra
@@ -98,11 +103,8 @@ def move_into_place(folder: Path) -> None:
         disk.sync(folder)
         disk.delete_folder(pending)
     except OSError as error:
-        wrong = _(
-            "saved in {folder}, but not moved into place ({strerror})",
-            folder=NEXT,
-            strerror=error.strerror,
-        )
+        wrong = N_("saved in {folder}, but not moved into place ({strerror})")
+        wrong = _(wrong, folder=NEXT, strerror=error.strerror)
         right = _("the model loads from there, and the next save moves it")
         raise QkvError(folder, wrong, right) from error
 
@@ -112,7 +114,7 @@ def move_into_place(folder: Path) -> None:
 
 def load_model(
     folder: str | Path,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     dtype: torch.dtype | None = None,
     only_finite: bool = True,
 ) -> LoadedModel:
@@ -136,14 +138,14 @@ def load_model(
 
 def current_version(folder: Path) -> Version:
     """The version in NEXT, else that of the manifest, else the files by their names."""
-    pending, current = read_manifest(folder / NEXT), read_manifest(folder)
-    if pending is not None:
-        paths = {name: folder / NEXT / name for name in pending}
-        return Version(
-            {name: new if new.exists() else folder / name for name, new in paths.items()}, pending
-        )
-    if current is not None:
-        return Version({name: folder / name for name in current}, current)
+    for place in (folder / NEXT, folder):
+        manifest = read_manifest(place)
+        if manifest is not None:
+            paths = {name: place / name for name in manifest}
+            return Version(
+                {name: new if new.exists() else folder / name for name, new in paths.items()},
+                manifest,
+            )
     if (folder / MANIFEST).exists():
         raise QkvError(folder / MANIFEST, _("damaged"), _("restore it from a backup"))
     names = (MODEL, WEIGHTS, *TOKENIZERS.values())
@@ -151,7 +153,7 @@ def current_version(folder: Path) -> Version:
 
 
 def load_version(
-    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+    folder: Path, version: Version, device: str, dtype: torch.dtype | None
 ) -> LoadedModel:
     """Read the files while another thread compares them with the manifest.
 
@@ -167,7 +169,7 @@ def load_version(
 
 
 def read_version(
-    folder: Path, version: Version, device: str | torch.device, dtype: torch.dtype | None
+    folder: Path, version: Version, device: str, dtype: torch.dtype | None
 ) -> LoadedModel:
     spec = read_model_json(folder, version)
     model = meta_model(spec)
@@ -225,14 +227,8 @@ def refuse_changed(folder: Path, version: Version) -> None:
         elif fingerprint(version.files[name]) != version.manifest[name]:
             faults.append(_("{name} changed since it was saved", name=name))
     if faults:
-        raise QkvError(
-            folder,
-            _(", ").join(sorted(faults)),
-            _(
-                "restore it from a backup, or delete {manifest} if the change was intended",
-                manifest=MANIFEST,
-            ),
-        )
+        right = N_("restore it from a backup, or delete {manifest} if the change was intended")
+        raise QkvError(folder, _(", ").join(sorted(faults)), _(right, manifest=MANIFEST))
 
 
 def unreadable(folder: Path, error: QkvError | OSError) -> QkvError:

@@ -4,12 +4,13 @@ Reads and writes generation.json, pooling.json and alignment.json.
 See docs/files.md, "Model folder".
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from qkv.checkpoint.durable import json_bytes
+from qkv.checkpoint.names import Fields
 from qkv.checkpoint.shards import read_json, read_table
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -77,7 +78,7 @@ def stored_files(
     alignment: AlignmentHead | None = None,
 ) -> dict[str, bytes]:
     """The JSON files stored with a model; a default value needs no file."""
-    files: dict[str, Any] = {}
+    files: Fields = {}
     if generation != NOT_STORED:
         ids = asdict(generation)
         files[GENERATION] = {name: id for name, id in ids.items() if id is not None}
@@ -89,20 +90,18 @@ def stored_files(
         }
     if alignment is not None:
         files[ALIGNMENT] = alignment._asdict()
-    return {
-        name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()
-    }
+    return {name: json_bytes(content) for name, content in files.items()}
 
 
 def read_generation(path: Path) -> SpecialTokenIds:
     """Read generation.json, if it exists."""
-    stored = read_table(path.parent, path.name, {})
+    stored = read_table(path, {})
     return read_as(SpecialTokenIds, stored, path) if stored else NOT_STORED
 
 
 def read_pooling(path: Path) -> PoolingConfig | None:
     """Read pooling.json, if it exists."""
-    stored = read_table(path.parent, path.name, {})
+    stored = read_table(path, {})
     stored |= {"normalize": stored.pop("normalised")} if "normalised" in stored else {}
     return read_as(PoolingConfig, stored, path) if stored else None
 
@@ -115,7 +114,7 @@ def read_stored(
     return (
         read_generation(path_of(GENERATION)),
         read_pooling(path_of(POOLING)),
-        alignment_head(read_json(alignment.parent, ALIGNMENT, {}) or None, spec, alignment),
+        alignment_head(read_json(alignment, {}) or None, spec, alignment),
     )
 
 

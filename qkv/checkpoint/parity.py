@@ -6,7 +6,7 @@ See docs/convert.md, "Parity report".
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.durable import fingerprint
+from qkv.checkpoint.durable import Manifest, fingerprint
 from qkv.checkpoint.huggingface.reader import load_huggingface
+from qkv.checkpoint.loaded_model import WeightsMetadata
 from qkv.checkpoint.shards import INDEX, Shards, read_table
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.model.transformer import Transformer
@@ -26,7 +27,6 @@ RELATIVE_TOLERANCE = 1e-4  # of the largest output: float32 rounding when sums r
 
 # (source ids, target ids) -> logits, or hidden states of a model without a head
 Forward = Callable[[Tensor, Tensor], Tensor]
-Hashes = dict[str, dict[str, Any]]  # file name -> bytes, sha256
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,26 @@ class ParityReport:
     n_same: int
     n_inputs: int
     greedy: bool  # whether greedy texts were compared, or only hidden states and logits
-    files: Hashes
+    files: Manifest
 
     @property
     def same(self) -> bool:
         return self.max_difference <= self.tolerance and self.n_same == self.n_inputs
 
 
+Conversion = tuple[WeightsMetadata, ParityReport | None]  # the report, if they were compared
+
+
 def compare(
-    model: Transformer, name: str, reference: Forward, n_inputs: int, files: Hashes
+    model: Transformer, name: str, reference: Forward, n_inputs: int, files: Manifest
 ) -> ParityReport:
     """Compare a model with the reference of this name on random inputs.
 
     They agree on an input if their greedy texts are equal, or, if they generate none, their
     outputs within the tolerance.
     """
-    spec, generator = model.spec, torch.Generator().manual_seed(0)
-    shape = (n_inputs, min(INPUT_TOKENS, spec.max_len))
-    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
-    target = torch.randint(0, spec.vocab_size, shape, generator=generator)
-    native = native_forward(model)
+    spec, native = model.spec, native_forward(model)
+    source, target = random_ids(spec, n_inputs, spec.max_len)
     report = compare_outputs(name, native(source, target), reference(source, target), files)
     if spec.decoder is None or not isinstance(spec.head, LmHead):
         return report
@@ -70,11 +70,21 @@ def compare(
     return replace(report, n_same=n_same, greedy=True)
 
 
+def random_ids(
+    spec: Spec, n_inputs: int, max_len: int, excluded: Collection[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """Sources and targets (inputs, length); targets without the excluded ids."""
+    generator, shape = torch.Generator().manual_seed(0), (n_inputs, min(INPUT_TOKENS, max_len))
+    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
+    tokens = torch.tensor([id for id in range(spec.vocab_size) if id not in excluded])
+    return source, tokens[torch.randint(0, len(tokens), shape, generator=generator)]
+
+
 def compare_outputs(
     name: str,
     outputs: Tensor,
     expected: Tensor,
-    files: Hashes,
+    files: Manifest,
     relative_tolerance: float = RELATIVE_TOLERANCE,
 ) -> ParityReport:
     """Compare outputs, (inputs, ...); the tolerance is relative to the largest expected one."""
@@ -106,7 +116,7 @@ def native_forward(model: Transformer) -> Forward:
     return forward
 
 
-def file_hashes(folder: Path) -> Hashes:
+def file_hashes(folder: Path) -> Manifest:
     """Size and SHA-256 of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): fingerprint(path) for path in files}
@@ -163,7 +173,7 @@ def _auto_class(spec: Spec) -> str:
 
 def _copy_data(folder: Path, clean: Path) -> None:
     """Give transformers only the weights and the config without its references to code."""
-    config = read_table(folder, "config.json")
+    config = read_table(folder / "config.json")
     for name in ("auto_map", "custom_pipelines"):
         config.pop(name, None)
     (clean / "config.json").write_text(json.dumps(config))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qkv.checkpoint.disk import refuse_missing_folder
 from qkv.checkpoint.durable import invalid_safetensors
+from qkv.checkpoint.names import Fields
 from qkv.checkpoint.weights import DTYPES, refuse_pickles
 from qkv.errors import QkvError
 from qkv.messages import _, listed
@@ -47,11 +48,8 @@ class Shards:
             found = _read_header(path)
             repeated = sorted(found.keys() & self.entries.keys())
             if repeated:
-                raise QkvError(
-                    path,
-                    _("repeats weights of another file ({names})", names=listed(repeated)),
-                    _("copy or download it again"),
-                )
+                wrong = _("repeats weights of another file ({names})", names=listed(repeated))
+                raise QkvError(path, wrong, _("copy or download it again"))
             self.entries |= found
 
     def read(self, name: str) -> Tensor:
@@ -69,45 +67,37 @@ class Shards:
         return torch.frombuffer(memory, dtype=DTYPES[entry.dtype]).view(entry.shape)
 
 
-def read_json(folder: Path, name: str, default: dict[str, Any] | None = None) -> Any:
-    """The content of a JSON file of the folder; `default` if there is no such file."""
-    if default is not None and not lexists(folder / name):
+def read_json(path: Path, default: Fields | None = None) -> Any:
+    """The content of a JSON file inside its folder; `default` if there is no such file."""
+    if default is not None and not lexists(path):
         return default
-    path = inside(folder, name)
+    file = inside(path.parent, path.name)
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
+        if file.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(_("too large"))
-        return json.loads(path.read_bytes())
+        return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise QkvError(folder / name, _("is not JSON"), str(error)) from None
+        raise QkvError(path, _("is not JSON"), str(error)) from None
     except OSError as error:
-        raise QkvError(
-            folder / name,
-            _("cannot be read ({strerror})", strerror=error.strerror),
-            _("check its permissions"),
-        ) from None
+        wrong = _("cannot be read ({strerror})", strerror=error.strerror)
+        raise QkvError(path, wrong, _("check its permissions")) from None
 
 
-def read_table(folder: Path, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+def read_table(path: Path, default: Fields | None = None) -> Fields:
     """The same; the file must contain a JSON object."""
-    content = read_json(folder, name, default)
+    content = read_json(path, default)
     if not isinstance(content, dict):
-        raise QkvError(folder / name, _("is not a JSON object"), _("is the download complete?"))
+        raise QkvError(path, _("is not a JSON object"), _("is the download complete?"))
     return content
 
 
 def inside(folder: Path, *parts: str) -> Path:
     """The path of a file in the folder; refuses parent folders, links out of it and devices."""
     name = "/".join(parts)
-    are_names = parts and all(
-        part not in ("", ".", "..") and not set(part) & set("/\\\0") for part in parts
-    )
+    are_names = all(part not in ("", ".", "..") and not set(part) & set("/\\\0") for part in parts)
     if not are_names:
-        raise QkvError(
-            folder,
-            _("refers to a file outside the folder ({name!r})", name=name),
-            _("only file names inside the folder are read"),
-        )
+        wrong = _("refers to a file outside the folder ({name!r})", name=name)
+        raise QkvError(folder, wrong, _("only file names inside the folder are read"))
     path = folder.joinpath(*parts)
     try:
         resolved = path.resolve(strict=True)
@@ -138,17 +128,14 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _shard_names(folder: Path) -> list[str]:
-    names = read_table(folder, INDEX).get("weight_map")
+    names = read_table(folder / INDEX).get("weight_map")
     if (
         not isinstance(names, dict)
         or not names
         or not all(isinstance(name, str) for name in names.values())
     ):
-        raise QkvError(
-            folder / INDEX,
-            _("has no object 'weight_map' from weight names to files"),
-            _("copy or download it again"),
-        )
+        wrong = _("has no object 'weight_map' from weight names to files")
+        raise QkvError(folder / INDEX, wrong, _("copy or download it again"))
     return sorted(set(names.values()))
 
 

@@ -5,40 +5,44 @@ Shared by the Hugging Face and GGUF exports. See docs/convert.md, "Export".
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from qkv.checkpoint.families.config import group_layers
+from qkv.checkpoint.names import Weights
 from qkv.checkpoint.weights import meta_model
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import _, listed
 from qkv.model.spec import Sinusoidal, Spec
 
 # Weights (out, in) whose second or first dimension is d_model.
 READS_D_MODEL = re.compile(r"(embed|([qkv]|up|gate)_proj)\.weight$|^lm_head\.weight$")
 WRITES_D_MODEL = re.compile(r"((o|down)_proj|norm)\.(weight|bias)$")
-Format = TypeVar("Format")  # a Hugging Face family with its config, or a GGUF architecture
 
 
 def nearest(
-    spec: Spec, targets: Iterable[tuple[Format, Spec]], absorbable: Callable[[str, Any, Any], bool]
-) -> tuple[Format, Spec, list[str]]:
-    """The format whose spec differs least, that spec, and the parts it does not support."""
+    spec: Spec, targets: Mapping[str, Spec], absorbable: Callable[[str, Any, Any], bool], wrong: str
+) -> str:
+    """The name of the target that differs least; an error if it does not support all parts.
+
+    `wrong` is the message, not yet translated.
+    """
     candidates = []
-    for format, target in targets:
+    for name, target in targets.items():
         gaps = list(differences(asdict(canonical(spec)), asdict(canonical(target))))
         parts = [f"{gap[0]} {gap[1]!r}" for gap in gaps if not absorbable(*gap)]
-        candidates.append((format, target, parts, len(gaps)))
-    format, target, parts, _distance = min(candidates, key=lambda item: (len(item[2]), item[3]))
-    return format, target, parts
+        candidates.append((name, parts, len(gaps)))
+    name, parts, _distance = min(candidates, key=lambda item: (len(item[1]), item[2]))
+    refuse_unsupported(parts, wrong, name=name)
+    return name
 
 
-def refuse_unsupported(parts: list[str], wrong: str) -> None:
+def refuse_unsupported(parts: list[str], wrong: str, **values: str) -> None:
     if parts:
+        wrong = _(wrong, parts=listed(parts), **values)
         raise QkvError("model.json", wrong, _("keep this model in the qkv format"))
 
 
@@ -76,7 +80,7 @@ def is_absorbable(path: str, native: Any, target: Any) -> bool:
     return path == "positions.layout" or (path == "token_types" and native == 0)
 
 
-def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
+def target_weights(weights: Weights, spec: Spec, target: Spec) -> Weights:
     """Weights of the target spec that compute the same function."""
     expected = meta_model(target).state_dict()
     dtype = next(iter(weights.values())).dtype
@@ -88,7 +92,7 @@ def target_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> d
     return permute_d_model(complete, spec.d_model) if differs else complete
 
 
-def permute_d_model(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
+def permute_d_model(weights: Weights, d_model: int) -> Weights:
     """Reorder d_model, even dimensions first: sin, cos, ... -> all sin, then all cos."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     new = dict(weights)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.durable import read_tensors
+from qkv.checkpoint.names import Names, Weights
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
@@ -48,9 +49,7 @@ def meta_model(spec: Spec) -> Transformer:
         return Transformer(spec)
 
 
-def fill(
-    model: nn.Module, path: Path, device: str | torch.device, dtype: torch.dtype | None
-) -> None:
+def fill(model: nn.Module, path: Path, device: str, dtype: torch.dtype | None) -> None:
     """Load the weights of the file into the model, in the stored type or in `dtype`."""
     stored = read_tensors(path)  # memory-mapped: data is read from the disk on access
     named = {current_name(name): tensor for name, tensor in stored.items()}
@@ -63,9 +62,7 @@ def fill(
     assign_weights(model, weights, device)
 
 
-def assign_weights(
-    model: nn.Module, weights: Mapping[str, Tensor], device: str | torch.device
-) -> None:
+def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:
     """Move a model from the meta device: no file contains the load-balancing loss of experts."""
     model.load_state_dict(weights, assign=True)
     for module in model.modules():
@@ -73,15 +70,15 @@ def assign_weights(
             module.router_aux_loss = torch.zeros((), device=device)
 
 
-def current_name(name: str) -> str:
-    """The current name of a weight; files of earlier versions may have an old one."""
-    for old, new in OLD_NAMES.items():
+def current_name(name: str, aliases: Names = OLD_NAMES) -> str:
+    """The current name of a weight; old files may have another suffix."""
+    for old, new in aliases.items():
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
 
 
-def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def read_each(path: Path, stored: Weights) -> Iterator[tuple[str, Tensor]]:
     """Copy each tensor into memory: a memory-mapped file that changes would change the model."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -96,11 +93,7 @@ def read_each(path: Path, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, T
 
 
 def check_weights(
-    where: Path,
-    found: Mapping[str, Any],
-    expected: Mapping[str, Tensor],
-    unknown: list[str],
-    right: str,
+    where: Path, found: Mapping[str, Any], expected: Weights, unknown: list[str], right: str
 ) -> None:
     """Raise one error for all weights that are missing, unknown, of another shape or not floats.
 
@@ -108,27 +101,16 @@ def check_weights(
     the message of what would be right, not yet translated.
     """
     missing = [name for name in expected if name not in found]
-    shapes = [
-        _(
-            "{name}: {shape}, not {expected}",
-            name=name,
-            shape=tuple(stored.shape),
-            expected=tuple(expected[name].shape),
-        )
-        for name, stored in found.items()
-        if stored.shape != expected[name].shape
-    ]
-    dtypes = [
-        f"{name}: {str(stored.dtype).removeprefix('torch.')}"
-        for name, stored in found.items()
-        if stored.dtype not in (*DTYPES, *DTYPES.values())
-    ]
     one_missing = N_("{count} weight missing ({names})")
     mismatches = {
         one_missing if len(missing) == 1 else N_("{count} weights missing ({names})"): missing,
         N_("{count} unknown ({names})"): unknown,
-        N_("{count} of another shape ({names})"): shapes,
-        N_("{count} not of a float type ({names})"): dtypes,
+        N_("{count} of another shape ({names})"): wrong_shapes(found, expected),
+        N_("{count} not of a float type ({names})"): [
+            f"{name}: {str(stored.dtype).removeprefix('torch.')}"
+            for name, stored in found.items()
+            if stored.dtype not in (*DTYPES, *DTYPES.values())
+        ],
     }
     messages = [
         _(message, count=len(names), names=", ".join(names))
@@ -137,6 +119,16 @@ def check_weights(
     ]
     if messages:
         raise QkvError(where, _(", ").join(messages), _(right))
+
+
+def wrong_shapes(found: Mapping[str, Any], expected: Weights) -> list[str]:
+    message = N_("{name}: {shape}, not {expected}")
+    shapes = {name: (tuple(w.shape), tuple(expected[name].shape)) for name, w in found.items()}
+    return [
+        _(message, name=name, shape=shape, expected=right)
+        for name, (shape, right) in shapes.items()
+        if shape != right
+    ]
 
 
 def refuse_not_finite(path: Path, model: nn.Module) -> None:
@@ -149,11 +141,8 @@ def refuse_not_finite(path: Path, model: nn.Module) -> None:
     }
     names = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if names:
-        raise QkvError(
-            path,
-            _("non-finite weights ({names})", names=names),
-            _("training diverged: use an earlier checkpoint"),
-        )
+        wrong = _("non-finite weights ({names})", names=names)
+        raise QkvError(path, wrong, _("training diverged: use an earlier checkpoint"))
 
 
 def refuse_pickles(folder: Path, remedy: Callable[[list[str]], str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Models and tokenizers for the GGUF tests: every supported architecture and option."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
+from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
 
@@ -80,3 +82,27 @@ def loaded(spec: s.Spec, tokenizer: Tokenizer = BYTES, **stored: Any) -> LoadedM
                 + (weight.ndim == 1)
             )
     return LoadedModel(model, {"tokenizer": tokenizer}, metadata_of(model), **stored)
+
+
+def like_llama_3(tokenizer: Tokenizer) -> Tokenizer:
+    """A byte-level tokenizer with the pre-tokenizer of Llama 3."""
+    rules = json.loads(tokenizer.core.to_str())
+    rules["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {
+                "type": "Split",
+                "pattern": {"Regex": PATTERNS["cl100k"]},
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": False,
+            },
+        ],
+    }
+    rules["model"]["ignore_merges"] = True
+    return Tokenizer.from_json(json.dumps(rules))

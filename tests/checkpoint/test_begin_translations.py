@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_sizes import TRANSLATOR
 from transformers import (
     AutoModelForSeq2SeqLM,
     BartConfig,
@@ -32,15 +33,8 @@ from qkv.text.train_tokenizer import train_tokenizer
 
 LETTERS = train_tokenizer("char", ["abcdefghijklmnop"], 30)  # <pad> <unk> <bos> <eos> are 0 to 3
 TEXTS, STEPS = ["abc", "ponm", "a", "hgfedcba", "kkk"], 12
-SIZE = {
+SIZE = TRANSLATOR | {
     "vocab_size": LETTERS.vocab_size,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40,
     "max_position_embeddings": 64,
     "pad_token_id": 0,
     "bos_token_id": 2,

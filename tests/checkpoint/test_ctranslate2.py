@@ -1,10 +1,7 @@
 """Export to CTranslate2: the same scores and translations; unsupported parts are named."""
 
-import json
 import re
 import runpy
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from same_translations import differences, ids_of, torch_scores
 from scipy.stats import binomtest
+from without_torch import run_command_without_torch, run_without_torch
 
 import qkv
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2, save_ctranslate2, token_names
@@ -51,21 +49,11 @@ def texts() -> list[str]:
 def engine(folder: Path, texts: list[str], **settings) -> list[list[tuple[str, float, list[str]]]]:
     """Translations of the CTranslate2 engine, in a process without torch."""
     code = (
-        "import json, sys; from dataclasses import astuple; import qkv\n"
-        "folder, texts, settings = json.load(sys.stdin)\n"
+        "folder, texts, settings = inputs\n"
         "found = qkv.load(folder).translate(texts, **settings)\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(json.dumps([[astuple(hypothesis)[:3] for hypothesis in best] for best in found]))"
+        "found = [[astuple(hypothesis)[:3] for hypothesis in best] for best in found]"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps([str(folder), texts, settings]),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_without_torch(code, str(folder), texts, settings)
 
 
 def random_model(spec: s.Spec) -> Transformer:
@@ -298,28 +286,11 @@ def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(
         "\n".join([*texts[:20], "", "三一二四。" * 30]), encoding="utf-8"
     )
     options = ["--file", str(tmp_path / "in.txt"), *options]
-    code = (
-        "import sys; from qkv.cli.app import run; run(sys.argv[1:]); "
-        "sys.exit('torch' in sys.modules)"
+    actual = run_command_without_torch(
+        "translate", str(exported), "--engine", "ctranslate2", *options
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            "translate",
-            str(exported),
-            "--engine",
-            "ctranslate2",
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
     assert run(["translate", str(digits), "--engine", "torch", *options]) == 0
-    expected, actual = capsys.readouterr().out, done.stdout
+    expected = capsys.readouterr().out
     scores = [re.findall(SCORE, out) for out in (expected, actual)]
     assert list(map(float, scores[0])) == pytest.approx(
         list(map(float, scores[1])), abs=2e-4

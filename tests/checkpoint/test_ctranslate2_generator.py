@@ -1,14 +1,13 @@
 """Language models in CTranslate2: the same greedy text as torch, in a process without torch."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from gguf_cases import SPECS, loaded
+from without_torch import run_command_without_torch, run_without_torch
 
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.ctranslate2.export import export_ctranslate2
@@ -41,26 +40,15 @@ SETTINGS = [
 def engine(folder: Path, prompts: list[str], settings: list[dict]) -> tuple[list, list[str]]:
     """Generated texts for each of the settings, and the stream of the first prompt."""
     code = (
-        "import json, sys; from dataclasses import asdict; import qkv\n"
-        "folder, prompts, settings = json.load(sys.stdin)\n"
+        "folder, prompts, settings = inputs\n"
         "generator = qkv.load(folder)\n"
         "found = [generator.generate(prompts, temperature=0, seed=1, **options) "
         "for options in settings]\n"
         "streams = [''.join(generator.stream(prompts[0], temperature=0, **options | "
         "{'n': 1})) for options in settings]\n"
-        "assert 'torch' not in sys.modules\n"
-        "print(json.dumps([[[[asdict(text) for text in row] for row in texts] "
-        "for texts in found], streams]))"
+        "found = [[[[asdict(text) for text in row] for row in texts] for texts in found], streams]"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps([str(folder), prompts, settings]),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-2_000:]
-    return json.loads(done.stdout)
+    return run_without_torch(code, str(folder), prompts, settings)
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -127,28 +115,11 @@ def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(
     small, options, capsys
 ):
     options = ["The cat", "--temperature", "0", *options]
-    code = (
-        "import sys; from qkv.cli.app import run; run(sys.argv[1:]); "
-        "sys.exit('torch' in sys.modules)"
+    actual = run_command_without_torch(
+        "generate", str(small / "exported"), "--engine", "ctranslate2", *options
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code,
-            "generate",
-            str(small / "exported"),
-            "--engine",
-            "ctranslate2",
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
     assert run(["generate", str(small / "native"), "--engine", "torch", *options]) == 0
-    assert capsys.readouterr().out == done.stdout and len(done.stdout) > 10
+    assert capsys.readouterr().out == actual and len(actual) > 10
 
 
 @pytest.mark.parametrize(

@@ -215,18 +215,15 @@ def test_weights_are_rounded_to_multiples_of_the_row_maximum_over_63():
 
 def test_the_quantized_copy_has_the_weights_of_the_file(digits, tmp_path):
     """CTranslate2 in float32 on the exported file equals the quantized copy."""
-    from qkv.checkpoint.ctranslate2.parity import (
-        CTranslate2Runtime,
-        random_ids,
-        with_quantized_weights,
-    )
-    from qkv.checkpoint.parity import native_forward
+    from qkv.checkpoint.ctranslate2.parity import CTranslate2Runtime, with_quantized_weights
+    from qkv.checkpoint.parity import native_forward, random_ids
 
     model, metadata = (
         load_model(digits).model,
         save_ctranslate2(tmp_path / "int8", load_model(digits), int8=True),
     )
-    source, target = random_ids(model, metadata, 8)
+    special = {metadata["bos"], metadata["eos"], metadata["pad"]}
+    source, target = random_ids(model.spec, 8, model.spec.max_len - 1, special)
     decoder_input = torch.cat([torch.full_like(target[:, :1], metadata["bos"]), target], dim=1)
     expected = (
         native_forward(with_quantized_weights(model))(source, decoder_input[:, :-1])

@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
-from gguf_cases import BYTES, LLAMA3, SPECS, TEXTS, decoder, gpt2_like, loaded
+from gguf_cases import BYTES, LLAMA3, SPECS, TEXTS, decoder, gpt2_like, like_llama_3, loaded
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from qkv.checkpoint.folder import save_model
@@ -24,7 +24,6 @@ from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
 from qkv.text.normalization import TokenizerOptions
 from qkv.text.special_tokens import SpecialTokenIds
-from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
 
@@ -382,26 +381,7 @@ def test_a_folder_without_tokenizer_is_refused(tmp_path):
 
 
 def test_llama_3_has_its_pre_tokenizer_and_rope_frequencies(tmp_path):
-    rules = json.loads(BYTES.core.to_str())
-    rules["pre_tokenizer"] = {
-        "type": "Sequence",
-        "pretokenizers": [
-            {
-                "type": "Split",
-                "pattern": {"Regex": PATTERNS["cl100k"]},
-                "behavior": "Isolated",
-                "invert": False,
-            },
-            {
-                "type": "ByteLevel",
-                "add_prefix_space": False,
-                "trim_offsets": True,
-                "use_regex": False,
-            },
-        ],
-    }
-    rules["model"]["ignore_merges"] = True
-    tokenizer = Tokenizer.from_json(json.dumps(rules))
+    tokenizer = like_llama_3(BYTES)
     save_gguf(
         tmp_path / "m.gguf", loaded(decoder(positions=s.Rotary(5e5, scaling=LLAMA3)), tokenizer)
     )

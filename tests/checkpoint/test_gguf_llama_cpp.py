@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gguf_cases import BYTES, SPECS, TEXTS, loaded
+from gguf_cases import BYTES, SPECS, TEXTS, like_llama_3, loaded
 
 from qkv.checkpoint.convert import import_folder
 from qkv.checkpoint.folder import load_model
@@ -18,8 +18,6 @@ from qkv.model import spec as s
 from qkv.model.presets import decoder_only
 from qkv.model.transformer import Transformer
 from qkv.text.files import read_sentencepiece
-from qkv.text.tiktoken_format import PATTERNS
-from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
 
 GELU_TOLERANCE = 5e-3  # llama.cpp computes GELU by a float16 lookup table
@@ -107,26 +105,7 @@ def test_the_pre_tokenization_of_llama_3_is_the_same(tmp_path):
     plain = train_tokenizer(
         "byte_bpe", [*TEXTS, *["12345 12345 THEY'LL pay\r\n\r\n"] * 9], BYTES.vocab_size
     )
-    rules = json.loads(plain.core.to_str())
-    rules["pre_tokenizer"] = {
-        "type": "Sequence",
-        "pretokenizers": [
-            {
-                "type": "Split",
-                "pattern": {"Regex": PATTERNS["cl100k"]},
-                "behavior": "Isolated",
-                "invert": False,
-            },
-            {
-                "type": "ByteLevel",
-                "add_prefix_space": False,
-                "trim_offsets": True,
-                "use_regex": False,
-            },
-        ],
-    }
-    rules["model"]["ignore_merges"] = True
-    tokenizer = Tokenizer.from_json(json.dumps(rules))
+    tokenizer = like_llama_3(plain)
     save_gguf(tmp_path / "model.gguf", loaded(SPECS["llama"][0], tokenizer))
     texts = [*TEXTS, "THEY'LL pay 12345 in 2024\r\n  then\n\n\tgo"]
     assert (

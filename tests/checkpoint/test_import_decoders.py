@@ -1,6 +1,7 @@
 """Imported decoders equal transformers: logits and greedy texts of tiny random models."""
 
 import pytest
+import tiny_sizes
 from reference_models import check_decoder, save_reference
 from transformers import (
     DeepseekV2Config,
@@ -25,15 +26,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-SIZE = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 61,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 80,
-}
+SIZE = tiny_sizes.SIZE | {"num_key_value_heads": 2, "max_position_embeddings": 80}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -64,6 +57,12 @@ LATENT = SIZE | {
 }
 DEEP_YARN = YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}
 
+
+def gpt2(n_embd: int, n_layer: int, n_head: int, n_positions: int, vocab_size=61, **options):
+    sizes = {"n_embd": n_embd, "n_layer": n_layer, "n_head": n_head, "n_positions": n_positions}
+    return GPT2LMHeadModel, GPT2Config(**sizes, vocab_size=vocab_size, **options)
+
+
 CASES = {
     "llama-2": (LlamaForCausalLM, LlamaConfig(**SIZE)),
     "llama-3": (
@@ -84,33 +83,10 @@ CASES = {
             rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
         ),
     ),
-    "gpt2": (
-        GPT2LMHeadModel,
-        GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=80),
-    ),
-    "gpt2-one-head": (
-        GPT2LMHeadModel,
-        GPT2Config(
-            n_embd=20,
-            n_layer=3,
-            n_head=1,
-            n_inner=28,
-            vocab_size=50,
-            n_positions=70,
-            activation_function="relu",
-        ),
-    ),
-    "gpt2-untied": (
-        GPT2LMHeadModel,
-        GPT2Config(
-            n_embd=24,
-            n_layer=1,
-            n_head=3,
-            vocab_size=41,
-            n_positions=64,
-            layer_norm_epsilon=1e-6,
-            tie_word_embeddings=False,
-        ),
+    "gpt2": gpt2(32, 2, 4, 80),
+    "gpt2-one-head": gpt2(20, 3, 1, 70, n_inner=28, vocab_size=50, activation_function="relu"),
+    "gpt2-untied": gpt2(
+        24, 1, 3, 64, vocab_size=41, layer_norm_epsilon=1e-6, tie_word_embeddings=False
     ),
     "mistral": (MistralForCausalLM, MistralConfig(**SIZE, sliding_window=5)),
     "mistral-open": (MistralForCausalLM, MistralConfig(**SIZE, sliding_window=None, head_dim=10)),

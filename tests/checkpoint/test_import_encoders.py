@@ -1,6 +1,7 @@
 """Imported encoders equal transformers: hidden states, logits and pooled vectors."""
 
 import pytest
+import tiny_sizes
 from reference_models import check_encoder, save_reference
 from transformers import (
     BertConfig,
@@ -14,14 +15,7 @@ from transformers import (
     RobertaModel,
 )
 
-SIZE = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 61,
-    "max_position_embeddings": 40,
-}
+SIZE = tiny_sizes.SIZE | {"max_position_embeddings": 40}
 DISTIL = {
     "dim": 32,
     "hidden_dim": 40,

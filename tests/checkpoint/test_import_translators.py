@@ -2,17 +2,12 @@
 
 import pytest
 from reference_models import check_translator, save_reference
+from tiny_sizes import TRANSLATOR
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
-SIZE = {
-    "vocab_size": 61,
-    "d_model": 32,
+SIZE = TRANSLATOR | {
     "encoder_layers": 2,
     "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40,
     "max_position_embeddings": 64,
     "pad_token_id": 0,
     "bos_token_id": 1,

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_models import save_reference
 from safetensors.torch import load_file, save_file
+from tiny_sizes import LATENT, SIZE, TRANSLATOR
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from qkv.checkpoint.convert import import_folder
@@ -22,13 +23,7 @@ from qkv.checkpoint.huggingface.reader import load_huggingface
 from qkv.errors import QkvError
 
 LLAMA = LlamaConfig(
-    hidden_size=32,
-    intermediate_size=40,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    vocab_size=61,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
+    **SIZE | {"num_hidden_layers": 1}, num_key_value_heads=2, max_position_embeddings=64
 )
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DOWNLOAD_AGAIN = "copy or download it again"
@@ -380,21 +375,9 @@ SIZES = {
     "hidden_dim": 40,
     "n_heads": 4,
     "n_layers": 1,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40,
-    "moe_intermediate_size": 8,
-    "n_routed_experts": 4,
-    "kv_lora_rank": 8,
     "num_experts": 4,
-    "qk_nope_head_dim": 4,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 4,
-    "num_experts_per_tok": 2,
+    **TRANSLATOR,
+    **LATENT,
 }
 MODEL_TYPES = [
     "llama",

@@ -8,17 +8,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from qkv.checkpoint.ctranslate2.folder import Metadata
 from qkv.checkpoint.ctranslate2.int8 import WEIGHT_BITS, quantize_weights
 from qkv.checkpoint.ctranslate2.parity import check_parity
-from qkv.checkpoint.ctranslate2.spec import ctranslate2_model, refuse_unsupported
-from qkv.checkpoint.durable import write_new_folder
+from qkv.checkpoint.ctranslate2.spec import ctranslate2_model, unsupported_parts
+from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
+from qkv.checkpoint.durable import json_bytes, write_new_folder
 from qkv.checkpoint.folder import TOKENIZERS
-from qkv.checkpoint.huggingface.export import as_json, refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
-from qkv.checkpoint.parity import ParityReport
+from qkv.checkpoint.loaded_model import LoadedModel
+from qkv.checkpoint.parity import Conversion
+from qkv.checkpoint.target_spec import refuse_unsupported
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.text.special_tokens import decoder_start_id, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
@@ -27,7 +29,7 @@ METADATA = "qkv.json"
 
 def export_ctranslate2(
     folder: str | Path, out: str | Path, n_inputs: int = 8, int8: bool = False
-) -> tuple[WeightsMetadata, ParityReport | None]:
+) -> Conversion:
     """Convert a model folder to a CTranslate2 folder.
 
     Args:
@@ -46,7 +48,7 @@ def export_ctranslate2(
     )
 
 
-def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> dict[str, Any]:
+def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False) -> Metadata:
     """Write a CTranslate2 folder, atomically; return the content of its qkv.json."""
     metadata = export_metadata(loaded, int8)
     model = filled_spec(loaded, metadata)
@@ -57,7 +59,7 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
 
     def fill(scratch: Path) -> None:
         model.save(str(scratch))
-        (scratch / METADATA).write_bytes(as_json(metadata))
+        (scratch / METADATA).write_bytes(json_bytes(metadata, sort_keys=True))
         for name, tokenizer in loaded.tokenizers.items():
             tokenizer.save(scratch / TOKENIZERS[name])
 
@@ -65,11 +67,12 @@ def save_ctranslate2(folder: str | Path, loaded: LoadedModel, int8: bool = False
     return metadata
 
 
-def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
+def filled_spec(loaded: LoadedModel, metadata: Metadata) -> Any:
     """The CTranslate2 model specification with weights, vocabularies and special tokens."""
     spec = loaded.model.spec
     refuse_not_installed("ctranslate2")
-    refuse_unsupported(spec)
+    wrong = N_("CTranslate2 does not support {parts}")
+    refuse_unsupported(list(unsupported_parts(spec)), wrong)
     weights = {
         name: weight.float().cpu().numpy() for name, weight in loaded.model.state_dict().items()
     }
@@ -90,7 +93,7 @@ def filled_spec(loaded: LoadedModel, metadata: dict[str, Any]) -> Any:
     return model
 
 
-def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
+def export_metadata(loaded: LoadedModel, int8: bool) -> Metadata:
     """The content of qkv.json; the token ids are those of pipeline.Translator and Generator."""
     source, target = tokenizer_of(loaded, "source"), tokenizer_of(loaded, "target")
     spec = loaded.model.spec
@@ -100,7 +103,7 @@ def export_metadata(loaded: LoadedModel, int8: bool) -> dict[str, Any]:
         )
     pad = target.eos_id if target.pad_id is None else target.pad_id
     start = decoder_start_id(target, loaded.generation) if spec.encoder else target.bos_id
-    metadata: dict[str, Any] = {
+    metadata: Metadata = {
         "format": "qkv-ctranslate2-1",
         "dtype": "int8" if int8 else "float32",
         "max_len": spec.max_len,

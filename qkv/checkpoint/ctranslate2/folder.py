@@ -5,15 +5,15 @@ Does not import torch. See docs/ctranslate2.md.
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qkv.checkpoint.disk import refuse_missing_folder
+from qkv.checkpoint.disk import refuse_missing_folder, refuse_not_installed
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.text.tokenizer import Tokenizer
 
+Metadata = dict[str, Any]  # the content of qkv.json
 REQUIRED_FIELDS = {
     "translator": {"dtype", "max_len", "bos", "eos", "pad"},
     "generator": {"dtype", "max_len", "begin", "first", "ends"},
@@ -24,20 +24,16 @@ WRONG_KIND = {
 }
 
 
-def read_metadata(folder: Path, kind: str = "") -> dict[str, Any]:
+def read_metadata(folder: Path, kind: str = "") -> Metadata:
     """Read qkv.json; with a `kind` (translator or generator), any other kind is an error."""
     refuse_missing_folder(folder)
     if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
-        raise QkvError(
-            folder,
-            _("not a CTranslate2 model folder"),
-            _("create one: qkv export FOLDER --to ctranslate2 --out NEW"),
-        )
+        wrong = _("not a CTranslate2 model folder")
+        raise QkvError(folder, wrong, _("create one: qkv export FOLDER --to ctranslate2 --out NEW"))
     metadata = read_json(folder / "qkv.json")
-    required = (
-        REQUIRED_FIELDS.get(str(metadata.get("kind"))) if isinstance(metadata, dict) else None
-    )
-    if required is None or not required <= metadata.keys():
+    fields = metadata if isinstance(metadata, dict) else {}
+    required = REQUIRED_FIELDS.get(str(fields.get("kind")))
+    if required is None or not required <= fields.keys():
         raise damaged(folder / "qkv.json")
     if kind and metadata["kind"] != kind:
         wrong, right = WRONG_KIND[kind]
@@ -73,7 +69,7 @@ def damaged(path: Path) -> QkvError:
     return QkvError(path, _("missing or damaged"), _("export the model again"))
 
 
-def compute_type(metadata: dict[str, Any], device: str) -> str:
+def compute_type(metadata: Metadata, device: str) -> str:
     """The compute type that is exact on every CPU: int8 for 7-bit weights.
 
     8-bit weights of older exports saturate on CPUs without VNNI and are computed in float32.
@@ -84,8 +80,7 @@ def compute_type(metadata: dict[str, Any], device: str) -> str:
 
 def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
     """CTranslate2's Translator or Generator; int8 runs with one thread (faster for tiny models)."""
-    if find_spec("ctranslate2") is None:
-        raise QkvError("ctranslate2", _("is not installed"), "pip install 'qkv[convert]'")
+    refuse_not_installed("ctranslate2")
     import ctranslate2
 
     if device not in ("cpu", "cuda") or (
@@ -99,11 +94,8 @@ def open_core(kind: str, folder: Path, device: str, dtype: str) -> Any:
         )
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise QkvError(
-            folder,
-            _("CTranslate2 cannot read it ({reason})", reason=reason),
-            _("export the model again"),
-        ) from None
+        wrong = _("CTranslate2 cannot read it ({reason})", reason=reason)
+        raise QkvError(folder, wrong, _("export the model again")) from None
 
 
 def physical_cores() -> int:

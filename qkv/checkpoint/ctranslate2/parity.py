@@ -6,22 +6,22 @@ See docs/ctranslate2.md, "Parity report".
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from qkv.checkpoint.ctranslate2.folder import read_names
+from qkv.checkpoint.ctranslate2.folder import Metadata, read_names
 from qkv.checkpoint.ctranslate2.int8 import quantized
 from qkv.checkpoint.parity import (
     GREEDY_STEPS,
-    INPUT_TOKENS,
     RELATIVE_TOLERANCE,
     ParityReport,
     compare_outputs,
     file_hashes,
     greedy,
     native_forward,
+    random_ids,
 )
 from qkv.model.transformer import Transformer
 
@@ -30,7 +30,7 @@ INT8_TOLERANCE = 0.05
 
 
 def check_parity(
-    model: Transformer, folder: Path, metadata: dict[str, Any], n_inputs: int
+    model: Transformer, folder: Path, metadata: Metadata, n_inputs: int
 ) -> ParityReport:
     """Compare model and folder.
 
@@ -39,10 +39,10 @@ def check_parity(
     """
     runtime, int8 = CTranslate2Runtime(folder, metadata), metadata["dtype"] == "int8"
     model = with_quantized_weights(model.float()) if int8 else model.float()
-    source, target = random_ids(model, metadata, n_inputs)
-    decoder_input = torch.cat([torch.full_like(target[:, :1], metadata["bos"]), target], dim=1)
-    forward = native_forward(model)
-    log_probs = forward(source, decoder_input[:, :-1]).log_softmax(dim=-1)
+    special = {metadata[role] for role in ("bos", "eos", "pad")}
+    source, target = random_ids(model.spec, n_inputs, model.spec.max_len - 1, special)
+    decoder_input = pad(target, (1, 0), value=metadata["bos"])
+    log_probs = native_forward(model)(source, decoder_input[:, :-1]).log_softmax(dim=-1)
     expected = log_probs.gather(2, target[..., None])[..., 0]  # (inputs, length)
     report = compare_outputs(
         runtime.name,
@@ -55,12 +55,19 @@ def check_parity(
         return report
     # A language model has no source: longer prompts make the texts differ.
     prompt = decoder_input[:, : 1 if runtime.translates else 3]
-    steps = min(GREEDY_STEPS, model.spec.max_len - prompt.shape[1])
-    rows = greedy(forward, source, prompt, steps)[:, prompt.shape[1] :].tolist()
-    texts = [truncate_after(row, metadata["eos"]) for row in rows]
+    return replace(report, n_same=same_texts(model, runtime, source, prompt), greedy=True)
+
+
+def same_texts(
+    model: Transformer, runtime: "CTranslate2Runtime", source: Tensor, prompt: Tensor
+) -> int:
+    """The number of inputs with the same greedy text."""
+    start, forward = prompt.shape[1], native_forward(model)
+    steps = min(GREEDY_STEPS, model.spec.max_len - start)
+    rows = greedy(forward, source, prompt, steps)[:, start:].tolist()
+    texts = [truncate_after(row, runtime.eos) for row in rows]
     found = runtime.greedy(source, prompt, steps)
-    n_same = sum(a == b for a, b in zip(texts, found, strict=True))
-    return replace(report, n_same=n_same, greedy=True)
+    return sum(a == b for a, b in zip(texts, found, strict=True))
 
 
 def with_quantized_weights(model: Transformer) -> Transformer:
@@ -74,18 +81,6 @@ def with_quantized_weights(model: Transformer) -> Transformer:
     return model
 
 
-def random_ids(
-    model: Transformer, metadata: dict[str, Any], n_inputs: int
-) -> tuple[Tensor, Tensor]:
-    """Sources and targets (inputs, length); targets without bos, eos and pad."""
-    spec, generator = model.spec, torch.Generator().manual_seed(0)
-    shape = (n_inputs, min(INPUT_TOKENS, spec.max_len - 1))
-    source = torch.randint(0, spec.source_vocab_size or spec.vocab_size, shape, generator=generator)
-    special = {metadata["bos"], metadata["eos"], metadata["pad"]}
-    tokens = torch.tensor([id for id in range(spec.vocab_size) if id not in special])
-    return source, tokens[torch.randint(0, len(tokens), shape, generator=generator)]
-
-
 def truncate_after(ids: list[int], end: int) -> list[int]:
     return ids[: ids.index(end) + 1] if end in ids else ids
 
@@ -93,14 +88,15 @@ def truncate_after(ids: list[int], end: int) -> list[int]:
 class CTranslate2Runtime:
     """CTranslate2 with token ids as input; one thread, because torch runs in the same process."""
 
-    def __init__(self, folder: Path, metadata: dict[str, Any]):
+    def __init__(self, folder: Path, metadata: Metadata):
         import ctranslate2
 
         self.name = f"ctranslate2 {ctranslate2.__version__}"
         self.translates = metadata["kind"] == "translator"
         kind = ctranslate2.Translator if self.translates else ctranslate2.Generator
         self.core = kind(str(folder), compute_type=metadata["dtype"], intra_threads=1)
-        self.start, (self.source_names, self.names) = metadata["bos"], read_names(folder)
+        self.start, self.eos = metadata["bos"], metadata["eos"]
+        self.source_names, self.names = read_names(folder)
         self.ids = {name: id for id, name in enumerate(self.names)}
 
     def logprobs(self, source: Tensor, target: Tensor) -> Tensor:
@@ -115,22 +111,15 @@ class CTranslate2Runtime:
     def greedy(self, source: Tensor, prompt: Tensor, steps: int) -> list[list[int]]:
         """At most `steps` tokens for each input, including eos."""
         if self.translates:
+            options = {"max_decoding_length": steps, "min_decoding_length": 0, "beam_size": 1}
             found = self.core.translate_batch(
-                to_names(source, self.source_names),
-                beam_size=1,
-                max_decoding_length=steps,
-                min_decoding_length=0,
-                return_end_token=True,
+                to_names(source, self.source_names), return_end_token=True, **options
             )
             rows = [result.hypotheses[0] for result in found]
         else:
+            options = {"max_length": steps, "include_prompt_in_result": False}
             found = self.core.generate_batch(
-                to_names(prompt, self.names),
-                beam_size=1,
-                max_length=steps,
-                min_length=0,
-                include_prompt_in_result=False,
-                return_end_token=True,
+                to_names(prompt, self.names), return_end_token=True, **options
             )
             rows = [result.sequences[0] for result in found]
         return [[self.ids[name] for name in row] for row in rows]

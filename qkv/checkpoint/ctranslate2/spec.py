@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qkv.errors import QkvError
-from qkv.messages import _, listed
+from qkv.messages import _
 from qkv.model import spec as s
 from qkv.model.check_spec import rotated_width
 from qkv.model.positions import sinusoids
@@ -33,18 +32,8 @@ Weights = dict[str, np.ndarray]
 
 
 # ── Unsupported parts ───────────────────────────────────────────────────────────────────────────
-def refuse_unsupported(spec: s.Spec) -> None:
-    """Raise an error that names every part CTranslate2 does not support."""
-    parts = list(unsupported_parts(spec))
-    if parts:
-        raise QkvError(
-            "model.json",
-            _("CTranslate2 does not support {parts}", parts=listed(parts)),
-            _("keep this model in the qkv format"),
-        )
-
-
 def unsupported_parts(spec: s.Spec) -> Iterator[str]:
+    """Every part that CTranslate2 does not support."""
     if spec.decoder is None or not spec.decoder.causal:
         yield _("a model without a causal decoder")
     if not isinstance(spec.head, s.LmHead):

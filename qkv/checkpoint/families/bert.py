@@ -3,13 +3,11 @@
 The names of the weights show which head a checkpoint has. See docs/convert.md, "Families".
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, Names, NotExpressible, Row, part_rows
 from qkv.model.spec import Head, Learned, MaskedHead, Norm, Pooler, Spec, Stack
 
 EMBEDDINGS = {
@@ -70,7 +68,7 @@ POSITION_IDS = r".*embeddings\.position_ids"
 OLD_NORMS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def rows(model: str, layers: str, layer: Mapping[str, str], head: Mapping[str, str]) -> list[Row]:
+def rows(model: str, layers: str, layer: Names, head: Names) -> list[Row]:
     return [
         *part_rows(EMBEDDINGS, f"{model}.embeddings."),
         *part_rows(layer, f"{model}.{layers}.{{i}}.", "encoder.layers.{i}."),
@@ -78,7 +76,7 @@ def rows(model: str, layers: str, layer: Mapping[str, str], head: Mapping[str, s
     ]
 
 
-def bert_rows(spec: Spec, model: str, head: Mapping[str, str]) -> list[Row]:
+def bert_rows(spec: Spec, model: str, head: Names) -> list[Row]:
     pooler = {f"{model}.pooler.dense": "lm_head.dense"}
     return rows(model, "encoder.layer", LAYER, pooler if isinstance(spec.head, Pooler) else head)
 
@@ -95,12 +93,8 @@ def read(config: Config, fields: DenseFields, masked: str) -> Spec:
         head = MaskedHead(config.activation(name, "gelu"))
     elif any("pooler.dense" in name for name in config.weights):
         head = Pooler()
-    return Spec(
-        encoder=Stack((layer,), embed_norm=True),
-        positions=Learned(),
-        head=head,
-        **fields.read_sizes(config),
-    )
+    encoder = Stack((layer,), embed_norm=True)
+    return Spec(encoder=encoder, positions=Learned(), head=head, **fields.read_sizes(config))
 
 
 def read_bert(config: Config, masked: str = "cls.predictions.") -> Spec:
@@ -122,26 +116,28 @@ def read_distilbert(config: Config) -> Spec:
 
 
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
-def write(spec: Spec, fields: DenseFields) -> dict[str, Any] | None:
-    config = fields.write(spec, None if spec.decoder else spec.encoder)
-    return config and config | {"pad_token_id": 0}
+def write(spec: Spec, fields: DenseFields) -> Fields:
+    return fields.write(spec, None if spec.decoder else spec.encoder) | {"pad_token_id": 0}
 
 
-def write_bert(spec: Spec) -> dict[str, Any] | None:
-    config = write(spec, FIELDS)
-    return config and config | {
+def write_bert(spec: Spec) -> Fields:
+    return write(spec, FIELDS) | {
         "max_position_embeddings": spec.max_len + first_position(spec),
         "type_vocab_size": max(1, spec.token_types),
     }
 
 
-def write_roberta(spec: Spec) -> dict[str, Any] | None:
-    config, first = write_bert(spec), first_position(spec)
-    return config | {"pad_token_id": first - 1} if config and first else None
+def write_roberta(spec: Spec) -> Fields:
+    first = first_position(spec)
+    if first == 0:
+        raise NotExpressible
+    return write_bert(spec) | {"pad_token_id": first - 1}
 
 
-def write_distilbert(spec: Spec) -> dict[str, Any] | None:
-    return None if spec.token_types else write(spec, DISTIL_FIELDS)
+def write_distilbert(spec: Spec) -> Fields:
+    if spec.token_types:
+        raise NotExpressible
+    return write(spec, DISTIL_FIELDS)
 
 
 def first_position(spec: Spec) -> int:

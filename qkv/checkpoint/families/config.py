@@ -5,10 +5,11 @@ See docs/convert.md, "config.json".
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from qkv.checkpoint.names import Fields
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.spec import Activation, Attention, Layer, LmHead
@@ -22,19 +23,19 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-REQUIRED: Any = object()
 MAX_SIZE = 1 << 24  # of vocabularies and widths: a false config must not start a huge allocation
 MAX_LAYERS = 4_096
 
 
+@dataclass(frozen=True)
 class Config:
     """The fields of a config.json, or of an object in it."""
 
-    def __init__(self, where: object, fields: dict[str, Any], weights: Iterable[str] = ()):
-        self.where, self.fields = where, fields
-        self.weights = frozenset(weights)  # names: the config does not describe every head
+    where: object
+    fields: Fields
+    weights: Iterable[str] = ()  # names: the config does not describe every head
 
-    def positive_int(self, name: str, default: Any = REQUIRED, maximum: int = MAX_SIZE) -> int:
+    def positive_int(self, name: str, default: int | None = None, maximum: int = MAX_SIZE) -> int:
         value = self._get(name, default)
         if type(value) is not int or not 0 < value <= maximum:
             right = _("use an integer from 1 to {maximum:,}", maximum=maximum)
@@ -47,7 +48,7 @@ class Config:
     def n_layers(self, name: str) -> int:
         return self.positive_int(name, maximum=MAX_LAYERS)
 
-    def positive_float(self, name: str, default: Any = REQUIRED) -> float:
+    def positive_float(self, name: str, default: float | None = None) -> float:
         value = self._get(name, default)
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
             raise self.error(name, value, _("use a positive number"))
@@ -107,12 +108,13 @@ class Config:
         return QkvError(f"{self.where}, {name}", _("cannot be {value}", value=text), right)
 
     def _get(self, name: str, default: Any) -> Any:
+        """The value of a field; a default of None: the field is required."""
         value = self.fields.get(name)
-        if value is None and default is REQUIRED:
-            raise QkvError(
-                f"{self.where}, {name}", _("is missing"), _("is this the model's config.json?")
-            )
-        return default if value is None else value
+        value = default if value is None else value
+        if value is None:
+            right = _("is this the model's config.json?")
+            raise QkvError(f"{self.where}, {name}", _("is missing"), right)
+        return value
 
 
 def biased_attention(n_heads: int, d_model: int) -> Attention:

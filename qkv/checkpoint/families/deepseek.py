@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.checkpoint.families import llama
-from qkv.checkpoint.families.config import Config, huggingface_activation
+from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.mixtral import BRANCH, EXPERTS, MLP
-from qkv.checkpoint.names import Family, Row
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row
 from qkv.model.spec import Gated, LatentAttention, MixtureOfExperts, Rotary, Spec
 
 EPS = 1e-6  # of the norms inside latent attention, independent of rms_norm_eps
+# Fields of LatentAttention with the same name in config.json.
+LATENT_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 LAYER = llama.LAYER | {
     "self_attn.q_a_proj": "attn.branch.q_proj.0",
     "self_attn.q_a_layernorm": "attn.branch.q_proj.1",
@@ -36,14 +38,9 @@ def rows(spec: Spec) -> list[Row]:
 
 def read(config: Config, experts: MixtureOfExperts, interleaved: bool) -> Spec:
     config.require(attention_bias=False, mlp_bias=False, rms_norm_eps=EPS, moe_layer_freq=1)
-    latent = LatentAttention(
-        config.positive_int("num_attention_heads"),
-        config.positive_int("kv_lora_rank"),
-        config.positive_int("qk_nope_head_dim"),
-        config.positive_int("qk_rope_head_dim"),
-        config.positive_int("v_head_dim"),
-        config.optional_int("q_lora_rank"),
-    )
+    n_heads = config.positive_int("num_attention_heads")
+    sizes: Fields = {name: config.positive_int(name) for name in LATENT_SIZES}
+    latent = LatentAttention(n_heads, **sizes, q_lora_rank=config.optional_int("q_lora_rank"))
     layers = llama.uniform_layers(config, latent, llama.gated(config))
     first = config.fields.get("first_k_dense_replace", 0)
     if type(first) is not int or first < 0:
@@ -53,10 +50,8 @@ def read(config: Config, experts: MixtureOfExperts, interleaved: bool) -> Spec:
 
 
 def read_experts(config: Config, **options: Any) -> MixtureOfExperts:
-    expert, n_shared = (
-        llama.gated(config, "moe_intermediate_size"),
-        config.optional_int("n_shared_experts"),
-    )
+    expert = llama.gated(config, "moe_intermediate_size")
+    n_shared = config.optional_int("n_shared_experts")
     return MixtureOfExperts(
         config.positive_int("n_routed_experts"),
         config.positive_int("num_experts_per_tok"),
@@ -97,23 +92,15 @@ def read_v3(config: Config) -> Spec:
     return read(config, experts, interleaved=config.flag("rope_interleave", True))
 
 
-def write(spec: Spec) -> tuple[dict[str, Any], MixtureOfExperts] | None:
+def write(spec: Spec) -> tuple[Fields, MixtureOfExperts]:
     """The fields common to both versions, and the experts."""
-    parts = llama.write_common(spec, LatentAttention, MixtureOfExperts)
-    if parts is None:
-        return None
-    config, layers, mixer, experts = parts
+    config, layers, mixer, experts = llama.write_common(spec, LatentAttention, MixtureOfExperts)
     expert, shared, dense = experts.expert, experts.shared_expert, layers[0].feed_forward
     return config | {
-        "num_attention_heads": mixer.n_heads,
         "num_key_value_heads": mixer.n_heads,
         "q_lora_rank": mixer.q_lora_rank,
-        "kv_lora_rank": mixer.kv_lora_rank,
-        "qk_nope_head_dim": mixer.qk_nope_head_dim,
-        "qk_rope_head_dim": mixer.qk_rope_head_dim,
-        "v_head_dim": mixer.v_head_dim,
+        **{name: getattr(mixer, name) for name in LATENT_SIZES},
         "intermediate_size": dense.d_ff if isinstance(dense, Gated) else expert.d_ff,
-        "hidden_act": huggingface_activation(expert.activation),
         "moe_intermediate_size": expert.d_ff,
         "n_routed_experts": experts.n_experts,
         "num_experts_per_tok": experts.n_experts_per_token,
@@ -127,19 +114,18 @@ def write(spec: Spec) -> tuple[dict[str, Any], MixtureOfExperts] | None:
     }, experts
 
 
-def write_v2(spec: Spec) -> dict[str, Any] | None:
-    match write(spec):
-        case config, MixtureOfExperts(scoring="softmax", norm_topk_prob=False) as experts:
-            limited = experts.n_active_groups < experts.n_groups
-            return config | {"topk_method": "group_limited_greedy" if limited else "greedy"}
-    return None
+def write_v2(spec: Spec) -> Fields:
+    config, experts = write(spec)
+    if experts.scoring != "softmax" or experts.norm_topk_prob:
+        raise NotExpressible
+    limited = experts.n_active_groups < experts.n_groups
+    return config | {"topk_method": "group_limited_greedy" if limited else "greedy"}
 
 
-def write_v3(spec: Spec) -> dict[str, Any] | None:
-    match write(spec), spec.positions:
-        case (config, _), Rotary(interleaved=interleaved):
-            return config | {"rope_interleave": interleaved, "num_nextn_predict_layers": 0}
-    return None
+def write_v3(spec: Spec) -> Fields:
+    config, _experts = write(spec)
+    assert isinstance(spec.positions, Rotary)
+    return config | {"rope_interleave": spec.positions.interleaved, "num_nextn_predict_layers": 0}
 
 
 DEEPSEEK_V2 = Family("DeepseekV2", rows, read_v2, write_v2, IGNORED, llama.TIED)

@@ -4,14 +4,10 @@ The families differ in the names of the fields. See docs/convert.md, "config.jso
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from qkv.checkpoint.families.config import (
-    REQUIRED,
-    Config,
-    biased_attention,
-    huggingface_activation,
-)
+from qkv.checkpoint.families.config import Config, biased_attention, huggingface_activation
+from qkv.checkpoint.names import Fields, NotExpressible
 from qkv.model.spec import Attention, Dense, Layer, Norm, Spec, Stack
 
 
@@ -31,7 +27,7 @@ class DenseFields(NamedTuple):
         self,
         config: Config,
         norm: Norm,
-        d_ff: Any = REQUIRED,
+        d_ff: int | None = None,
         activation: str = "gelu",
         cross: bool = False,
     ) -> Layer:
@@ -48,7 +44,7 @@ class DenseFields(NamedTuple):
             norm = replace(norm, eps=config.positive_float(self.eps, norm.eps))
         return Layer(mixer, feed_forward, norm, mixer if cross else None, n_layers)
 
-    def read_sizes(self, config: Config) -> dict[str, Any]:
+    def read_sizes(self, config: Config) -> Fields:
         """The fields of the spec outside its layers."""
         return {
             "vocab_size": config.positive_int("vocab_size"),
@@ -57,8 +53,8 @@ class DenseFields(NamedTuple):
             "dropout": config.probability(self.dropout, 0.1),
         }
 
-    def write(self, spec: Spec, stack: Stack | None) -> dict[str, Any] | None:
-        """The fields of a spec with this stack; None if its layers are of another kind."""
+    def write(self, spec: Spec, stack: Stack | None) -> Fields:
+        """The fields of a spec with this stack; an error if its layers are of another kind."""
         match stack:
             case Stack(layers=(Layer(Attention(n_heads), Dense(d_ff, activation), norm), *_)):
                 return {
@@ -72,4 +68,4 @@ class DenseFields(NamedTuple):
                     self.activation: huggingface_activation(activation),
                     **({self.eps: norm.eps} if self.eps else {}),
                 }
-        return None
+        raise NotExpressible

@@ -7,21 +7,20 @@ added on import and subtracted on export. See docs/convert.md, "Families".
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from qkv.checkpoint.families import llama
 from qkv.checkpoint.families.config import Config
-from qkv.checkpoint.names import Family, Row
+from qkv.checkpoint.names import Row, Tensors
 from qkv.model.spec import Spec
 
 
 class UnitOffset(Row):
     """The foreign w is the native 1 + w, in at least float32: then w = (1 + w) - 1 is exact."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return [w.to(torch.promote_types(w.dtype, torch.float32)) + 1 for w in tensors]
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [w - 1 for w in tensors]
 
 
@@ -42,11 +41,6 @@ def read(config: Config) -> Spec:
     return replace(llama.decoder_spec(config, layers, tied=True), scaled_embedding=True)
 
 
-GEMMA = Family(
-    "Gemma",
-    rows,
-    read,
-    lambda spec: llama.write_gated(spec, "attention_bias"),
-    llama.IGNORED,
-    llama.TIED,
+GEMMA = llama.decoder_family(
+    "Gemma", rows, read, lambda spec: llama.write_gated(spec, "attention_bias")
 )

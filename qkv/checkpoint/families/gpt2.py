@@ -4,11 +4,9 @@ c_attn is q, k and v concatenated, and every matrix is transposed (Conv1D).
 See docs/convert.md, "Families".
 """
 
-from typing import Any
-
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, Row, Transposed, TransposedConcat
+from qkv.checkpoint.names import Family, Fields, Row, Transposed, TransposedConcat
 from qkv.model.spec import Learned, LmHead, Norm, Spec, Stack
 
 BRANCH = "decoder.layers.{i}.attn.branch"
@@ -53,9 +51,8 @@ def read(config: Config) -> Spec:
     )
 
 
-def write(spec: Spec) -> dict[str, Any] | None:
-    config = FIELDS.write(spec, None if spec.encoder else spec.decoder)
-    return config and config | {
+def write(spec: Spec) -> Fields:
+    return FIELDS.write(spec, None if spec.encoder else spec.decoder) | {
         "tie_word_embeddings": isinstance(spec.head, LmHead) and spec.head.tied,
         "embd_pdrop": spec.dropout,
         "attn_pdrop": 0.0,

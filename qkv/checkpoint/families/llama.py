@@ -3,13 +3,14 @@
 Other decoder families use the same tensor names. See docs/convert.md, "Families".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from qkv.checkpoint.families.config import Config, group_layers, huggingface_activation
 from qkv.checkpoint.families.rotary import read_rotary, write_rotary
-from qkv.checkpoint.names import Family, Row, part_rows
+from qkv.checkpoint.names import Family, Fields, Names, NotExpressible, Row, part_rows
 from qkv.model.spec import (
     Attention,
     FeedForward,
@@ -47,7 +48,10 @@ LAYER = {
 }
 
 
-def rows(spec: Spec, layer: Mapping[str, str] = LAYER) -> list[Row]:
+decoder_family = partial(Family, ignored=IGNORED, tied=TIED)
+
+
+def rows(spec: Spec, layer: Names = LAYER) -> list[Row]:
     return part_rows(MODEL) + part_rows(layer, "model.layers.{i}.", "decoder.layers.{i}.")
 
 
@@ -132,25 +136,30 @@ def layer_types(config: Config, n_layers: int) -> list[str]:
 # ── spec -> config.json ─────────────────────────────────────────────────────────────────────────
 def write_common(
     spec: Spec, mixer: type[M], feed_forward: type[F]
-) -> tuple[dict[str, Any], list[Layer], M, F] | None:
+) -> tuple[Fields, list[Layer], M, F]:
     """The fields common to all decoder families, all layers, and their parts of these types.
 
-    The parts are the first layer's, but experts may follow dense layers. None if there are none;
-    other unsupported parts of the spec are found by reading the config again.
+    The parts are the first layer's, but experts may follow dense layers. An error if there are
+    none; other unsupported parts of the spec are found by reading the config again.
     """
     if spec.decoder is None or spec.encoder is not None or not isinstance(spec.positions, Rotary):
-        return None
+        raise NotExpressible
     layers = spec.decoder.each_layer()
-    first, *later = [layer.feed_forward for layer in layers]
-    candidates = [first, *(ffn for ffn in later if isinstance(ffn, MixtureOfExperts))]
-    found = [ffn for ffn in candidates if isinstance(ffn, feed_forward)]
+    candidates = layers if feed_forward is MixtureOfExperts else layers[:1]
+    found = [
+        layer.feed_forward for layer in candidates if isinstance(layer.feed_forward, feed_forward)
+    ]
     if not found or not isinstance(layers[0].mixer, mixer):
-        return None
+        raise NotExpressible
+    ffn = found[0].expert if isinstance(found[0], MixtureOfExperts) else found[0]
     config = {
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.d_model,
         "num_hidden_layers": len(layers),
         "max_position_embeddings": spec.max_len,
+        "num_attention_heads": layers[0].mixer.n_heads,
+        "intermediate_size": ffn.d_ff,
+        "hidden_act": huggingface_activation(ffn.activation),
         "rms_norm_eps": layers[0].norm.eps,
         "tie_word_embeddings": isinstance(spec.head, LmHead) and spec.head.tied,
         **write_rotary(spec.positions),
@@ -158,30 +167,18 @@ def write_common(
     return config, layers, layers[0].mixer, found[0]
 
 
-def write_attention(mixer: Attention) -> dict[str, Any]:
-    return {
-        "num_attention_heads": mixer.n_heads,
-        "num_key_value_heads": mixer.n_kv_heads,
-        "head_dim": mixer.d_head,
-    }
+def write_attention(mixer: Attention) -> Fields:
+    return {"num_key_value_heads": mixer.n_kv_heads, "head_dim": mixer.d_head}
 
 
-def write_gated(spec: Spec, *options: str) -> dict[str, Any] | None:
+def write_gated(spec: Spec, *options: str) -> Fields:
     """The fields of a model with attention and a gated feed-forward, and these options."""
-    parts = write_common(spec, Attention, Gated)
-    if parts is None:
-        return None
-    config, layers, mixer, ffn = parts
+    config, layers, mixer, ffn = write_common(spec, Attention, Gated)
     fields = write_windows(layers) | {"attention_bias": mixer.bias, "mlp_bias": ffn.bias}
-    return (
-        config
-        | write_attention(mixer)
-        | {"intermediate_size": ffn.d_ff, "hidden_act": huggingface_activation(ffn.activation)}
-        | {name: fields[name] for name in options}
-    )
+    return config | write_attention(mixer) | {name: fields[name] for name in options}
 
 
-def write_windows(layers: list[Layer]) -> dict[str, Any]:
+def write_windows(layers: list[Layer]) -> Fields:
     windows = [getattr(layer.mixer, "window", None) for layer in layers]
     return {
         "use_sliding_window": any(windows),
@@ -191,30 +188,21 @@ def write_windows(layers: list[Layer]) -> dict[str, Any]:
     }
 
 
-LLAMA = Family(
-    "Llama",
-    rows,
-    read_llama,
-    lambda spec: write_gated(spec, "attention_bias", "mlp_bias"),
-    IGNORED,
-    TIED,
+LLAMA = decoder_family(
+    "Llama", rows, read_llama, lambda spec: write_gated(spec, "attention_bias", "mlp_bias")
 )
-MISTRAL = Family(
-    "Mistral", rows, read_mistral, lambda spec: write_gated(spec, "sliding_window"), IGNORED, TIED
+MISTRAL = decoder_family(
+    "Mistral", rows, read_mistral, lambda spec: write_gated(spec, "sliding_window")
 )
-QWEN2 = Family(
+QWEN2 = decoder_family(
     "Qwen2",
     rows,
     lambda config: read_qwen(config, attention(config, bias=True)),
     lambda spec: write_gated(spec, *WINDOWS),
-    IGNORED,
-    TIED,
 )
-QWEN3 = Family(
+QWEN3 = decoder_family(
     "Qwen3",
     rows,
     lambda config: read_qwen(config, biased_if_set(config, qk_norm=True)),
     lambda spec: write_gated(spec, "attention_bias", *WINDOWS),
-    IGNORED,
-    TIED,
 )

@@ -5,11 +5,10 @@ See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.families.dense import DenseFields
-from qkv.checkpoint.names import Family, Row, RowVector, part_rows
+from qkv.checkpoint.names import Family, Fields, NotExpressible, Row, RowVector, part_rows
 from qkv.model.spec import Learned, LmHead, Norm, Positions, Sinusoidal, Spec, Stack
 
 STACK = {"embed_positions": "positions", "layernorm_embedding": "embed_norm"}
@@ -95,25 +94,21 @@ def read_bart(config: Config) -> Spec:
     return read(config, Learned(first=2), embed_norm=True)
 
 
-def write(spec: Spec) -> dict[str, Any] | None:
-    encoder, decoder = ENCODER.write(spec, spec.encoder), DECODER.write(spec, spec.decoder)
-    if encoder is None or decoder is None:
-        return None
-    return (
-        encoder
-        | decoder
-        | {
-            "is_encoder_decoder": True,
-            "pad_token_id": 0,
-            "scale_embedding": spec.scaled_embedding,
-            "forced_eos_token_id": None,
-        }
-    )
+def write(spec: Spec) -> Fields:
+    return {
+        **ENCODER.write(spec, spec.encoder),
+        **DECODER.write(spec, spec.decoder),
+        "is_encoder_decoder": True,
+        "pad_token_id": 0,
+        "scale_embedding": spec.scaled_embedding,
+        "forced_eos_token_id": None,
+    }
 
 
-def write_marian(spec: Spec) -> dict[str, Any] | None:
-    config = write(spec) if isinstance(spec.positions, Sinusoidal) else None
-    return config and config | {
+def write_marian(spec: Spec) -> Fields:
+    if not isinstance(spec.positions, Sinusoidal):
+        raise NotExpressible
+    return write(spec) | {
         "vocab_size": spec.source_vocab_size or spec.vocab_size,
         "decoder_vocab_size": spec.vocab_size,
         "share_encoder_decoder_embeddings": spec.source_vocab_size is None,

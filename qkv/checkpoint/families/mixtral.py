@@ -5,11 +5,10 @@ stacked. See docs/convert.md, "Families".
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qkv.checkpoint.families import llama
-from qkv.checkpoint.families.config import Config, huggingface_activation
-from qkv.checkpoint.names import Family, Row, Stacked
+from qkv.checkpoint.families.config import Config
+from qkv.checkpoint.names import Fields, Row, Stacked
 from qkv.model.spec import Attention, Gated, MixtureOfExperts, Spec
 
 BRANCH = "decoder.layers.{i}.ffn.branch"
@@ -64,28 +63,20 @@ def dense_layers(config: Config, n_layers: int) -> list[int]:
     return layers
 
 
-def write_experts(mixer: Attention, experts: MixtureOfExperts) -> dict[str, Any]:
+def write_experts(mixer: Attention, experts: MixtureOfExperts) -> Fields:
     return llama.write_attention(mixer) | {
         "num_local_experts": experts.n_experts,
         "num_experts_per_tok": experts.n_experts_per_token,
-        "intermediate_size": experts.expert.d_ff,
-        "hidden_act": huggingface_activation(experts.expert.activation),
     }
 
 
-def write_mixtral(spec: Spec) -> dict[str, Any] | None:
-    parts = llama.write_common(spec, Attention, MixtureOfExperts)
-    if parts is None:
-        return None
-    config, _layers, mixer, experts = parts
+def write_mixtral(spec: Spec) -> Fields:
+    config, _layers, mixer, experts = llama.write_common(spec, Attention, MixtureOfExperts)
     return config | write_experts(mixer, experts) | {"sliding_window": mixer.window}
 
 
-def write_qwen3_moe(spec: Spec) -> dict[str, Any] | None:
-    parts = llama.write_common(spec, Attention, MixtureOfExperts)
-    if parts is None:
-        return None
-    config, layers, mixer, experts = parts
+def write_qwen3_moe(spec: Spec) -> Fields:
+    config, layers, mixer, experts = llama.write_common(spec, Attention, MixtureOfExperts)
     dense = {
         index: layer.feed_forward.d_ff
         for index, layer in enumerate(layers)
@@ -105,19 +96,9 @@ def write_qwen3_moe(spec: Spec) -> dict[str, Any] | None:
     )
 
 
-MIXTRAL = Family(
-    "Mixtral",
-    lambda spec: llama.rows(spec) + MIXTRAL_EXPERTS,
-    read_mixtral,
-    write_mixtral,
-    llama.IGNORED,
-    llama.TIED,
+MIXTRAL = llama.decoder_family(
+    "Mixtral", lambda spec: llama.rows(spec) + MIXTRAL_EXPERTS, read_mixtral, write_mixtral
 )
-QWEN3_MOE = Family(
-    "Qwen3Moe",
-    lambda spec: llama.rows(spec) + EXPERTS,
-    read_qwen3_moe,
-    write_qwen3_moe,
-    llama.IGNORED,
-    llama.TIED,
+QWEN3_MOE = llama.decoder_family(
+    "Qwen3Moe", lambda spec: llama.rows(spec) + EXPERTS, read_qwen3_moe, write_qwen3_moe
 )

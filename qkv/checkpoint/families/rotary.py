@@ -5,9 +5,9 @@ See docs/convert.md, "config.json".
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 from qkv.checkpoint.families.config import Config
+from qkv.checkpoint.names import Fields
 from qkv.messages import _
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, Scaling, YarnScaling
 
@@ -38,12 +38,9 @@ def read_scaling(rope: Config, config: Config) -> Scaling | None:
         case "linear":
             return LinearScaling(rope.positive_float("factor"))
         case "llama3":
-            return LlamaScaling(
-                rope.positive_float("factor"),
-                rope.positive_float("low_freq_factor"),
-                rope.positive_float("high_freq_factor"),
-                original_max_len(rope, config),
-            )
+            names = ("factor", "low_freq_factor", "high_freq_factor")
+            factor, low, high = map(rope.positive_float, names)
+            return LlamaScaling(factor, low, high, original_max_len(rope, config))
         case "yarn":
             return read_yarn(rope, config)
     raise rope.error(
@@ -86,9 +83,9 @@ def yarn_mscale(factor: float, m: float = 1.0) -> float:
     return 0.1 * m * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def write_rotary(rotary: Rotary) -> dict[str, Any]:
+def write_rotary(rotary: Rotary) -> Fields:
     """rope_parameters as in transformers 5, and rope_theta for older versions."""
-    rope: dict[str, Any] = {"rope_theta": rotary.theta, "rope_type": "default"}
+    rope: Fields = {"rope_theta": rotary.theta, "rope_type": "default"}
     if rotary.scaling is not None:
         fields = asdict(rotary.scaling)
         mscale, factor = fields.pop("mscale", 1.0), rotary.scaling.factor

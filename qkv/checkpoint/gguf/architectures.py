@@ -5,18 +5,19 @@ See docs/gguf.md, "Supported architectures".
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.families.config import biased_attention, group_layers
-from qkv.checkpoint.names import Row, part_rows
-from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
+from qkv.checkpoint.families.config import biased_attention
+from qkv.checkpoint.names import NotExpressible, Row, Tensors, Weights, part_rows
+from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
-from qkv.messages import _, listed
+from qkv.messages import N_, _, listed
 from qkv.model.spec import (
     Attention,
     Dense,
@@ -47,17 +48,17 @@ class PermutedHeads(Row):
 
     d_head: int = 0
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [permute_heads(tensor, (2, self.d_head // 2)) for tensor in tensors]
 
 
 class Concatenated(Row):
     """One foreign matrix is several native ones, concatenated."""
 
-    def to_native(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_native(self, tensors: Tensors) -> Tensors:
         return list(tensors[0].chunk(len(self.native)))
 
-    def to_foreign(self, tensors: list[Tensor]) -> list[Tensor]:
+    def to_foreign(self, tensors: Tensors) -> Tensors:
         return [torch.cat(tensors)]
 
 
@@ -107,7 +108,7 @@ def llama_rows(spec: Spec) -> list[Row]:
     assert isinstance(spec.positions, Rotary)
     if spec.positions.interleaved:
         return ROWS
-    d_head = attention_of(spec).d_head
+    d_head = decoder_parts(spec)[0].d_head
     return ROWS + [
         PermutedHeads(f"blk.{{i}}.attn_{name}.{{p}}", f"{BRANCH}.{name}_proj.{{p}}", d_head)
         for name in "qk"
@@ -115,9 +116,12 @@ def llama_rows(spec: Spec) -> list[Row]:
 
 
 # ── The nearest supported spec ──────────────────────────────────────────────────────────────────
-def attention_of(spec: Spec) -> Attention:
-    assert spec.decoder is not None and isinstance(spec.decoder.layers[0].mixer, Attention)
-    return spec.decoder.layers[0].mixer
+def decoder_parts(spec: Spec) -> tuple[Attention, FeedForward]:
+    """Attention and feed-forward of the first layer of a decoder-only model."""
+    match spec:
+        case Spec(encoder=None, decoder=Stack(layers=(Layer(Attention() as mixer, ffn), *_))):
+            return mixer, ffn
+    raise NotExpressible
 
 
 def base_spec(
@@ -125,46 +129,30 @@ def base_spec(
 ) -> Spec:
     """What all architectures share: equal pre-norm layers, a final norm, a head without bias."""
     assert spec.decoder is not None
-    layers = spec.decoder.each_layer()
-    layer = Layer(mixer, feed_forward, Norm(norm, "pre", layers[0].norm.eps))  # type: ignore[arg-type]
+    eps, n_layers = spec.decoder.layers[0].norm.eps, len(spec.decoder.each_layer())
+    layer = Layer(mixer, feed_forward, Norm(norm, "pre", eps), repeat=n_layers)  # type: ignore[arg-type]
+    stack = Stack((layer,), causal=True, final_norm=True)
     tied = isinstance(spec.head, LmHead) and spec.head.tied and not spec.scaled_embedding
     return Spec(
-        spec.vocab_size,
-        spec.d_model,
-        None,
-        Stack(group_layers([layer] * len(layers)), causal=True, final_norm=True),
-        positions,
-        LmHead(tied),
-        max_len=spec.max_len,
+        spec.vocab_size, spec.d_model, None, stack, positions, LmHead(tied), max_len=spec.max_len
     )
 
 
-def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec | None:
+def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
     """A decoder with RoPE, RMSNorm, SwiGLU and these options of attention.
 
     Only Llama also has experts and interleaved rotation.
     """
-    match spec:
-        case Spec(
-            encoder=None,
-            decoder=Stack(
-                layers=(
-                    Layer(
-                        mixer=Attention() as mixer,
-                        feed_forward=Gated() | MixtureOfExperts() as feed_forward,
-                    ),
-                    *_,
-                )
-            ),
-            positions=Rotary(theta=theta, interleaved=interleaved, scaling=scaling),
-        ) if llama or isinstance(feed_forward, Gated):
-            # A window of at least max_len masks nothing.
-            window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
-            scaling = scaling if isinstance(scaling, LinearScaling | LlamaScaling) else None
-            mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
-            positions = Rotary(theta, interleaved=llama and interleaved, scaling=scaling)
-            return base_spec(spec, mixer, swiglu(feed_forward), "rms", positions)
-    return None
+    (mixer, ffn), rotary = decoder_parts(spec), spec.positions
+    is_known = llama or isinstance(ffn, Gated)
+    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense) or not is_known:
+        raise NotExpressible
+    # A window of at least max_len masks nothing.
+    window = mixer.window if mixer.window and mixer.window >= spec.max_len else None
+    scaling = rotary.scaling if isinstance(rotary.scaling, LinearScaling | LlamaScaling) else None
+    mixer = replace(mixer, window=window, **options)  # type: ignore[arg-type]
+    positions = Rotary(rotary.theta, interleaved=llama and rotary.interleaved, scaling=scaling)
+    return base_spec(spec, mixer, swiglu(ffn), "rms", positions)
 
 
 def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
@@ -174,72 +162,55 @@ def swiglu(ffn: Gated | MixtureOfExperts) -> FeedForward:
     return Gated(ffn.d_ff, "silu", ffn.bias)
 
 
-def nearest_gemma(spec: Spec) -> Spec | None:
+def nearest_gemma(spec: Spec) -> Spec:
     """GeGLU, and embeddings times sqrt(d_model); GGUF stores the norms with unit offset added."""
     found = rotary_decoder(spec, qk_norm=False, bias=False, out_bias=False)
-    if found is None or found.decoder is None:
-        return None
+    assert found.decoder is not None
     layer = found.decoder.layers[0]
     geglu = Gated(layer.feed_forward.d_ff, "gelu_tanh")  # type: ignore[union-attr]
     stack = replace(found.decoder, layers=(replace(layer, feed_forward=geglu),))
     return replace(found, decoder=stack, head=LmHead(True), scaled_embedding=True)
 
 
-def nearest_gpt2(spec: Spec) -> Spec | None:
-    match spec:
-        case Spec(
-            encoder=None,
-            decoder=Stack(
-                layers=(Layer(mixer=Attention(n_heads=n_heads), feed_forward=Dense(d_ff=d_ff)), *_)
-            ),
-        ):
-            mixer = biased_attention(n_heads, spec.d_model)
-            feed_forward = Dense(d_ff, "gelu_tanh", bias=True)
-            return base_spec(spec, mixer, feed_forward, "layer", Learned())
-    return None
+def nearest_gpt2(spec: Spec) -> Spec:
+    mixer, ffn = decoder_parts(spec)
+    if not isinstance(ffn, Dense):
+        raise NotExpressible
+    mixer = biased_attention(mixer.n_heads, spec.d_model)
+    return base_spec(spec, mixer, Dense(ffn.d_ff, "gelu_tanh", bias=True), "layer", Learned())
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A model architecture of llama.cpp."""
 
-    name: str
-    nearest: Callable[[Spec], Spec | None]  # the nearest spec that it supports
+    nearest: Callable[[Spec], Spec]  # the nearest spec that it supports, or NotExpressible
     rows: Callable[[Spec], list[Row]] = lambda spec: ROWS  # the name mapping
 
 
 # The first that supports a spec is used: Qwen 2 before Llama, whose biases not all software reads.
-ARCHITECTURES = [
-    Architecture("qwen2", partial(rotary_decoder, qk_norm=False, bias=True, out_bias=False)),
-    Architecture("llama", partial(rotary_decoder, llama=True, qk_norm=False), llama_rows),
-    Architecture("qwen3", partial(rotary_decoder, qk_norm=True, bias=False, out_bias=False)),
-    Architecture("gemma", nearest_gemma),
-    Architecture("gpt2", nearest_gpt2, lambda spec: GPT2_ROWS),
-]
+ARCHITECTURES = {
+    "qwen2": Architecture(partial(rotary_decoder, qk_norm=False, bias=True, out_bias=False)),
+    "llama": Architecture(partial(rotary_decoder, llama=True, qk_norm=False), llama_rows),
+    "qwen3": Architecture(partial(rotary_decoder, qk_norm=True, bias=False, out_bias=False)),
+    "gemma": Architecture(nearest_gemma),
+    "gpt2": Architecture(nearest_gpt2, lambda spec: GPT2_ROWS),
+}
 
 
 # ── Choosing the architecture ───────────────────────────────────────────────────────────────────
-def choose_architecture(spec: Spec) -> tuple[Architecture, Spec]:
-    """The architecture that supports this spec, and its nearest spec."""
-    targets = [
-        (architecture, target)
-        for architecture in ARCHITECTURES
-        if (target := architecture.nearest(spec)) is not None
-    ]
+def choose_architecture(spec: Spec) -> tuple[str, Spec]:
+    """The name of the architecture that supports this spec, and its nearest spec."""
+    targets = {}
+    for name, architecture in ARCHITECTURES.items():
+        with suppress(NotExpressible):
+            targets[name] = architecture.nearest(spec)
     if not targets:
-        raise QkvError(
-            "model.json",
-            _("no GGUF architecture fits this model"),
-            _("supported: {names}", names=listed(each.name for each in ARCHITECTURES)),
-        )
-    chosen, target, parts = nearest(spec, targets, is_absorbable_in_gguf)
-    wrong = _(
-        "the nearest GGUF architecture, {name}, does not support {parts}",
-        name=chosen.name,
-        parts=listed(parts),
-    )
-    refuse_unsupported(parts, wrong)
-    return chosen, target
+        wrong = _("no GGUF architecture fits this model")
+        raise QkvError("model.json", wrong, _("supported: {names}", names=listed(ARCHITECTURES)))
+    wrong = N_("the nearest GGUF architecture, {name}, does not support {parts}")
+    chosen = nearest(spec, targets, is_absorbable_in_gguf, wrong)
+    return chosen, targets[chosen]
 
 
 def is_absorbable_in_gguf(path: str, native: object, target: object) -> bool:
@@ -252,7 +223,7 @@ def is_absorbable_in_gguf(path: str, native: object, target: object) -> bool:
     )
 
 
-def gguf_weights(weights: Mapping[str, Tensor], spec: Spec, target: Spec) -> dict[str, Tensor]:
+def gguf_weights(weights: Weights, spec: Spec, target: Spec) -> Weights:
     """Weights of the target spec that compute the same function."""
     new = dict(weights)
     if spec.scaled_embedding and not target.scaled_embedding:

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from qkv.checkpoint.disk import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.durable import write_file
-from qkv.checkpoint.gguf.architectures import attention_of, choose_architecture, gguf_weights
+from qkv.checkpoint.gguf.architectures import (
+    ARCHITECTURES,
+    choose_architecture,
+    decoder_parts,
+    gguf_weights,
+)
 from qkv.checkpoint.gguf.parity import check_parity
 from qkv.checkpoint.gguf.tokenizer import add_tokenizer
-from qkv.checkpoint.huggingface.export import refuse_not_installed, refuse_occupied
 from qkv.checkpoint.load import load_folder
-from qkv.checkpoint.loaded_model import LoadedModel, WeightsMetadata
-from qkv.checkpoint.names import resolve_rows, to_foreign
-from qkv.checkpoint.parity import ParityReport
+from qkv.checkpoint.loaded_model import LoadedModel
+from qkv.checkpoint.names import Weights, resolve_rows, to_foreign
+from qkv.checkpoint.parity import Conversion
 from qkv.model.rotary import frequencies
 from qkv.model.spec import LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
 
@@ -30,7 +34,7 @@ BLOCK_SIZE = 32  # values that share one scale in Q8_0; other row lengths stay f
 
 def export_gguf(
     folder: str | Path, out: str | Path, n_inputs: int = 8, dtype: str = "float32"
-) -> tuple[WeightsMetadata, ParityReport | None]:
+) -> Conversion:
     """Convert a model folder to a GGUF file.
 
     Args:
@@ -53,10 +57,9 @@ def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> 
     """Write a GGUF file, atomically; return its architecture."""
     spec = loaded.model.spec
     refuse_not_installed("gguf")
-    architecture, target = choose_architecture(spec)
+    name, target = choose_architecture(spec)
     weights = gguf_weights(loaded.model.state_dict(), spec, target)
-    tensors = to_foreign(resolve_rows(architecture.rows(target), weights), weights)
-    name = architecture.name
+    tensors = to_foreign(resolve_rows(ARCHITECTURES[name].rows(target), weights), weights)
     import gguf
 
     def write(part: Path) -> None:
@@ -80,8 +83,8 @@ def save_gguf(path: str | Path, loaded: LoadedModel, dtype: str = "float32") -> 
 def add_sizes(gguf_writer: Any, spec: Spec) -> None:
     """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
-    layer, heads = spec.decoder.layers[0], attention_of(spec)
-    ffn, eps = layer.feed_forward, "rms_eps" if layer.norm.kind == "rms" else "eps"
+    layer, (heads, ffn) = spec.decoder.layers[0], decoder_parts(spec)
+    eps = "rms_eps" if layer.norm.kind == "rms" else "eps"
     sizes = {
         "context_length": spec.max_len,
         "embedding_length": spec.d_model,
@@ -113,17 +116,15 @@ def add_rotary(gguf_writer: Any, positions: Rotary, d_head: int) -> None:
         gguf_writer.add_rope_scaling_factor(positions.scaling.factor)
 
 
-def packed(
-    weights: dict[str, torch.Tensor], spec: Spec, dtype: str
-) -> Iterator[tuple[str, np.ndarray, str]]:
+def packed(weights: Weights, spec: Spec, dtype: str) -> Iterator[tuple[str, np.ndarray, str]]:
     """Each tensor with its type: matrices in `dtype`, others in float32 as llama.cpp requires."""
     import gguf
 
     if isinstance(spec.positions, Rotary) and isinstance(spec.positions.scaling, LlamaScaling):
-        d_head = attention_of(spec).d_head
+        d_head = decoder_parts(spec)[0].d_head
         unscaled = frequencies(Rotary(spec.positions.theta), d_head)
-        pairs = zip(unscaled, frequencies(spec.positions, d_head), strict=True)
-        yield ("rope_freqs.weight", np.array([a / b for a, b in pairs], dtype=np.float32), "F32")
+        factors = np.divide(unscaled, frequencies(spec.positions, d_head))
+        yield "rope_freqs.weight", factors.astype(np.float32), "F32"
     for name, weight in weights.items():
         values = weight.float().cpu().contiguous().numpy()
         kind = TYPES[dtype]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.gguf.architectures import GPT2_ROWS, ROWS
-from qkv.checkpoint.names import resolve_rows, to_native
+from qkv.checkpoint.names import Weights, resolve_rows, to_native
 from qkv.checkpoint.weights import assign_weights, meta_model
 from qkv.model import spec as s
 from qkv.model.positions import RotaryPositions
@@ -69,7 +69,7 @@ def dequantized(tensor: Any) -> Tensor:
     return torch.from_numpy(values.copy()).view(*(int(size) for size in reversed(tensor.shape)))
 
 
-def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
+def spec_of(fields: Fields, tensors: Weights) -> s.Spec:
     """The spec that llama.cpp builds."""
     rms = fields.get("attention.layer_norm_rms_epsilon")
     eps = rms or fields["attention.layer_norm_epsilon"]
@@ -91,7 +91,7 @@ def spec_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Spec:
     )
 
 
-def attention_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Attention:
+def attention_of(fields: Fields, tensors: Weights) -> s.Attention:
     return s.Attention(
         fields["attention.head_count"],
         fields["attention.head_count_kv"],
@@ -102,7 +102,7 @@ def attention_of(fields: Fields, tensors: dict[str, Tensor]) -> s.Attention:
     )
 
 
-def feed_forward_of(fields: Fields, tensors: dict[str, Tensor]) -> s.FeedForward:
+def feed_forward_of(fields: Fields, tensors: Weights) -> s.FeedForward:
     d_ff, bias = fields["feed_forward_length"], "blk.0.ffn_up.bias" in tensors
     if fields.get("expert_count"):
         return s.MixtureOfExperts(

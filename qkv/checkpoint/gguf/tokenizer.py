@@ -13,6 +13,7 @@ from qkv.text.special_tokens import SpecialTokenIds, generation_tokens
 from qkv.text.tiktoken_format import PATTERNS
 from qkv.text.tokenizer import Tokenizer
 
+Rules = dict[str, Any]  # tokenizer.json, or a part of it
 NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6  # token types of llama.cpp
 REPLACE_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]  # SentencePiece's byte fallback
@@ -71,19 +72,20 @@ def add_special(gguf_writer: Any, tokenizer: Tokenizer, stored: SpecialTokenIds)
 def add_byte_level(gguf_writer: Any, tokenizer: Tokenizer) -> None:
     """GPT-2's tokenizer: bytes, a pre-tokenization pattern, an ordered list of merges."""
     rules = tokenizer.config
+    ignore_merges = rules["model"].get("ignore_merges")
     pre_tokenizer = pre_tokenizer_name(rules["pre_tokenizer"])
     unsupported = list(unsupported_parts(tokenizer))
     if pre_tokenizer is None:
         unsupported.append(_("this pre-tokenizer"))
-    elif bool(rules["model"].get("ignore_merges")) != (pre_tokenizer == "llama-bpe"):
-        unsupported.append(f"ignore_merges {rules['model'].get('ignore_merges')}")
+    elif bool(ignore_merges) != (pre_tokenizer == "llama-bpe"):
+        unsupported.append(f"ignore_merges {ignore_merges}")
     refuse_unsupported(unsupported)
     gguf_writer.add_tokenizer_model("gpt2")
     gguf_writer.add_tokenizer_pre(pre_tokenizer)
     gguf_writer.add_token_merges([" ".join(pair) for pair in merges_of(rules)])
 
 
-def pre_tokenizer_name(rule: dict[str, Any] | None) -> str | None:
+def pre_tokenizer_name(rule: Rules | None) -> str | None:
     """llama.cpp's name of a pre-tokenizer; None if it has none."""
     match rule:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
@@ -116,7 +118,7 @@ def add_sentencepiece(gguf_writer: Any, tokenizer: Tokenizer, size: int) -> None
     gguf_writer.add_token_scores(scores_of(rules, size))
 
 
-def adds_space_prefix(rules: dict[str, Any]) -> bool | None:
+def adds_space_prefix(rules: Rules) -> bool | None:
     """Whether a space is added before the text; None if llama.cpp handles spaces differently."""
     match rules["pre_tokenizer"], rules["normalizer"]:
         case None, {"normalizers": [{"type": "Prepend"}, last]} if last == REPLACE_SPACES:
@@ -126,7 +128,7 @@ def adds_space_prefix(rules: dict[str, Any]) -> bool | None:
     return None
 
 
-def scores_of(rules: dict[str, Any], size: int) -> list[float]:
+def scores_of(rules: Rules, size: int) -> list[float]:
     """The score of each token: earlier merges score higher.
 
     Tokens with interleaved merges have equal scores (Llama 2's runs of spaces).
@@ -178,7 +180,7 @@ def unsupported_parts(tokenizer: Tokenizer) -> Iterator[str]:
         yield _("added tokens that are not special ({names})", names=listed(added[:5]))
 
 
-def merges_of(rules: dict[str, Any]) -> list[tuple[str, str]]:
+def merges_of(rules: Rules) -> list[tuple[str, str]]:
     """The merges as pairs; old files have strings."""
     pairs = (
         pair.split(" ") if isinstance(pair, str) else pair for pair in rules["model"]["merges"]

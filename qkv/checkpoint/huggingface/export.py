@@ -5,22 +5,20 @@ supports is an error. See docs/convert.md, "Export".
 """
 
 import json
-from collections.abc import Mapping
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from qkv.checkpoint import disk
-from qkv.checkpoint.durable import packed, write_new_folder
+from qkv.checkpoint.durable import json_bytes, packed, write_new_folder
 from qkv.checkpoint.families import FAMILIES
 from qkv.checkpoint.families.config import Config
 from qkv.checkpoint.huggingface.reader import TARGET
 from qkv.checkpoint.huggingface.sentence_transformers_format import pooling_files
 from qkv.checkpoint.loaded_model import LoadedModel
-from qkv.checkpoint.names import resolve_rows, to_foreign
-from qkv.checkpoint.target_spec import is_absorbable, nearest, refuse_unsupported, target_weights
+from qkv.checkpoint.names import Fields, NotExpressible, resolve_rows, to_foreign
+from qkv.checkpoint.target_spec import is_absorbable, nearest, target_weights
 from qkv.errors import QkvError
-from qkv.messages import _, listed
+from qkv.messages import N_, _, listed
 from qkv.model.spec import LmHead, MaskedHead, Spec
 from qkv.text.special_tokens import (
     Template,
@@ -30,71 +28,63 @@ from qkv.text.special_tokens import (
 )
 from qkv.text.tokenizer import Tokenizer
 
+sorted_json = partial(json_bytes, sort_keys=True)
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
 
 def save_huggingface(folder: str | Path, loaded: LoadedModel) -> str:
     """Write the folder; return the model_type of its family."""
     path, spec = Path(folder), loaded.model.spec
-    refuse_occupied(path)
+    disk.refuse_occupied(path)
     config, target = choose_family(spec)
     model_type, ids = config["model_type"], special_ids(loaded)
     weights = target_weights(loaded.model.state_dict(), spec, target)
     table = resolve_rows(FAMILIES[model_type].rows(target), weights)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     config |= {k: v for k, v in ids.items() if k != "pad_token_id" or model_type != "roberta"}
-    files: dict[str, disk.Content] = {
+    files: disk.Files = {
         "model.safetensors": packed(to_foreign(table, weights), {"format": "pt"}),
-        "config.json": as_json(config | {"dtype": dtype, "torch_dtype": dtype}),
+        "config.json": sorted_json(config | {"dtype": dtype, "torch_dtype": dtype}),
         "README.md": model_card(loaded, model_type).encode(),
         **tokenizer_files(loaded),
     }
     if spec.decoder is not None:
-        files["generation_config.json"] = as_json(ids)
+        files["generation_config.json"] = sorted_json(ids)
     elif loaded.pooling:
         files |= pooling_files(loaded.pooling, spec.d_model)
-    write(path, files)
+    write_new_folder(path, partial(disk.fill_folder, files=files))
     return model_type
 
 
 # ── Choosing the family ─────────────────────────────────────────────────────────────────────────
-def choose_family(spec: Spec) -> tuple[dict[str, Any], Spec]:
+def choose_family(spec: Spec) -> tuple[Fields, Spec]:
     """The config.json of the family that, reading it again, gives this spec; and that spec."""
-    targets, errors = [], []
+    configs, targets, errors = {}, {}, []
     for model_type, family in FAMILIES.items():
-        if fields := write_config(model_type, spec):
-            try:
-                config = Config("config.json", fields, _head_names(spec))
-                targets.append((fields, family.read(config)))
-            except QkvError as error:
-                errors.append(error)
+        try:
+            configs[model_type] = write_config(model_type, spec)
+            config = Config("config.json", configs[model_type], _head_names(spec))
+            targets[model_type] = family.read(config)
+        except NotExpressible:
+            continue
+        except QkvError as error:
+            errors.append(error)
+    if errors and not targets:
+        raise errors[0]
     if not targets:
-        raise (errors or [no_family()])[0]
-    written, target, parts = nearest(spec, targets, is_absorbable)
-    wrong = _(
-        "the nearest Hugging Face architecture, {name}, does not support {parts}",
-        name=written["model_type"],
-        parts=listed(parts),
-    )
-    refuse_unsupported(parts, wrong)
-    return written, target
+        right = _("supported: {names}", names=listed(FAMILIES))
+        raise QkvError("model.json", _("no Hugging Face architecture fits this model"), right)
+    wrong = N_("the nearest Hugging Face architecture, {name}, does not support {parts}")
+    chosen = nearest(spec, targets, is_absorbable, wrong)
+    return configs[chosen], targets[chosen]
 
 
-def no_family() -> QkvError:
-    return QkvError(
-        "model.json",
-        _("no Hugging Face architecture fits this model"),
-        _("supported: {names}", names=listed(FAMILIES)),
-    )
-
-
-def write_config(model_type: str, spec: Spec) -> dict[str, Any] | None:
-    """The config.json of a family; None if it cannot express the spec."""
+def write_config(model_type: str, spec: Spec) -> Fields:
+    """The config.json of a family."""
     family = FAMILIES[model_type]
     head = family.head if isinstance(spec.head, LmHead | MaskedHead) else "Model"
     names = {"model_type": model_type, "architectures": [family.architecture + head]}
-    config = family.write(spec)
-    return config and config | names
+    return family.write(spec) | names
 
 
 def _head_names(spec: Spec) -> list[str]:
@@ -106,7 +96,7 @@ def _head_names(spec: Spec) -> list[str]:
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
-def special_ids(loaded: LoadedModel) -> dict[str, Any]:
+def special_ids(loaded: LoadedModel) -> Fields:
     """The ids of bos, eos, pad and, for encoder-decoder models, the decoder start token."""
     tokenizer = loaded.tokenizer("target")
     stored = loaded.generation
@@ -125,22 +115,20 @@ def special_ids(loaded: LoadedModel) -> dict[str, Any]:
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def tokenizer_files(loaded: LoadedModel) -> dict[str, disk.Content]:
+def tokenizer_files(loaded: LoadedModel) -> disk.Files:
     """tokenizer.json, the roles of its special tokens, and a separate target tokenizer."""
     tokenizers, spec, first = loaded.tokenizers, loaded.model.spec, loaded.tokenizer("source")
     if first is None:
         return {}
     ids = {role: getattr(first, f"{role}_id") for role in ROLES}
-    named = {f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": spec.max_len,
-        **named,
+        **{f"{role}_token": first.tokens([id])[0] for role, id in ids.items() if id is not None},
     }
-    templated = with_template(first, template_for(loaded, first))
-    files: dict[str, disk.Content] = {
-        "tokenizer.json": templated.save,
-        "tokenizer_config.json": as_json(tokenizer_config),
+    files: disk.Files = {
+        "tokenizer.json": with_template(first, template_for(loaded, first)).save,
+        "tokenizer_config.json": sorted_json(tokenizer_config),
     }
     return files | ({TARGET: tokenizers["target"].save} if "target" in tokenizers else {})
 
@@ -156,15 +144,20 @@ def template_for(loaded: LoadedModel, tokenizer: Tokenizer) -> Template:
 
 
 def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
-    """The tokenizer with this post-processing template, unless it has a post-processor."""
+    """The tokenizer with this post-processing template, unless it has a post-processor.
+
+    `before A after`, and for a pair `before A after B after`.
+    """
     if tokenizer.config.get("post_processor") is not None or not added.size:
         return tokenizer
     before, after = tokenizer.tokens(added.before), tokenizer.tokens(added.after)
     ids = dict(zip((*before, *after), (*added.before, *added.after), strict=True))
+    first = parts("SpecialToken", before, 0) + parts("Sequence", ["A"], 0)
+    single = first + parts("SpecialToken", after, 0)
     rule = {
         "type": "TemplateProcessing",
-        "single": template_parts(before, after, "A"),
-        "pair": template_parts(before, after, "A", "B"),
+        "single": single,
+        "pair": single + parts("Sequence", ["B"], 1) + parts("SpecialToken", after, 1),
         "special_tokens": {
             piece: {"id": piece, "ids": [id], "tokens": [piece]} for piece, id in ids.items()
         },
@@ -174,13 +167,9 @@ def with_template(tokenizer: Tokenizer, added: Template) -> Tokenizer:
     )
 
 
-def template_parts(before: list[str], after: list[str], *sequences: str) -> list[dict[str, Any]]:
-    """`before A after`, and for a pair `before A after B after`."""
-    parts = [("SpecialToken", piece, 0) for piece in before]
-    for number, sequence in enumerate(sequences):
-        parts.append(("Sequence", sequence, number))
-        parts += [("SpecialToken", piece, number) for piece in after]
-    return [{part: {"id": id, "type_id": number}} for part, id, number in parts]
+def parts(kind: str, names: list[str], type_id: int) -> list[Fields]:
+    """Parts of a template in tokenizer.json."""
+    return [{kind: {"id": name, "type_id": type_id}} for name in names]
 
 
 def model_card(loaded: LoadedModel, model_type: str) -> str:
@@ -196,28 +185,3 @@ def model_card(loaded: LoadedModel, model_type: str) -> str:
         f"{loaded.metadata.parameters:,} parameters, written by `qkv export --to huggingface`. "
         "Load it with `transformers`; no custom code.\n"
     )
-
-
-def as_json(fields: Mapping[str, Any]) -> bytes:
-    return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
-
-
-def refuse_not_installed(name: str) -> None:
-    if find_spec(name) is None:
-        raise QkvError(name, _("is not installed"), "pip install 'qkv[convert]'")
-
-
-def refuse_occupied(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise QkvError(path, _("already exists"), _("choose another --out"))
-
-
-def write(path: Path, files: Mapping[str, disk.Content]) -> None:
-    """Write a folder with all its files, atomically."""
-
-    def fill(folder: Path) -> None:
-        for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            disk.fill(folder / name, content)
-
-    write_new_folder(path, fill)

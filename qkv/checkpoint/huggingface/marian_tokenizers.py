@@ -41,13 +41,10 @@ def read_marian_tokenizers(folder: Path, two_vocabularies: bool) -> dict[str, To
 
 def read_pieces(folder: Path, name: str) -> list[str]:
     """The pieces of a vocabulary file in the order of their ids."""
-    ids = read_table(folder, name)
+    ids = read_table(folder / name)
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or "<unk>" not in ids:
-        raise QkvError(
-            folder / name,
-            _("token ids are not 0, 1, 2, ..., or <unk> is missing"),
-            _("is the download complete?"),
-        )
+        wrong = _("token ids are not 0, 1, 2, ..., or <unk> is missing")
+        raise QkvError(folder / name, wrong, _("is the download complete?"))
     return sorted(ids, key=ids.__getitem__)
 
 

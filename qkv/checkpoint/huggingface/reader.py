@@ -16,9 +16,9 @@ from qkv.checkpoint.huggingface.marian_tokenizers import FILES as MARIAN_FILES
 from qkv.checkpoint.huggingface.marian_tokenizers import read_marian_tokenizers
 from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
-from qkv.checkpoint.names import Family, resolve_rows, to_foreign, to_native
+from qkv.checkpoint.names import Family, Weights, resolve_rows, to_foreign, to_native
 from qkv.checkpoint.shards import Shards, inside, read_table
-from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights
+from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights, current_name
 from qkv.errors import QkvError, near_miss
 from qkv.messages import N_, _
 from qkv.model.check_spec import check_spec
@@ -40,7 +40,7 @@ TOKENIZER_FILES = (
 
 def load_huggingface(
     folder: str | Path,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     dtype: torch.dtype | None = torch.float32,
     only_finite: bool = True,
 ) -> LoadedModel:
@@ -51,10 +51,7 @@ def load_huggingface(
         model = Transformer(spec)
     state_dict = model.state_dict()
     table = resolve_rows(family.rows(spec), state_dict)
-    expected = to_foreign(table, state_dict)
-    ignored = "|".join(family.ignored).format(n_layers=len(layers_of(spec)))
-    names, copies = match_names(shards, family, ignored, expected)
-    refuse_different_copies(shards, copies)
+    names = match_names(shards, family, spec, to_foreign(table, state_dict))
     weights = to_native(table, reader(shards, names, device, dtype, only_finite))
     assign_weights(model, weights, device)
     n_bytes = sum(path.stat().st_size for path in shards.files)
@@ -76,7 +73,8 @@ def read_spec(folder: Path) -> Spec:
 def read_family(folder: Path) -> tuple[Shards, Config, Family, Spec]:
     """Read config.json, its family and its spec; compare them with the headers of the weights."""
     shards = Shards(folder)
-    config = Config(folder / "config.json", read_table(folder, "config.json"), shards.entries)
+    path = folder / "config.json"
+    config = Config(path, read_table(path), shards.entries)
     family = family_of(config)
     spec = family.read(config)
     check_spec(spec, str(config.where))
@@ -89,11 +87,8 @@ def family_of(config: Config) -> Family:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise config.error("model_type", kind, near_miss(str(kind)[:80], FAMILIES))
     if config.has("quantization_config"):
-        raise config.error(
-            "quantization_config",
-            config.fields["quantization_config"],
-            _("use the unquantized checkpoint (bf16, f16 or f32)"),
-        )
+        right = _("use the unquantized checkpoint (bf16, f16 or f32)")
+        raise config.error("quantization_config", config.fields["quantization_config"], right)
     return FAMILIES[kind]
 
 
@@ -103,16 +98,13 @@ def check_weight_count(spec: Spec, shards: Shards, config: Config) -> None:
     n_experts = sum(ffn.n_experts for ffn in ffns if isinstance(ffn, MixtureOfExperts))
     n_parts, n_weights = len(ffns) + n_experts, len(shards.entries)
     if n_parts > n_weights:
-        raise QkvError(
-            config.where,
-            _(
-                "describes {n_parts:,} layers and experts, "
-                "but the files contain only {n_weights:,} weights",
-                n_parts=n_parts,
-                n_weights=n_weights,
-            ),
-            _("is the download complete?"),
+        wrong = _(
+            "describes {n_parts:,} layers and experts, "
+            "but the files contain only {n_weights:,} weights",
+            n_parts=n_parts,
+            n_weights=n_weights,
         )
+        raise QkvError(config.where, wrong, _("is the download complete?"))
 
 
 def layers_of(spec: Spec) -> list[Layer]:
@@ -121,10 +113,9 @@ def layers_of(spec: Spec) -> list[Layer]:
 
 
 # ── Weights ─────────────────────────────────────────────────────────────────────────────────────
-def match_names(
-    shards: Shards, family: Family, ignored: str, expected: dict[str, Tensor]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The stored name of each expected weight, and the original of each copy of a tied weight."""
+def match_names(shards: Shards, family: Family, spec: Spec, expected: Weights) -> dict[str, str]:
+    """The stored name of each expected weight; stored copies of tied weights must be equal."""
+    ignored = "|".join(family.ignored).format(n_layers=len(layers_of(spec)))
     names: dict[str, str] = {}
     copies: dict[str, str] = {}
     unknown: list[str] = []
@@ -148,25 +139,19 @@ def match_names(
     found = {name: shards.entries[stored] for name, stored in names.items()}
     right = N_("is the download complete, and does config.json belong to it?")
     check_weights(shards.folder, found, expected, unknown, right)
-    return names, {
-        copy: names[original] for copy, original in copies.items() if names[original] != copy
-    }
+    for copy, original in copies.items():
+        refuse_different_copy(shards, copy, names[original])
+    return names
 
 
 def current_names(stored: str, family: Family) -> list[str]:
     """Possible names in the full model: old suffixes replaced, with the base model's prefix."""
-    for old, new in family.aliases.items():
-        if stored.endswith(old):
-            stored = stored.removesuffix(old) + new
-    return [stored, family.prefix + stored]
+    name = current_name(stored, family.aliases)
+    return [name, family.prefix + name]
 
 
 def reader(
-    shards: Shards,
-    names: dict[str, str],
-    device: str | torch.device,
-    dtype: torch.dtype | None,
-    only_finite: bool,
+    shards: Shards, names: dict[str, str], device: str, dtype: torch.dtype | None, only_finite: bool
 ) -> Callable[[str], Tensor]:
     """A function that reads a weight by its name, checks that it is finite, and converts it."""
 
@@ -175,34 +160,27 @@ def reader(
         # The extremes are NaN if any value is.
         if only_finite and not torch.stack(tensor.aminmax()).isfinite().all():
             count = int((~tensor.isfinite()).sum())
-            raise QkvError(
-                shards.folder,
-                _("{name} contains {count} non-finite values", name=names[name], count=count),
-                _("copy or download it again"),
-            )
+            wrong = _("{name} contains {count} non-finite values", name=names[name], count=count)
+            raise QkvError(shards.folder, wrong, _("copy or download it again"))
         return tensor.to(device, dtype or tensor.dtype)
 
     return read
 
 
-def refuse_different_copies(shards: Shards, copies: dict[str, str]) -> None:
+def refuse_different_copy(shards: Shards, copy: str, original: str) -> None:
     """Raise an error if a stored copy of a tied weight differs from it."""
-    for copy, original in copies.items():
-        entry = shards.entries[copy]
-        if (
-            entry.shape != shards.entries[original].shape
-            or entry.dtype not in DTYPES
-            or not torch.equal(shards.read(copy), shards.read(original))
-        ):
-            raise QkvError(
-                shards.folder,
-                _(
-                    "{copy} and {original} differ, but config.json says they are tied",
-                    copy=copy,
-                    original=original,
-                ),
-                _('is "tie_word_embeddings" right?'),
-            )
+    entry = shards.entries[copy]
+    if copy != original and (
+        entry.shape != shards.entries[original].shape
+        or entry.dtype not in DTYPES
+        or not torch.equal(shards.read(copy), shards.read(original))
+    ):
+        wrong = _(
+            "{copy} and {original} differ, but config.json says they are tied",
+            copy=copy,
+            original=original,
+        )
+        raise QkvError(shards.folder, wrong, _('is "tie_word_embeddings" right?'))
 
 
 # ── Tokenizers and special tokens ───────────────────────────────────────────────────────────────
@@ -226,7 +204,7 @@ def read_tokenizers(folder: Path, spec: Spec) -> dict[str, Tokenizer]:
 
 def read_special_ids(folder: Path, config: Config, size: int) -> SpecialTokenIds:
     """The special token ids of config.json and generation_config.json within the vocabulary."""
-    stored = read_table(folder, "generation_config.json", {})
+    stored = read_table(folder / "generation_config.json", {})
     fields = config.fields | {k: v for k, v in stored.items() if v is not None}
     ends, start = fields.get("eos_token_id"), fields.get("bos_token_id")
     if config.fields.get("is_encoder_decoder"):

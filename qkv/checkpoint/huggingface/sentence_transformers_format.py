@@ -3,11 +3,11 @@
 See docs/convert.md, "Sentence embeddings".
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
+from qkv.checkpoint.durable import json_bytes
 from qkv.checkpoint.loaded_model import PoolingConfig, PoolingMode
+from qkv.checkpoint.names import Fields
 from qkv.checkpoint.shards import inside, read_json, read_table
 from qkv.errors import QkvError
 from qkv.messages import _, listed
@@ -22,7 +22,7 @@ MODULES = ("Transformer", "Pooling", "Normalize")
 
 def read_pooling(folder: Path) -> PoolingConfig | None:
     """The pooling of modules.json; None if there is no such file."""
-    modules = read_json(folder, "modules.json", {})
+    modules = read_json(folder / "modules.json", {})
     if not modules:
         return None
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
@@ -34,7 +34,7 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
             _("unsupported modules ({names})", names=listed(unsupported)),
             _("supported: {names}", names=listed(MODULES)),
         )
-    length = read_table(folder, "sentence_bert_config.json", {}).get("max_seq_length")
+    length = read_table(folder / "sentence_bert_config.json", {}).get("max_seq_length")
     return PoolingConfig(
         read_mode(folder, modules[kinds.index("Pooling")]) if "Pooling" in kinds else "cls",
         "Normalize" in kinds,
@@ -42,11 +42,11 @@ def read_pooling(folder: Path) -> PoolingConfig | None:
     )
 
 
-def read_mode(folder: Path, module: dict[str, Any]) -> PoolingMode:
+def read_mode(folder: Path, module: Fields) -> PoolingMode:
     """cls, mean or max, from the pooling module's own config.json."""
     path = str(module.get("path", ""))
     inside(folder, path, "config.json")  # refuses paths out of the folder
-    fields = read_table(folder / path, "config.json")
+    fields = read_table(folder / path / "config.json")
     modes = [mode for name, mode in MODES.items() if fields.get(name) is True]
     modes = modes or [mode for mode in MODES.values() if mode == fields.get("pooling_mode")]
     if len(modes) != 1:
@@ -69,13 +69,11 @@ def pooling_files(pooling: PoolingConfig, d_model: int) -> dict[str, bytes]:
         }
         for i, kind in enumerate(MODULES if pooling.normalize else MODULES[:2])
     ]
-    modes: dict[str, Any] = {name: mode == pooling.pooling for name, mode in MODES.items()}
-    files: dict[str, Any] = {
+    modes: Fields = {name: mode == pooling.pooling for name, mode in MODES.items()}
+    files: Fields = {
         "modules.json": modules,
         "1_Pooling/config.json": {"word_embedding_dimension": d_model, **modes},
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
         "sentence_bert_config.json": {"max_seq_length": pooling.max_len, "do_lower_case": False},
     }
-    return {
-        name: (json.dumps(content, indent=2) + "\n").encode() for name, content in files.items()
-    }
+    return {name: json_bytes(content) for name, content in files.items()}
