@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.corpus import fingerprint_of, is_jsonl, located_lines, location
-from qkv.data.hold_out import is_held_out
+from qkv.data.hold_out import in_subset
 from qkv.data.store import TEXT_VOCAB_SIZE, Store, StoreWriter, TextStore, open_if_current
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -49,7 +49,7 @@ class Groups:
         groups = (self._group(where, line) for where, line in self._lines())
         for number, group in enumerate(filter(None, groups)):
             # Groups are counted, not lines: blank lines must not change which groups are held out.
-            if not self.every or is_held_out(number, self.every) == self.held_out:
+            if in_subset(number, self.every, self.held_out):
                 kept += 1
                 yield group
         if not kept:

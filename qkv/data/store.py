@@ -95,7 +95,7 @@ class StoreWriter:
 
     def __init__(self, folder: str | Path, vocab_size: int, fingerprint: Mapping[str, str]):
         self.folder, self.vocab_size, self.fingerprint = Path(folder), vocab_size, dict(fingerprint)
-        self.dtype = "|u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"
+        self.dtype = np.min_scalar_type(vocab_size - 1).str  # "|u1", "<u2" or "<u4"
         self.dropped = self._n_rows = self._n_ids = self._n_buffered = 0
         self._buffer: list[np.ndarray] = []
 

@@ -59,11 +59,7 @@ class PackedWindows:
         return (offset + window * self.context_length) % len(self.ids)
 
     def _row(self, start: int) -> np.ndarray:
-        end = start + self.context_length + 1
-        row = self.ids[start:end]
-        return (
-            row if end <= len(self.ids) else np.concatenate([row, self.ids[: end - len(self.ids)]])
-        )
+        return self.ids.take(np.arange(start, start + self.context_length + 1), mode="wrap")
 
 
 class DocumentWindows:
