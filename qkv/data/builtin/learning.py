@@ -9,6 +9,7 @@ from qkv.data.builtin import english
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
 from qkv.data.builtin.actions import Action, Craft
+from qkv.data.builtin.comparisons import DIFFERENCES, equally, more_than
 from qkv.data.builtin.phrases import Sampler, Who, clause, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
@@ -56,14 +57,7 @@ def study_pursued(rng: Sampler) -> Word:
 @pattern(360)
 def study_compared(rng: Sampler) -> Word:
     (first, second), look = rng.two(lex.STUDIES), rng.pick(COMPARED)
-    if rng.chance(0.4):
-        return said(
-            f"{first.zh}和{second.zh}一样{look.zh}", f"{first.en} is as {look.en} as {second.en}"
-        )
-    return said(
-        f"{first.zh}比{second.zh}{look.zh}",
-        f"{first.en} is {english.more(look.en)} than {second.en}",
-    )
+    return (equally if rng.chance(0.4) else more_than)(first, second, look)
 
 
 @pattern(500)
@@ -200,18 +194,16 @@ def part_is(rng: Sampler) -> Word:
 
 @pattern(300)
 def machine_compared(rng: Sampler) -> Word:
-    noun, look, (zh, en) = (
+    noun, look, difference = (
         rng.pick(lex.MODELS),
         rng.pick(lex.MACHINE_LOOKS),
-        rng.pick([("", ""), ("得多", "much "), ("一点", "a little ")]),
+        rng.pick(DIFFERENCES),
     )
     mine, yours = rng.two([*ph.MY, Word(f"那{noun.measure}", "that")])
     if rng.chance(0.2):
         mine = Word(f"这{noun.measure}", "the")
-    return said(
-        f"{mine.zh}{noun.zh}比{yours.zh}{noun.zh}{look.zh}{zh}",
-        f"{mine.en} {noun.en} is {en}{english.more(look.en)} than {yours.en} {noun.en}",
-    )
+    first, second = (Word(word.zh + noun.zh, f"{word.en} {noun.en}") for word in (mine, yours))
+    return more_than(first, second, look, difference)
 
 
 @pattern(300)

@@ -8,6 +8,7 @@ from qkv.data.builtin import actions as acts
 from qkv.data.builtin import english
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
+from qkv.data.builtin.comparisons import DIFFERENCES, more_than, not_as
 from qkv.data.builtin.phrases import Sampler, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
@@ -65,28 +66,14 @@ def drink_is(rng: Sampler) -> Word:
 @pattern(300)
 def thing_compared(rng: Sampler) -> Word:
     (first, second), look = rng.two(lex.THINGS), rng.pick(lex.THING_LOOKS)
-    zh, en = rng.pick([("", ""), ("得多", "much "), ("一点", "a little ")])
-    return said(
-        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}{zh}",
-        f"the {first.en} is {en}{english.more(look.en)} than the {second.en}",
-    )
+    return more_than(ph.the(first), ph.the(second), look, rng.pick(DIFFERENCES))
 
 
 @pattern(300)
 def animal_compared(rng: Sampler) -> Word:
-    (first, second), look = (
-        rng.two(BEASTS),
-        rng.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:]),
-    )
-    if rng.chance(0.4):
-        return said(
-            f"{ph.the(first).zh}没有{ph.the(second).zh}{look.zh}",
-            f"the {first.en} is not as {look.en} as the {second.en}",
-        )
-    return said(
-        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}",
-        f"the {first.en} is {english.more(look.en)} than the {second.en}",
-    )
+    first, second = map(ph.the, rng.two(BEASTS))
+    look = rng.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:])
+    return (not_as if rng.chance(0.4) else more_than)(first, second, look)
 
 
 @pattern(300)
@@ -332,10 +319,7 @@ def city_compared(rng: Sampler) -> Word:
             "暖和 warm"
         )
     )
-    return said(
-        f"{first.zh}比{second.zh}{look.zh}",
-        f"{first.en} is {english.more(look.en)} than {second.en}",
-    )
+    return more_than(first, second, look)
 
 
 # ── weather, of days but not of years; 今天 is first, today is last
