@@ -115,9 +115,7 @@ class Trainer:
             progress = self.progress
             if self.reporter_state and self.validates_after(progress.step):
                 self.validate()  # a checkpoint is written before its validation: repeat it
-            while progress.step < self.recipe.steps and not (
-                self.out_of_patience or stopper.received
-            ):
+            while not (self.finished or stopper.received):
                 self.step()
                 self.apply_time_limit()
                 if self.saves_after(progress.step) or stopper.received:
@@ -127,7 +125,7 @@ class Trainer:
             if stopper.received:
                 self.save()
                 return STOPPED
-            self.finish()
+            self.average()
         return 0
 
     def apply_time_limit(self) -> None:
@@ -145,9 +143,10 @@ class Trainer:
             self.reporter.note(self.time_limit.text(recipe.steps))
 
     @property
-    def out_of_patience(self) -> bool:
-        """Early stopping: too many validations without improvement."""
-        return bool(self.recipe.patience) and self.progress.bad_validations >= self.recipe.patience
+    def finished(self) -> bool:
+        """Whether all steps are taken, or too many validations did not improve (early stopping)."""
+        patience = self.recipe.patience or math.inf
+        return self.progress.step >= self.recipe.steps or self.progress.bad_validations >= patience
 
     def validates_after(self, step: int) -> bool:
         return step % self.recipe.validate_every == 0 or step == self.recipe.steps
@@ -283,7 +282,7 @@ class Trainer:
         files = stored_files(**self.task.metadata)
         save_model(self.folder, self.model, self.task.tokenizers, files)
 
-    def finish(self) -> None:
+    def average(self) -> None:
         """Average the last checkpoints if asked to; publish the mean if it is not worse."""
         if self.recipe.average_checkpoints < 2:
             return

@@ -22,8 +22,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise QkvError(path, _("no such file"), _("give the metrics.jsonl of a run"))
-    entries = [_parse(line) for line in path.read_bytes().splitlines(keepends=True)]
-    return [entry for entry in entries if entry is not None]
+    return list(filter(None, map(_parse, path.read_bytes().splitlines(keepends=True))))
 
 
 def append_metrics(path: Path, entry: dict[str, Any]) -> None:
@@ -101,9 +100,11 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int
     ]
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for panel, label, kind, name in wanted:
-        of_kind = (
-            entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None
-        )
-        if points := [(entry["step"], entry[name]) for entry in of_kind]:
+        points = [
+            (entry["step"], entry[name])
+            for entry in entries
+            if entry["kind"] == kind and entry.get(name) is not None
+        ]
+        if points:
             curves.setdefault(panel, {})[label] = points
     return curves

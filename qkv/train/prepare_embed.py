@@ -53,9 +53,7 @@ def check_recipe(recipe: EmbedRecipe) -> None:
         raise QkvError("model, max_len", wrong, right)
     if recipe.mlm_steps >= recipe.steps:
         wrong = _(
-            "{mlm_steps} of {steps} steps leave none for contrastive learning",
-            mlm_steps=recipe.mlm_steps,
-            steps=recipe.steps,
+            "{mlm_steps} of {steps} steps leave none for contrastive learning", **vars(recipe)
         )
         raise QkvError("mlm_steps", wrong, _("use a smaller number, or more steps"))
     if recipe.text and not recipe.mlm_steps:

@@ -50,23 +50,18 @@ class Task(Protocol):
 
     def batch(self, micro_step: int) -> Any:
         """A micro-batch: a pure function of the recipe's seed and the number."""
-        ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
         """The number of predictions summed in the loss, and of tokens without padding."""
-        ...
 
     def loss(self, model: Transformer, batch: Any) -> Tensor:
         """The loss summed over all predictions of the batch."""
-        ...
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Metrics on held-out data: "loss", others by name, and "samples": lines to print."""
-        ...
 
     def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
-        ...
 
 
 def with_mask(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -44,6 +44,7 @@ class PairData:
         return self.sources[variant].lengths + 1, self.targets[variant].lengths + 1
 
 
+@dataclass(eq=False)
 class TranslationTask(Task):
     """Training of an encoder-decoder.
 
@@ -56,17 +57,13 @@ class TranslationTask(Task):
     """
 
     recipe: TranslateRecipe
+    train: PairData
+    valid: PairData
+    source: Tokenizer
+    target: Tokenizer
 
-    def __init__(
-        self,
-        recipe: TranslateRecipe,
-        train: PairData,
-        valid: PairData,
-        source: Tokenizer,
-        target: Tokenizer,
-    ):
-        self.recipe, self.train, self.valid = recipe, train, valid
-        self.source, self.target = source, target
+    def __post_init__(self) -> None:
+        recipe, train, source, target = self.recipe, self.train, self.source, self.target
         shared = source.fingerprint == target.fingerprint
         self.tokenizers = {"tokenizer": target} if shared else {"source": source, "target": target}
         self.spec = translation_spec(
@@ -84,7 +81,7 @@ class TranslationTask(Task):
             train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len
         )
         self.valid_plan = BatchPlan(
-            *valid.lengths(0), VALID_BATCH_TOKENS, seed=0, max_len=self.spec.max_len
+            *self.valid.lengths(0), VALID_BATCH_TOKENS, seed=0, max_len=self.spec.max_len
         )
 
     @property
