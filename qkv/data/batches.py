@@ -32,6 +32,13 @@ class BatchPlan:
     split into batches once. Each epoch shuffles pairs of equal lengths and the order of the
     batches, so every epoch has the same number of batches, `len(plan)`.
 
+    Args:
+        source_lengths: Per pair, special tokens included.
+        target_lengths: Per pair, special tokens included; zeros for monolingual text.
+        batch_tokens: The maximum of n_pairs * (longest source + longest target), padding included.
+        seed: Determines the order.
+        max_len: The maximum length of either side.
+
     Attributes:
         dropped: The indices of pairs that exceed `batch_tokens` or `max_len`.
         padding: The fraction of padding tokens.
@@ -45,16 +52,6 @@ class BatchPlan:
         seed: int,
         max_len: int | None = None,
     ):
-        """Plan the batches.
-
-        Args:
-            source_lengths: Per pair, special tokens included.
-            target_lengths: Per pair, special tokens included; zeros for monolingual text.
-            batch_tokens: The maximum of n_pairs * (longest source + longest target), padding
-                included.
-            seed: Determines the order.
-            max_len: The maximum length of either side.
-        """
         lengths = np.array([source_lengths, target_lengths], np.int64)  # (2, pairs)
         fits = lengths.sum(axis=0) <= batch_tokens
         fits &= lengths.max(axis=0) <= (max_len or batch_tokens)
@@ -102,6 +99,11 @@ class RoundRobinPlan:
 
     Each encoding has its own BatchPlan; only the current one is in memory. `len(plan)` is the
     number of batches of one round through all encodings.
+
+    Args:
+        lengths: Returns the source and target lengths of an encoding.
+        variants: The number of encodings.
+        batch_tokens: As for BatchPlan, like the remaining arguments.
     """
 
     def __init__(
@@ -112,14 +114,6 @@ class RoundRobinPlan:
         seed: int,
         max_len: int | None = None,
     ):
-        """Plan the batches.
-
-        Args:
-            lengths: Returns the source and target lengths of an encoding.
-            variants: The number of encodings.
-            batch_tokens: As for BatchPlan, like the remaining arguments.
-        """
-
         def make_plan(variant: int) -> BatchPlan:
             return BatchPlan(*lengths(variant), batch_tokens, seed, max_len)
 

@@ -19,17 +19,15 @@ class GroupPlan:
 
     Batches mix groups of all lengths: texts are in-batch negatives of each other, and equal
     lengths would make the negatives less varied. Each epoch drops a different remainder.
+
+    Args:
+        sizes: The number of texts of each group.
+        batch_groups: The number of groups per batch.
+        seed: Determines the order.
+        texts_per_group: The number of texts to sample from each group.
     """
 
     def __init__(self, sizes: np.ndarray, batch_groups: int, seed: int, texts_per_group: int = 2):
-        """Plan the batches.
-
-        Args:
-            sizes: The number of texts of each group.
-            batch_groups: The number of groups per batch.
-            seed: Determines the order.
-            texts_per_group: The number of texts to sample from each group.
-        """
         assert len(sizes) and sizes.min() >= 2 <= texts_per_group, "two texts per group or more"
         self.sizes, self.seed = np.asarray(sizes, np.int64), seed
         self.batch_groups, self.texts_per_group = min(batch_groups, len(sizes)), texts_per_group

@@ -24,11 +24,9 @@ def store_pairs(folder: str | Path, pairs: Pairs) -> tuple[TextStore, TextStore]
     folders = Path(folder) / "source", Path(folder) / "target"
     fingerprint = pairs.fingerprint()
     stored = [open_if_current(side, fingerprint) for side in folders]
-    if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
-        with (
-            StoreWriter(folders[0], TEXT_VOCAB_SIZE, fingerprint) as source,
-            StoreWriter(folders[1], TEXT_VOCAB_SIZE, fingerprint) as target,
-        ):
+    if None in stored or len(stored[0] or ()) != len(stored[1] or ()):
+        source, target = (StoreWriter(side, TEXT_VOCAB_SIZE, fingerprint) for side in folders)
+        with source, target:
             for left, right in pairs:
                 source.add(left)
                 target.add(right)
@@ -43,12 +41,10 @@ def store_ids(
 
     With BPE-dropout the encoding is sampled once, so that a resumed run reads the same ids.
     """
-    fingerprint = texts.rows.fingerprint | {
-        "text": texts.rows.checksum,
-        "tokenizer": tokenizer.fingerprint,
-    }
+    lines = texts.rows
+    fingerprint = {**lines.fingerprint, "text": lines.checksum, "tokenizer": tokenizer.fingerprint}
     if dropout:
-        fingerprint |= {"dropout": str(dropout)}
+        fingerprint["dropout"] = str(dropout)
     rows = encoded(texts, tokenizer, dropout)
     return reuse_or_write(folder, rows, tokenizer.vocab_size, fingerprint)
 

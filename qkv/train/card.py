@@ -5,16 +5,14 @@ See docs/training.md.
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkv.messages import _
 from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
-from qkv.train.task import FinalEvaluation, Task
+from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +20,12 @@ class ModelCard(FinalEvaluation):
     """The content of a model card, each table as name -> value."""
 
     folder: str
-    model: Mapping[str, object]
-    training: Mapping[str, object]
+    model: Table
+    training: Table
     command: str = "translate"  # or generate, or embed
 
 
-def write_card(folder: Path, task: Task, pipeline: Callable[..., Any]) -> str:
+def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
     """Evaluate the published model, write its card and curves; returns the scores."""
     recipe, spec, final = task.recipe, task.spec, task.evaluate(pipeline)
     last = (read_metrics(folder / METRICS) or [{"step": recipe.steps, "seconds": 0}])[-1]
@@ -103,7 +101,7 @@ def _python(card: ModelCard) -> str:
     return f"import qkv\n{name} = qkv.load({folder})\n{name}({arguments})  # {output}"
 
 
-def _table(rows: Mapping[str, object]) -> str:
+def _table(rows: Table) -> str:
     lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 

@@ -3,7 +3,7 @@
 Validation measures retrieval (recall@1) on held-out groups. See docs/embedding.md, "Training".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from qkv.train.contrastive import MiniBatches, contrastive_loss, group_labels, m
 from qkv.train.masking import MaskedBatch, Masking
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.seeds import derive_seed
-from qkv.train.task import FinalEvaluation, Task, with_mask
+from qkv.train.task import FinalEvaluation, Pipeline, Task, with_mask
 from qkv.train.task_specs import embedding_spec
 
 VALID_MLM_BATCHES = 16  # MLM batches in a validation
@@ -52,21 +52,13 @@ class ContrastiveBatch:
 
 @dataclass(eq=False)
 class EmbeddingTask(Task):
-    """Training of a sentence encoder.
-
-    Args:
-        recipe: The options.
-        train: The groups to train on.
-        valid: The held-out groups.
-        plain: Texts for MLM, None without MLM.
-        tokenizer: Must have padding, [CLS] and [SEP].
-    """
+    """Training of a sentence encoder on groups of sentences, and by MLM on plain texts."""
 
     recipe: EmbedRecipe
     train: GroupData
-    valid: GroupData
-    plain: Store | None
-    tokenizer: Tokenizer
+    valid: GroupData  # held out
+    plain: Store | None  # texts for MLM, None without MLM
+    tokenizer: Tokenizer  # must have padding, [CLS] and [SEP]
 
     metric = "recall_at_1"
 
@@ -117,7 +109,7 @@ class EmbeddingTask(Task):
         negatives = np.concatenate(groups.negatives.take(rows))  # each is a group of its own
         sentences = self._with_template(self.train.ids.take(np.concatenate([*chosen, negatives])))
         owners = [group for group, own in enumerate(chosen) for _ in own]
-        owners += [len(rows) + number for number in range(len(negatives))]
+        owners += range(len(rows), len(rows) + len(negatives))
         ends = np.cumsum([0, *map(len, chosen)]).tolist()
         pairs = [
             pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)
@@ -200,7 +192,7 @@ class EmbeddingTask(Task):
             count += float(batch.selected.sum())
         return {"mlm_loss": total / max(1.0, count)}
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Retrieval between the sentences of the held-out groups, with the published model."""
         groups = self.valid.groups
         firsts, seconds = map(groups.texts.take, self._held_out_pairs())

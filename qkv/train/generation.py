@@ -52,20 +52,12 @@ class WindowBatch:
 
 @dataclass(eq=False)
 class GenerationTask(Task):
-    """Training of a causal language model.
-
-    Args:
-        recipe: The options.
-        windows: The training text.
-        valid: The held-out text.
-        tokenizer: Must have <eos>.
-        initial: The model to start from.
-    """
+    """Training of a causal language model on windows of text."""
 
     recipe: GenerateRecipe
     windows: Windows
     valid: HeldOut
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer  # must have <eos>
     initial: InitialModel
 
     def __post_init__(self) -> None:

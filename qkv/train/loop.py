@@ -265,7 +265,7 @@ class Trainer:
             if progress.add_validation(score, progress.step > self.task.pretraining_steps):
                 self.publish()
 
-    def measure(self, kind: str, with_samples: bool = True) -> tuple[float, str]:
+    def measure(self, kind: str) -> tuple[float, str]:
         """Validate and record the metrics; returns the score and a text to print.
 
         The score is the task's metric, or minus the loss: larger is better; NaN is the worst.
@@ -275,7 +275,7 @@ class Trainer:
         samples, step = metrics.pop("samples", []), self.progress.step
         self.reporter.record(step, kind, **metrics)
         score = float(metrics[self.task.metric] if self.task.metric else -metrics["loss"])
-        text = validation_text(step, metrics, samples if with_samples else [])
+        text = validation_text(step, metrics, samples if kind == "valid" else [])
         return -math.inf if math.isnan(score) else score, text
 
     def publish(self) -> None:
@@ -290,7 +290,7 @@ class Trainer:
         group = "ema" if self.ema else "model"
         mean = average_checkpoints(self.folder, steps, group)
         self.model.load_state_dict(mean, strict=self.ema is None)
-        score, text = self.measure("average", with_samples=False)
+        score, text = self.measure("average")
         self.reporter.note(
             _("mean of {n_steps} checkpoints: {validation}", n_steps=len(steps), validation=text)
         )

@@ -133,10 +133,8 @@ def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupDat
 
 def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
     """Lines as ids; lines that are too long for the model are split."""
-    max_tokens = (
-        embedding_spec(recipe.model, tokenizer.vocab_size, True).max_len
-        - encoder_template(tokenizer).size
-    )
+    spec = embedding_spec(recipe.model, tokenizer.vocab_size, with_mlm_head=True)
+    max_tokens = spec.max_len - encoder_template(tokenizer).size
     fingerprint = {
         "text": texts.rows.checksum,
         "tokenizer": tokenizer.fingerprint,

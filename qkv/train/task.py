@@ -16,15 +16,18 @@ from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import Recipe
 
+Table = Mapping[str, object]  # name -> value
+Pipeline = Callable[..., Any]  # what `qkv.load` returns
+
 
 @dataclass(frozen=True)
 class FinalEvaluation:
     """The task's part of the model card, each table as name -> value."""
 
-    data: Mapping[str, object]
+    data: Table
     scores: Mapping[str, str]  # what was measured -> its lines
     example: tuple[str, str]  # an input of the model and its output
-    options: Mapping[str, object] = field(default_factory=dict)  # generation options of the example
+    options: Table = field(default_factory=dict)  # generation options of the example
 
 
 class Task(Protocol):
@@ -60,7 +63,7 @@ class Task(Protocol):
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Metrics on held-out data: "loss", others by name, and "samples": lines to print."""
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
 
 

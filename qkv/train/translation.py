@@ -4,7 +4,6 @@ See docs/training.md, "Translation".
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.task import FinalEvaluation, Task, with_mask
+from qkv.train.task import FinalEvaluation, Pipeline, Task, with_mask
 from qkv.train.task_specs import translation_spec
 
 VALID_BATCH_TOKENS = 8_192  # larger than in training: a validation needs no gradients
@@ -46,21 +45,13 @@ class PairData:
 
 @dataclass(eq=False)
 class TranslationTask(Task):
-    """Training of an encoder-decoder.
-
-    Args:
-        recipe: The options.
-        train: The pairs to train on.
-        valid: The held-out pairs.
-        source: The tokenizer of the source.
-        target: The tokenizer of the target; it may be the same.
-    """
+    """Training of an encoder-decoder on sentence pairs."""
 
     recipe: TranslateRecipe
     train: PairData
-    valid: PairData
+    valid: PairData  # held out
     source: Tokenizer
-    target: Tokenizer
+    target: Tokenizer  # it may be that of the source
 
     def __post_init__(self) -> None:
         recipe, train, source, target = self.recipe, self.train, self.source, self.target
@@ -179,7 +170,7 @@ class TranslationTask(Task):
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
         return score(outputs, references, language, tokenize)
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """BLEU and chrF of the published model on the held-out sentences, with beam search."""
         recipe, sources = self.recipe, list(self.valid.source_texts)
         outputs = pipeline(

@@ -184,20 +184,21 @@ def bought_thing_is(rng: Sampler) -> Word:
 
 
 # ── food and drink
+TASTES = [
+    ("喜欢", "{S} {like}"),
+    ("不喜欢", "{S} {do} not like"),
+    ("爱", "{S} {love}"),
+    ("更喜欢", "{S} {prefer}"),
+    ("讨厌", "{S} {hate}"),
+    ("喜欢{}吗", "{do} {S} like"),
+    ("为什么喜欢", "why {do} {S} like"),
+]
+
+
 @pattern(700)
 def likes_food(rng: Sampler) -> Word:
     who, food = someone(rng), _bare_food(rng)
-    zh, en = rng.pick(
-        [
-            ("喜欢", "{S} {like}"),
-            ("不喜欢", "{S} {do} not like"),
-            ("爱", "{S} {love}"),
-            ("更喜欢", "{S} {prefer}"),
-            ("讨厌", "{S} {hate}"),
-            ("喜欢{}吗", "{do} {S} like"),
-            ("为什么喜欢", "why {do} {S} like"),
-        ]
-    )
+    zh, en = rng.pick(TASTES)
     if "do} {S}" in en and who in (ph.ME, ph.WE):  # no questions in the first person
         who = ph.YOU
     verbs = {verb: who.agree(verb) for verb in ("like", "do", "love", "prefer", "hate")}
