@@ -157,13 +157,9 @@ class TranslationTask(Task):
             config = BeamSearchConfig(self.bos, self.eos, self.pad)
             hypotheses = greedy(model, sources, config, limits)
             outputs.update(zip(rows.tolist(), self.target.decode_batch(hypotheses), strict=True))
-        order = sorted(outputs)
-        references = [self.valid.target_texts[i] for i in order]
-        scores = self._score([outputs[i] for i in order], references)
-        samples = [
-            f"{self.valid.source_texts[i]}\n-> {outputs[i]}   ({self.valid.target_texts[i]})"
-            for i in order[:3]
-        ]
+        order, texts, references = sorted(outputs), self.valid.source_texts, self.valid.target_texts
+        scores = self._score([outputs[i] for i in order], [references[i] for i in order])
+        samples = [f"{texts[i]}\n-> {outputs[i]}   ({references[i]})" for i in order[:3]]
         return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
 
     def _score(self, outputs: list[str], references: list[str]) -> Scores:
