@@ -18,58 +18,31 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS, HELD_OUT = 400, 24
-COMMON = {
-    "steps": 20,
-    "save_every": 20,
-    "validate_every": 20,
-    "model.layers": 2,
-    "model.d_model": 64,
-    "model.n_heads": 4,
-    "model.d_ff": 128,
-}
-RUNS = {
-    "translate-2017": (
-        "translate",
-        {"vocab_size": 600, "model.positions": "sinusoidal", "model.norm": "layer"},
-    ),
+COMMON = """
+    steps=20 save_every=20 validate_every=20
+    model.layers=2 model.d_model=64 model.n_heads=4 model.d_ff=128
+"""
+RUNS = {  # name: (task, settings)
+    "translate-2017": ("translate", "vocab_size=600 model.positions=sinusoidal model.norm=layer"),
     "translate-today": (
         "translate",
-        {
-            "vocab_size": 600,
-            "model.norm": "rms",
-            "model.qk_norm": "true",
-            "model.activation": "relu2",
-            "model.bias": "false",
-            "optimizer": "muon",
-            "r_drop": 0.5,
-        },
+        "vocab_size=600 model.norm=rms model.qk_norm=true model.activation=relu2 model.bias=false "
+        "optimizer=muon r_drop=0.5",
     ),
     "generate-conv": (
         "generate",
-        {
-            "vocab_size": 600,
-            "model.norm": "rms",
-            "model.convolution": 4,
-            "model.bias": "false",
-            "ema_decay": 0.9,
-        },
+        "vocab_size=600 model.norm=rms model.convolution=4 model.bias=false ema_decay=0.9",
     ),
     "generate-llama": (
         "generate",
-        {
-            "vocab_size": 600,
-            "model.norm": "rms",
-            "model.bias": "false",
-            "model.gated": "true",
-            "model.activation": "silu",
-        },
+        "vocab_size=600 model.norm=rms model.bias=false model.gated=true model.activation=silu",
     ),
     "generate-char": (
         "generate",
-        {"tokenizer": "char", "model.positions": "learned", "model.activation": "gelu_tanh"},
+        "tokenizer=char model.positions=learned model.activation=gelu_tanh",
     ),
-    "embed-mean": ("embed", {"tokenizer": "byte_bpe", "vocab_size": 600}),
-    "embed-cls": ("embed", {"vocab_size": 1_400, "pooling": "cls", "model.activation": "gelu"}),
+    "embed-mean": ("embed", "tokenizer=byte_bpe vocab_size=600"),
+    "embed-cls": ("embed", "vocab_size=1400 pooling=cls model.activation=gelu"),
 }
 EXPORTS = {"translate-2017": ("ctranslate2",), "generate-llama": ("huggingface", "gguf")}
 
@@ -134,7 +107,7 @@ def digests(folder: Path, environment: dict[str, str]) -> dict[str, str]:
             if task == "generate"
             else ["--source", "a.zh", "--target", "a.en"]
         )
-        options = [f"--set={key}={value}" for key, value in {**COMMON, **settings}.items()]
+        options = [f"--set={setting}" for setting in f"{COMMON} {settings}".split()]
         python(folder, environment, "-m", "qkv", "train", task, *files, "--out", name, *options)
         found[f"{name}: weights"] = sha256((folder / name / "model.safetensors").read_bytes())
         output = python(folder, environment, "-c", USE, task, name, "held_out.json")
@@ -144,20 +117,8 @@ def digests(folder: Path, environment: dict[str, str]) -> dict[str, str]:
             found[f"{name}: texts"] = sha256(json.dumps(texts).encode())
         for form in EXPORTS.get(name, ()):
             out = folder / (f"{name}.gguf" if form == "gguf" else f"{name}-{form}")
-            python(
-                folder,
-                environment,
-                "-m",
-                "qkv",
-                "export",
-                name,
-                "--to",
-                form,
-                "--out",
-                str(out),
-                "--inputs",
-                "0",
-            )
+            export = f"-m qkv export {name} --to {form} --inputs 0 --out".split()
+            python(folder, environment, *export, str(out))
             written = sorted(
                 path
                 for path in [out, *out.rglob("*")]

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Pairs, fingerprint_of, location
-from qkv.data.pairs import Subset
 from qkv.data.store import Store, reuse_or_write
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -26,16 +25,16 @@ _LINK = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 _MAX_POSITION = 1 << 30  # in a store
 
 
-def read_alignment(pairs: Pairs | Subset, path: str | Path) -> Iterator[Links]:
+def read_alignment(pairs: Pairs, path: str | Path) -> Iterator[Links]:
     """Yield the word links of each pair that is used; line n belongs to pair n of the files."""
-    kept, corpus = 0, pairs.pairs if isinstance(pairs, Subset) else pairs
-    rows = zip_longest(corpus.raw_pairs(), read_lines(path))
+    kept = 0
+    rows = zip_longest(pairs.raw_pairs(), read_lines(path))
     for number, (pair, line) in enumerate(rows, start=1):
         if pair is None or line is None:
             raise _length_error(path, number, line is None)
         source, target = (side.strip() for side in pair)
         if source and target:
-            if not isinstance(pairs, Subset) or pairs.contains(kept):
+            if pairs.contains(kept):
                 counts = len(word_spans(source)), len(word_spans(target))
                 yield parse_links(line, *counts, location(path, number))
             kept += 1

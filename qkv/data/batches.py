@@ -15,7 +15,7 @@ from qkv.data.random_numbers import random_stream
 from qkv.errors import QkvError
 from qkv.messages import _
 
-Rows = Sequence[Sequence[int]] | Sequence[np.ndarray]
+Rows = Sequence[Sequence[int] | np.ndarray]
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets, with special tokens
 
 
@@ -32,6 +32,13 @@ class BatchPlan:
     split into batches once. Each epoch shuffles pairs of equal lengths and the order of the
     batches, so every epoch has the same number of batches, `len(plan)`.
 
+    Args:
+        source_lengths: Per pair, special tokens included.
+        target_lengths: Per pair, special tokens included; zeros for monolingual text.
+        batch_tokens: The maximum of n_pairs * (longest source + longest target), padding included.
+        seed: Determines the order.
+        max_len: The maximum length of either side.
+
     Attributes:
         dropped: The indices of pairs that exceed `batch_tokens` or `max_len`.
         padding: The fraction of padding tokens.
@@ -45,29 +52,18 @@ class BatchPlan:
         seed: int,
         max_len: int | None = None,
     ):
-        """Plan the batches.
-
-        Args:
-            source_lengths: Per pair, special tokens included.
-            target_lengths: Per pair, special tokens included; zeros for monolingual text.
-            batch_tokens: The maximum of n_pairs * (longest source + longest target), padding
-                included.
-            seed: Determines the order.
-            max_len: The maximum length of either side.
-        """
-        source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
-        assert source.shape == target.shape and source.ndim == 1, "one target length per source"
-        longest = np.maximum(source, target)
-        fits = (source + target <= batch_tokens) & (longest <= (max_len or batch_tokens))
+        lengths = np.array([source_lengths, target_lengths], np.int64)  # (2, pairs)
+        fits = lengths.sum(axis=0) <= batch_tokens
+        fits &= lengths.max(axis=0) <= (max_len or batch_tokens)
         self.seed, self.dropped = seed, np.flatnonzero(~fits)
         self._kept = np.flatnonzero(fits)  # (kept,)
         if not len(self._kept):
-            raise _no_pair_fits(len(source), batch_tokens, max_len)
-        self._bucket = _buckets(source[fits], target[fits])  # (kept,)
-        by_length = self._kept[np.argsort(self._bucket, kind="stable")]  # (kept,)
-        self._bounds = _bounds(source[by_length], target[by_length], batch_tokens)  # (batches + 1,)
-        self.padding = _padding(source[by_length], target[by_length], self._bounds)
-        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
+            raise _no_pair_fits(len(fits), batch_tokens, max_len)
+        self._bucket = _buckets(*lengths[:, fits])  # (kept,)
+        lengths = lengths[:, self._kept[np.argsort(self._bucket, kind="stable")]]  # (2, kept)
+        self._bounds = _bounds(lengths, batch_tokens)  # (batches + 1,)
+        self.padding = _padding(lengths, self._bounds)
+        self._epoch = lru_cache(maxsize=1)(self._shuffle)
 
     def __len__(self) -> int:
         """The number of batches of every epoch."""
@@ -86,9 +82,7 @@ class BatchPlan:
 
     def batch_at(self, epoch: int, index: int) -> np.ndarray:
         """Return the batch of this index in an epoch."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = (epoch, *self._shuffle(epoch))
-        pairs, order = self._epoch[1:]
+        pairs, order = self._epoch(epoch)
         batch = order[index]
         return pairs[self._bounds[batch] : self._bounds[batch + 1]]  # (batch,)
 
@@ -105,6 +99,11 @@ class RoundRobinPlan:
 
     Each encoding has its own BatchPlan; only the current one is in memory. `len(plan)` is the
     number of batches of one round through all encodings.
+
+    Args:
+        lengths: Returns the source and target lengths of an encoding.
+        variants: The number of encodings.
+        batch_tokens: As for BatchPlan, like the remaining arguments.
     """
 
     def __init__(
@@ -115,14 +114,6 @@ class RoundRobinPlan:
         seed: int,
         max_len: int | None = None,
     ):
-        """Plan the batches.
-
-        Args:
-            lengths: Returns the source and target lengths of an encoding.
-            variants: The number of encodings.
-            batch_tokens: As for BatchPlan, like the remaining arguments.
-        """
-
         def make_plan(variant: int) -> BatchPlan:
             return BatchPlan(*lengths(variant), batch_tokens, seed, max_len)
 
@@ -139,8 +130,8 @@ class RoundRobinPlan:
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1) -> np.ndarray:
         """Return the batch of one process at one step."""
-        rounds, index = divmod(batch_number(step, rank, world_size), len(self))
-        variant = self.variant(step, rank, world_size)
+        number = batch_number(step, rank, world_size)
+        (rounds, index), variant = divmod(number, len(self)), self.variant(number)
         plan, epoch = self._plan(variant), rounds * len(self.ends) + variant
         return plan.batch_at(epoch, index - int(self.ends[variant]) + len(plan))
 
@@ -178,19 +169,15 @@ def collate(rows: Rows, pad_id: int, first: int | None = None, last: int | None 
         first: An id before each row.
         last: An id after each row.
     """
-    begin, n = int(first is not None), len(rows)
-    lengths = np.fromiter(map(len, rows), np.int64, n)  # (batch,)
-    width = begin + int(lengths.max(initial=0)) + int(last is not None)
-    ids = np.full((n, width), pad_id, np.int64)  # (batch, length)
-    position = np.arange(width) - begin  # (length,)
-    if lengths.any():
-        ids[(position >= 0) & (position < lengths[:, None])] = np.concatenate(
-            [np.asarray(row, np.int64) for row in rows]
-        )
+    begin = int(first is not None)
+    width = begin + max(map(len, rows), default=0) + int(last is not None)
+    ids = np.full((len(rows), width), pad_id, np.int64)  # (batch, length)
     if first is not None:
         ids[:, 0] = first
-    if last is not None:
-        ids[np.arange(n), begin + lengths] = last
+    for padded, row in zip(ids, rows, strict=True):
+        padded[begin : begin + len(row)] = row
+        if last is not None:
+            padded[begin + len(row)] = last
     return torch.from_numpy(ids)
 
 
@@ -206,27 +193,21 @@ def _buckets(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return band * width + within
 
 
-def _bounds(source: np.ndarray, target: np.ndarray, batch_tokens: int) -> np.ndarray:
+def _bounds(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
     """Return the start of each batch and the end; each takes as many pairs as the budget allows."""
     bounds = [0]
-    while bounds[-1] < len(source):
-        start = bounds[-1]
-        end = start + batch_tokens // max(1, source[start] + target[start])  # an upper bound
-        longest = np.maximum.accumulate(source[start:end]) + np.maximum.accumulate(
-            target[start:end]
-        )
+    while (start := bounds[-1]) < lengths.shape[1]:
+        end = start + batch_tokens // max(1, lengths[:, start].sum())  # an upper bound
+        longest = np.maximum.accumulate(lengths[:, start:end], axis=1).sum(axis=0)
         cost = longest * np.arange(1, len(longest) + 1)  # of the first 1, 2, 3 ... pairs
         bounds.append(start + int(np.searchsorted(cost, batch_tokens, side="right")))
     return np.array(bounds)
 
 
-def _padding(source: np.ndarray, target: np.ndarray, bounds: np.ndarray) -> float:
+def _padding(lengths: np.ndarray, bounds: np.ndarray) -> float:
     """Return the fraction of padding among all tokens of an epoch."""
-    starts = bounds[:-1]
-    longest = np.maximum.reduceat(source, starts) + np.maximum.reduceat(
-        target, starts
-    )  # (batches,)
-    return 1 - float((source + target).sum() / max(1, (longest * np.diff(bounds)).sum()))
+    longest = np.maximum.reduceat(lengths, bounds[:-1], axis=1).sum(axis=0)  # (batches,)
+    return 1 - float(lengths.sum() / max(1, (longest * np.diff(bounds)).sum()))
 
 
 def _no_pair_fits(n: int, batch_tokens: int, max_len: int | None) -> QkvError:

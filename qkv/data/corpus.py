@@ -5,11 +5,14 @@ See docs/data.md.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from qkv.data.hold_out import in_subset
+from qkv.data.store import Fingerprint
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines, replace_surrogates
@@ -24,9 +27,14 @@ class Pairs:
     """Sentence pairs, an iterable for several passes: Pairs("a.zh", "a.en"), Pairs("a.tsv").
 
     Pairs with an empty side are dropped; `dropped` is their number in the last complete pass.
+
+    Args:
+        paths: Two aligned files, or one TSV or JSONL.
+        every: One of `every` pairs is held out; 0: none.
+        held_out: Whether these are the held-out pairs, or the others.
     """
 
-    def __init__(self, *paths: str | Path):
+    def __init__(self, *paths: str | Path, every: int = 0, held_out: bool = False):
         if len(paths) not in (1, 2):
             raise QkvError(
                 ", ".join(map(str, paths)),
@@ -34,29 +42,42 @@ class Pairs:
                 _("give two aligned files, or one TSV or JSONL"),
             )
         self.paths, self.dropped = tuple(map(Path, paths)), 0
+        self.every, self.held_out = every, held_out
 
     def __iter__(self) -> Iterator[Pair]:
-        kept = dropped = 0
-        filled = [False, False]  # whether each side has any text
+        counts = Counter[tuple[bool, ...]]()  # of pairs, by which sides have text
         for pair in self.raw_pairs():
             source, target = map(str.strip, pair)
-            filled = [filled[0] or bool(source), filled[1] or bool(target)]
-            if source and target:
-                kept += 1
+            if source and target and self.contains(counts[True, True]):
                 yield source, target
-            else:
-                dropped += 1
-        self.dropped = dropped
-        if not kept:
-            raise self._empty_side_error(filled)
+            counts[bool(source), bool(target)] += 1
+        self.dropped = counts.total() - counts[True, True]
+        if not counts[True, True]:
+            raise self._empty_side_error(map(any, zip(*counts, strict=True)))
+
+    def subset(self, every: int, held_out: bool) -> "Pairs":
+        """Return one of `every` pairs (held out for validation), or all the others."""
+        return Pairs(*self.paths, every=every, held_out=held_out)
+
+    def contains(self, index: int) -> bool:
+        """Return whether the pair of this index, not counting dropped pairs, is in the subset."""
+        return in_subset(index, self.every, self.held_out)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return entries that change if the pairs change."""
+        entries = {"files": fingerprint_of(self.paths), "errors": "strict"}
+        if not self.every:
+            return entries
+        return entries | {"share": f"1/{self.every} {'held out' if self.held_out else 'left'}"}
 
     def raw_pairs(self) -> Iterator[Pair]:
         """Yield the pairs of all lines, also those with an empty side."""
         if len(self.paths) == 2:
             return _aligned(*self.paths)
-        return (_jsonl if is_jsonl(self.paths[0]) else _tsv)(self.paths[0])
+        path = self.paths[0]
+        return _json_fields(path, "source", "target") if is_jsonl(path) else _tsv(path)
 
-    def _empty_side_error(self, filled: Sequence[bool]) -> QkvError:
+    def _empty_side_error(self, filled: Iterable[bool]) -> QkvError:
         """Return the error for a corpus without pairs; of two files it names the empty one."""
         empty = [path for path, has_text in zip(self.paths, filled, strict=False) if not has_text]
         return QkvError(
@@ -86,18 +107,17 @@ def document_files(paths: Iterable[str | Path]) -> list[Path]:
     """Return the files; a folder stands for all its .txt, .md and .jsonl files, sorted by path."""
     files: list[Path] = []
     for path in map(Path, paths):
-        if not path.is_dir():
-            check_not_pipe(path)
-            files.append(path)
-            continue
-        below = sorted(
-            p for p in path.rglob("*") if p.is_file() and p.name.lower().endswith(DOCUMENT_SUFFIXES)
-        )
-        if not below:
-            raise QkvError(
-                path, _("no text files in this folder"), _("put .txt, .md or .jsonl files there")
-            )
-        files += below
+        check_not_pipe(path)
+        files += _documents_below(path) if path.is_dir() else [path]
+    return files
+
+
+def _documents_below(folder: Path) -> list[Path]:
+    below = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in below if path.name.lower().endswith(DOCUMENT_SUFFIXES)]
+    if not files:
+        wrong = _("no text files in this folder")
+        raise QkvError(folder, wrong, _("put .txt, .md or .jsonl files there"))
     return files
 
 
@@ -153,11 +173,7 @@ def _tsv(path: Path) -> Iterator[Pair]:
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
 
-def _jsonl(path: Path) -> Iterator[Pair]:
-    return ((source, target) for source, target in _json_fields(path, "source", "target"))
-
-
-def _json_fields(path: Path, *keys: str) -> Iterator[list[str]]:
+def _json_fields(path: Path, *keys: str) -> Iterator[Any]:
     """Yield the texts of these keys of each non-blank line of a JSONL."""
     example = "{" + ", ".join(f'"{key}": "..."' for key in keys) + "}"
     right = _("write {example}", example=example)
@@ -166,7 +182,7 @@ def _json_fields(path: Path, *keys: str) -> Iterator[list[str]]:
             record = parse_json(line, where, right)
             if wrong := _problem(record, keys):
                 raise QkvError(where, wrong, right)
-            yield [replace_surrogates(record[key]) for key in keys]
+            yield tuple(replace_surrogates(record[key]) for key in keys)
 
 
 def _problem(record: Any, keys: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from qkv.data.corpus import document_files, fingerprint_of, read_pieces
-from qkv.data.pairs import Encoder
-from qkv.data.store import Store, reuse_or_write
+from qkv.data.store import Fingerprint, Store, reuse_or_write
+from qkv.text.tokenizer import Tokenizer
 
 BATCH_CHARS = 1 << 20  # encoded at once: the tokenizer is faster in batches
 
@@ -29,7 +29,7 @@ class Documents:
         return (piece for piece in read_pieces(self.files) if piece[0])  # skip empty documents
 
     @cached_property
-    def fingerprint(self) -> dict[str, str]:
+    def fingerprint(self) -> Fingerprint:
         """Entries that change if the texts change."""
         return {
             "files": fingerprint_of(self.files),
@@ -60,12 +60,12 @@ class DocumentSlice:
                 return
 
     @property
-    def fingerprint(self) -> dict[str, str]:
+    def fingerprint(self) -> Fingerprint:
         return self.documents.fingerprint | {"characters": f"{self.begin} to {self.end}"}
 
 
 def store_documents(
-    folder: str | Path, texts: Documents | DocumentSlice, tokenizer: Encoder, eos_id: int
+    folder: Path, texts: Documents | DocumentSlice, tokenizer: Tokenizer, eos_id: int
 ) -> Store:
     """Encode documents into a store, or open the existing one if nothing has changed.
 
@@ -81,7 +81,7 @@ def count_bytes(texts: Iterable[Piece]) -> int:
     return sum(len(text.encode()) for text, _ in texts)
 
 
-def _encoded(pieces: Iterable[Piece], tokenizer: Encoder, eos_id: int) -> Iterator[np.ndarray]:
+def _encoded(pieces: Iterable[Piece], tokenizer: Tokenizer, eos_id: int) -> Iterator[np.ndarray]:
     for batch in _batches(pieces):
         encoded = tokenizer.encode_batch([text for text, _ in batch])
         for ids, (_, ends) in zip(encoded, batch, strict=True):

@@ -3,6 +3,8 @@
 See docs/embedding.md.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from qkv.data.batches import batch_number
@@ -17,21 +19,19 @@ class GroupPlan:
 
     Batches mix groups of all lengths: texts are in-batch negatives of each other, and equal
     lengths would make the negatives less varied. Each epoch drops a different remainder.
+
+    Args:
+        sizes: The number of texts of each group.
+        batch_groups: The number of groups per batch.
+        seed: Determines the order.
+        texts_per_group: The number of texts to sample from each group.
     """
 
     def __init__(self, sizes: np.ndarray, batch_groups: int, seed: int, texts_per_group: int = 2):
-        """Plan the batches.
-
-        Args:
-            sizes: The number of texts of each group.
-            batch_groups: The number of groups per batch.
-            seed: Determines the order.
-            texts_per_group: The number of texts to sample from each group.
-        """
         assert len(sizes) and sizes.min() >= 2 <= texts_per_group, "two texts per group or more"
         self.sizes, self.seed = np.asarray(sizes, np.int64), seed
         self.batch_groups, self.texts_per_group = min(batch_groups, len(sizes)), texts_per_group
-        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._epoch = lru_cache(maxsize=1)(self._shuffle)
 
     def __len__(self) -> int:
         """The number of batches of every epoch."""
@@ -45,10 +45,7 @@ class GroupPlan:
             (groups, texts_per_group), -1 where a group has fewer texts.
         """
         epoch, index = divmod(batch_number(step, rank, world_size), len(self))
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = np.argsort(self._draws(epoch, ORDER_STREAM), kind="stable")
-            self._epoch = epoch, order, self._draws(epoch, TEXT_STREAM)
-        _, order, draws = self._epoch
+        order, draws = self._epoch(epoch)
         groups = order[index * self.batch_groups : (index + 1) * self.batch_groups]  # (groups,)
         return groups, self._sample_texts(self.sizes[groups], draws[groups])
 
@@ -63,5 +60,10 @@ class GroupPlan:
         sampled = np.sort(sampled, axis=1)
         return np.where(sampled < len(index), sampled, -1)  # (groups, texts_per_group)
 
-    def _draws(self, epoch: int, stream: int) -> np.ndarray:
-        return random_stream(self.seed, epoch, stream).random_raw(len(self.sizes))
+    def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the order of the groups, and a draw for the texts of each; both (groups,)."""
+        order, draws = (
+            random_stream(self.seed, epoch, stream).random_raw(len(self.sizes))
+            for stream in (ORDER_STREAM, TEXT_STREAM)
+        )
+        return np.argsort(order, kind="stable"), draws

@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.corpus import fingerprint_of, is_jsonl, located_lines, location
-from qkv.data.hold_out import is_held_out
-from qkv.data.store import TEXT_VOCAB_SIZE, Store, StoreWriter, TextStore, open_if_current
+from qkv.data.hold_out import in_subset
+from qkv.data.store import (
+    TEXT_VOCAB_SIZE,
+    Fingerprint,
+    Store,
+    StoreWriter,
+    TextStore,
+    open_if_current,
+)
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines, replace_surrogates
@@ -26,6 +33,9 @@ class Group:
 
     texts: tuple[str, ...]
     negative: str = ""
+
+
+Lines = Iterator[tuple[str, Group]]  # the location and the texts of each line
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Groups:
         groups = (self._group(where, line) for where, line in self._lines())
         for number, group in enumerate(filter(None, groups)):
             # Groups are counted, not lines: blank lines must not change which groups are held out.
-            if not self.every or is_held_out(number, self.every) == self.held_out:
+            if in_subset(number, self.every, self.held_out):
                 kept += 1
                 yield group
         if not kept:
@@ -61,12 +71,12 @@ class Groups:
         """Return one of `every` groups (held out for validation), or all the others."""
         return replace(self, every=every, held_out=held_out)
 
-    def fingerprint(self) -> dict[str, str]:
+    def fingerprint(self) -> Fingerprint:
         """Return entries that change if the groups change."""
         options = f"{len(self.paths)} {self.hard_negatives} {self.every} {self.held_out}"
         return {"files": fingerprint_of(self.paths), "groups": options}
 
-    def _lines(self) -> Iterator[tuple[str, Group]]:
+    def _lines(self) -> Lines:
         """Yield each line with its file and number; texts may be empty."""
         if len(self.paths) > 1:
             return _aligned(self.paths, self.hard_negatives)
@@ -107,7 +117,7 @@ def _columns(line: Sequence[str], hard_negatives: bool) -> Group:
     return Group(tuple(line[:2]), "".join(line[2:3])) if hard_negatives else Group(tuple(line))
 
 
-def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[str, Group]]:
+def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Lines:
     """Yield line n of every file."""
     for number, line in enumerate(zip_longest(*map(read_lines, paths)), start=1):
         if None in line:
@@ -118,7 +128,7 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Iterator[tuple[st
         yield location(paths[0], number), _columns(line, hard_negatives)
 
 
-def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
+def _tsv(path: Path, hard_negatives: bool) -> Lines:
     """Yield the columns of each line; a blank line is an empty group."""
     least = 3 if hard_negatives else 2
     for where, text in located_lines(path):
@@ -134,7 +144,7 @@ def _tsv(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
         yield where, _columns(line, hard_negatives)
 
 
-def _jsonl(path: Path, hard_negatives: bool) -> Iterator[tuple[str, Group]]:
+def _jsonl(path: Path, hard_negatives: bool) -> Lines:
     return (
         (where, _fields(where, text, hard_negatives))
         for where, text in located_lines(path)
@@ -150,8 +160,8 @@ def _fields(where: str, text: str, hard_negatives: bool) -> Group:
     except (ValueError, RecursionError):
         record = None
     match record:
-        case {"texts": [*texts]}:
-            found = texts
+        case {"texts": [*found]}:
+            pass
         case {"source": source, "target": target}:
             found = [source, target]
         case _:
@@ -185,9 +195,9 @@ class GroupStore:
         return len(self.members)
 
 
-def store_groups(folder: str | Path, groups: Groups) -> GroupStore:
+def store_groups(folder: Path, groups: Groups) -> GroupStore:
     """Store groups in `folder`, or open the existing stores if the files are unchanged."""
-    folders = [Path(folder) / part for part in ("texts", "members", "negatives")]
+    folders = [folder / part for part in ("texts", "members", "negatives")]
     fingerprint = groups.fingerprint()
     stored = [open_if_current(part, fingerprint) for part in folders]
     if None in stored or len(stored[1] or ()) != len(stored[2] or ()):
@@ -196,13 +206,13 @@ def store_groups(folder: str | Path, groups: Groups) -> GroupStore:
     return GroupStore(TextStore(texts), members, negatives)
 
 
-def _write(folders: Sequence[Path], groups: Groups, fingerprint: dict[str, str]) -> None:
+def _write(folders: Sequence[Path], groups: Groups, fingerprint: Fingerprint) -> None:
     count = 0
-    with (
-        StoreWriter(folders[0], TEXT_VOCAB_SIZE, fingerprint) as texts,
-        StoreWriter(folders[1], MAX_TEXTS, fingerprint) as members,
-        StoreWriter(folders[2], MAX_TEXTS, fingerprint) as negatives,
-    ):
+    texts, members, negatives = (
+        StoreWriter(folder, vocab_size, fingerprint)
+        for folder, vocab_size in zip(folders, (TEXT_VOCAB_SIZE, MAX_TEXTS, MAX_TEXTS), strict=True)
+    )
+    with texts, members, negatives:
         for group in groups:
             n, negative = len(group.texts), [group.negative] if group.negative else []
             for text in (*group.texts, *negative):

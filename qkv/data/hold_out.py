@@ -14,3 +14,8 @@ def hold_out_every(count: int) -> int:
 def is_held_out(index: int, every: int) -> bool:
     """Return whether a line is held out: the middle one of each `every` lines."""
     return index % every == every // 2
+
+
+def in_subset(index: int, every: int, held_out: bool) -> bool:
+    """Return whether a line is in a subset: held-out lines, or the others; every 0: all lines."""
+    return not every or is_held_out(index, every) == held_out

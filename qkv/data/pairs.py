@@ -3,14 +3,11 @@
 See docs/data.md.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
-from qkv.data.corpus import Pair, Pairs, fingerprint_of
-from qkv.data.hold_out import is_held_out
+from qkv.data.corpus import Pairs
 from qkv.data.store import (
     TEXT_VOCAB_SIZE,
     Store,
@@ -19,72 +16,42 @@ from qkv.data.store import (
     open_if_current,
     reuse_or_write,
 )
+from qkv.text.tokenizer import Tokenizer
 
 
-class Encoder(Protocol):
-    """The part of the Tokenizer interface used here."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def fingerprint(self) -> str: ...
-    def encode_batch(self, texts: Sequence[str], dropout: float = 0.0) -> list[list[int]]: ...
-
-
-@dataclass(frozen=True)
-class Subset:
-    """One of `every` pairs (held out for validation), or all the others."""
-
-    pairs: Pairs
-    every: int
-    held_out: bool
-
-    def __iter__(self) -> Iterator[Pair]:
-        return (pair for i, pair in enumerate(self.pairs) if self.contains(i))
-
-    def contains(self, index: int) -> bool:
-        """Return whether the pair of this index, not counting dropped pairs, is in the subset."""
-        return is_held_out(index, self.every) == self.held_out
-
-
-def store_pairs(folder: str | Path, pairs: Pairs | Subset) -> tuple[TextStore, TextStore]:
+def store_pairs(folder: str | Path, pairs: Pairs) -> tuple[TextStore, TextStore]:
     """Store both sides in `folder`/source and /target, or open them if the files are unchanged."""
     folders = Path(folder) / "source", Path(folder) / "target"
-    corpus = pairs.pairs if isinstance(pairs, Subset) else pairs
-    fingerprint = {"files": fingerprint_of(corpus.paths), "errors": "strict"}
-    if isinstance(pairs, Subset):
-        fingerprint["share"] = f"1/{pairs.every} {'held out' if pairs.held_out else 'left'}"
+    fingerprint = pairs.fingerprint()
     stored = [open_if_current(side, fingerprint) for side in folders]
-    if stored[0] is None or stored[1] is None or len(stored[0]) != len(stored[1]):
-        with (
-            StoreWriter(folders[0], TEXT_VOCAB_SIZE, fingerprint) as source,
-            StoreWriter(folders[1], TEXT_VOCAB_SIZE, fingerprint) as target,
-        ):
+    if None in stored or len(stored[0] or ()) != len(stored[1] or ()):
+        source, target = (StoreWriter(side, TEXT_VOCAB_SIZE, fingerprint) for side in folders)
+        with source, target:
             for left, right in pairs:
                 source.add(left)
                 target.add(right)
-            source.dropped = target.dropped = corpus.dropped
+            source.dropped = target.dropped = pairs.dropped
     return TextStore.open(folders[0]), TextStore.open(folders[1])
 
 
 def store_ids(
-    folder: str | Path, texts: TextStore, tokenizer: Encoder, dropout: float = 0.0
+    folder: str | Path, texts: TextStore, tokenizer: Tokenizer, dropout: float = 0.0
 ) -> Store:
     """Encode a text store without special tokens, or open the existing ids if nothing has changed.
 
     With BPE-dropout the encoding is sampled once, so that a resumed run reads the same ids.
     """
-    fingerprint = texts.rows.fingerprint | {
-        "text": texts.rows.checksum,
-        "tokenizer": tokenizer.fingerprint,
-    }
+    lines = texts.rows
+    fingerprint = {**lines.fingerprint, "text": lines.checksum, "tokenizer": tokenizer.fingerprint}
     if dropout:
-        fingerprint |= {"dropout": str(dropout)}
+        fingerprint["dropout"] = str(dropout)
     rows = encoded(texts, tokenizer, dropout)
     return reuse_or_write(folder, rows, tokenizer.vocab_size, fingerprint)
 
 
-def encoded(texts: Iterable[str], tokenizer: Encoder, dropout: float = 0.0) -> Iterator[list[int]]:
+def encoded(
+    texts: Iterable[str], tokenizer: Tokenizer, dropout: float = 0.0
+) -> Iterator[list[int]]:
     """Encode in batches of 4,096 texts, for speed."""
     lines = iter(texts)
     while batch := list(islice(lines, 4096)):

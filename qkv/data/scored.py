@@ -16,9 +16,8 @@ KEYS = ("sentence1", "sentence2", "score")
 Row = tuple[str, str, float]
 
 
-def read_scored(path: str | Path) -> tuple[list[str], list[str], list[float]]:
+def read_scored(path: Path) -> tuple[list[str], list[str], list[float]]:
     """Return the first sentences, the second sentences and the scores."""
-    path = Path(path)
     parse = _from_json if is_jsonl(path) else _from_columns
     rows = [parse(line, where) for where, line in located_lines(path) if line.strip()]
     if len(rows) < 2:

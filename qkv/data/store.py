@@ -22,6 +22,7 @@ HEADER, IDS, OFFSETS = "store.json", "ids.bin", "offsets.bin"
 TEXT_VOCAB_SIZE = 1 << 8  # a row of a text store is a line in UTF-8
 _BUFFER_IDS = 1 << 18  # written to disk at once
 
+Fingerprint = dict[str, str]  # identifies the data and tokenizer of a store
 Row = Sequence[int] | np.ndarray | str
 
 
@@ -31,7 +32,7 @@ class Store:
     def __init__(self, ids: np.ndarray, offsets: np.ndarray, header: Mapping[str, Any]):
         self.ids = ids  # (all ids,), the rows concatenated
         self.offsets = offsets  # (rows + 1,), row i is ids[offsets[i]:offsets[i + 1]]
-        self.fingerprint: dict[str, str] = header["fingerprint"]  # of the data and tokenizer
+        self.fingerprint: Fingerprint = header["fingerprint"]
         self.dropped: int = header["dropped"]  # source rows that were skipped
         self.checksum: str = header["check"]
 
@@ -93,17 +94,17 @@ class StoreWriter:
         fingerprint: Identifies the data and tokenizer of the rows.
     """
 
-    def __init__(self, folder: str | Path, vocab_size: int, fingerprint: Mapping[str, str]):
-        self.folder, self.vocab_size, self.fingerprint = Path(folder), vocab_size, dict(fingerprint)
-        self.dtype = "|u1" if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4"
+    def __init__(self, folder: str | Path, vocab_size: int, fingerprint: Fingerprint):
+        self.folder, self.vocab_size, self.fingerprint = Path(folder), vocab_size, fingerprint
+        self.dtype = np.min_scalar_type(vocab_size - 1).str  # "|u1", "<u2" or "<u4"
         self.dropped = self._n_rows = self._n_ids = self._n_buffered = 0
         self._buffer: list[np.ndarray] = []
 
     def __enter__(self) -> Self:
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            names = IDS, OFFSETS, HEADER
-            self._ids, self._offsets, self._header = (_Part(self.folder / name) for name in names)
+            self._parts = [_Part(self.folder / name) for name in (IDS, OFFSETS, HEADER)]
+        self._ids, self._offsets, self._header = self._parts
         self._offsets.write(np.zeros(1, "<i8").data)
         return self
 
@@ -121,7 +122,7 @@ class StoreWriter:
                 with _writing(self.folder):
                     self._finish()
         finally:
-            for part in (self._ids, self._offsets, self._header):
+            for part in self._parts:
                 part.discard()
 
     def _flush(self) -> None:
@@ -153,13 +154,13 @@ class StoreWriter:
         }
         self._header.write(_with_checksum(header))
         (self.folder / HEADER).unlink(missing_ok=True)
-        for part in (self._ids, self._offsets, self._header):
+        for part in self._parts:
             part.rename()
         sync(self.folder)
 
 
 def write_store(
-    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]
+    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Fingerprint
 ) -> Store:
     """Write rows to a store, replacing an existing one, and open it."""
     with StoreWriter(folder, vocab_size, fingerprint) as writer:
@@ -169,20 +170,20 @@ def write_store(
 
 
 def reuse_or_write(
-    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Mapping[str, str]
+    folder: str | Path, rows: Iterable[Row], vocab_size: int, fingerprint: Fingerprint
 ) -> Store:
     """Open the store of a folder if it is current, else write it; only then are the rows read."""
     stored = open_if_current(folder, fingerprint)
     return write_store(folder, rows, vocab_size, fingerprint) if stored is None else stored
 
 
-def open_if_current(folder: str | Path, fingerprint: Mapping[str, str]) -> Store | None:
+def open_if_current(folder: str | Path, fingerprint: Fingerprint) -> Store | None:
     """Open the store of a folder if it is complete and has this fingerprint, else return None."""
     try:
         store = Store.open(folder)
     except QkvError:
         return None
-    return store if store.fingerprint == dict(fingerprint) else None
+    return store if store.fingerprint == fingerprint else None
 
 
 class _Part:

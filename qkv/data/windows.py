@@ -23,17 +23,15 @@ class PackedWindows:
 
     Every token is a target once per epoch, up to `context_length` of them twice. A window may
     cross <eos> into the next document, and from the last document into the first.
+
+    Args:
+        ids: The stream, documents separated by <eos>.
+        context_length: Tokens per window.
+        batch_tokens: Tokens per micro-batch.
+        seed: Determines offsets and order.
     """
 
     def __init__(self, ids: np.ndarray, context_length: int, batch_tokens: int, seed: int):
-        """Plan the windows.
-
-        Args:
-            ids: The stream, documents separated by <eos>.
-            context_length: Tokens per window.
-            batch_tokens: Tokens per micro-batch.
-            seed: Determines offsets and order.
-        """
         check_text_length(len(ids), context_length)
         self.ids, self.context_length, self.seed = ids, context_length, seed
         self.per_batch = windows_per_batch(batch_tokens, context_length)
@@ -59,24 +57,20 @@ class PackedWindows:
         return (offset + window * self.context_length) % len(self.ids)
 
     def _row(self, start: int) -> np.ndarray:
-        end = start + self.context_length + 1
-        row = self.ids[start:end]
-        return (
-            row if end <= len(self.ids) else np.concatenate([row, self.ids[: end - len(self.ids)]])
-        )
+        return self.ids.take(np.arange(start, start + self.context_length + 1), mode="wrap")
 
 
 class DocumentWindows:
     """Windows that do not cross documents; longer documents are split into several windows.
 
     Each row begins with the token before its first target, <eos> for the first row of a document.
-    Rows of similar length are batched and padded; every token is a target once per epoch.
+    Rows of similar length are batched and padded; every token is a target once per epoch. The
+    arguments are those of PackedWindows.
     """
 
     def __init__(
         self, ids: np.ndarray, eos_id: int, context_length: int, batch_tokens: int, seed: int
     ):
-        """Plan the windows; the arguments are those of PackedWindows."""
         windows_per_batch(batch_tokens, context_length)
         self.ids, self.eos_id = ids, eos_id
         ends = document_ends(ids, eos_id)

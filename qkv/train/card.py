@@ -5,36 +5,30 @@ See docs/training.md.
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkv.messages import _
 from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
-from qkv.train.task import Task
+from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
 
 
-@dataclass(frozen=True)
-class ModelCard:
+@dataclass(frozen=True, kw_only=True)
+class ModelCard(FinalEvaluation):
     """The content of a model card, each table as name -> value."""
 
     folder: str
-    data: Mapping[str, object]
-    model: Mapping[str, object]
-    training: Mapping[str, object]
-    scores: Mapping[str, str]  # what was measured -> its lines
-    example: tuple[str, str]  # an input of the model and its output
+    model: Table
+    training: Table
     command: str = "translate"  # or generate, or embed
-    options: Mapping[str, object] = field(default_factory=dict)  # generation options of the example
 
 
-def write_card(folder: Path, task: Task, pipeline: Callable[..., Any]) -> str:
+def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
     """Evaluate the published model, write its card and curves; returns the scores."""
     recipe, spec, final = task.recipe, task.spec, task.evaluate(pipeline)
-    entries = read_metrics(folder / METRICS)
+    last = (read_metrics(folder / METRICS) or [{"step": recipe.steps, "seconds": 0}])[-1]
     n_layers = [len(stack.each_layer()) for stack in (spec.encoder, spec.decoder) if stack]
     card = ModelCard(
         folder=str(folder),
@@ -44,9 +38,9 @@ def write_card(folder: Path, task: Task, pipeline: Callable[..., Any]) -> str:
             _("layers"): " + ".join(map(str, n_layers)),
         },
         training={
-            _("steps"): entries[-1]["step"] if entries else recipe.steps,
+            _("steps"): last["step"],
             _("optimizer"): recipe.optimizer,
-            _("seconds"): round(entries[-1]["seconds"]) if entries else 0,
+            _("seconds"): round(last["seconds"]),
         },
         command=command_of(task),
         **vars(final),
@@ -107,7 +101,7 @@ def _python(card: ModelCard) -> str:
     return f"import qkv\n{name} = qkv.load({folder})\n{name}({arguments})  # {output}"
 
 
-def _table(rows: Mapping[str, object]) -> str:
+def _table(rows: Table) -> str:
     lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()]
     return "\n".join(["| | |", "|---|---|", *lines])
 

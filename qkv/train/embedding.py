@@ -3,10 +3,10 @@
 Validation measures retrieval (recall@1) on held-out groups. See docs/embedding.md, "Training".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,14 +28,13 @@ from qkv.train.contrastive import MiniBatches, contrastive_loss, group_labels, m
 from qkv.train.masking import MaskedBatch, Masking
 from qkv.train.recipe import EmbedRecipe
 from qkv.train.seeds import derive_seed
-from qkv.train.task import FinalEvaluation, Task, with_mask
+from qkv.train.task import FinalEvaluation, Pipeline, Task, with_mask
 from qkv.train.task_specs import embedding_spec
 
 VALID_MLM_BATCHES = 16  # MLM batches in a validation
 
 
-@dataclass(frozen=True)
-class GroupData:
+class GroupData(NamedTuple):
     """Groups of sentences and the ids of all their sentences."""
 
     groups: GroupStore
@@ -51,30 +50,21 @@ class ContrastiveBatch:
     labels: Tensor  # (sentences,)
 
 
+@dataclass(eq=False)
 class EmbeddingTask(Task):
-    """Training of a sentence encoder.
-
-    Args:
-        recipe: The options.
-        train: The groups to train on.
-        valid: The held-out groups.
-        plain: Texts for MLM, None without MLM.
-        tokenizer: Must have padding, [CLS] and [SEP].
-    """
+    """Training of a sentence encoder on groups of sentences, and by MLM on plain texts."""
 
     recipe: EmbedRecipe
+    train: GroupData
+    valid: GroupData  # held out
+    plain: Store | None  # texts for MLM, None without MLM
+    tokenizer: Tokenizer  # must have padding, [CLS] and [SEP]
+
     metric = "recall_at_1"
 
-    def __init__(
-        self,
-        recipe: EmbedRecipe,
-        train: GroupData,
-        valid: GroupData,
-        plain: Store | None,
-        tokenizer: Tokenizer,
-    ):
-        self.recipe, self.train, self.valid = recipe, train, valid
-        self.plain, self.tokenizer, self.tokenizers = plain, tokenizer, {"tokenizer": tokenizer}
+    def __post_init__(self) -> None:
+        recipe, tokenizer = self.recipe, self.tokenizer
+        self.tokenizers = {"tokenizer": tokenizer}
         self.pretraining_steps = recipe.mlm_steps  # they do not train retrieval
         self.spec = embedding_spec(recipe.model, tokenizer.vocab_size, recipe.mlm_steps > 0)
         self.metadata = {"pooling": PoolingConfig(recipe.pooling, True, self.spec.max_len)}
@@ -82,10 +72,13 @@ class EmbeddingTask(Task):
         self.pad, self.template = tokenizer.pad_id, encoder_template(tokenizer)
         self.max_tokens = self.spec.max_len - self.template.size
         self.plan = GroupPlan(
-            train.groups.members.lengths, recipe.batch_groups, recipe.seed, recipe.texts_per_group
+            self.train.groups.members.lengths,
+            recipe.batch_groups,
+            recipe.seed,
+            recipe.texts_per_group,
         )
-        if plain is not None:
-            lengths = plain.lengths + self.template.size
+        if self.plain is not None:
+            lengths = self.plain.lengths + self.template.size
             self.masking = Masking(tokenizer, recipe.mlm_probability, recipe.whole_word_mask)
             self.text_plan = BatchPlan(
                 lengths, np.zeros_like(lengths), recipe.batch_tokens, recipe.seed, self.spec.max_len
@@ -116,7 +109,7 @@ class EmbeddingTask(Task):
         negatives = np.concatenate(groups.negatives.take(rows))  # each is a group of its own
         sentences = self._with_template(self.train.ids.take(np.concatenate([*chosen, negatives])))
         owners = [group for group, own in enumerate(chosen) for _ in own]
-        owners += [len(rows) + number for number in range(len(negatives))]
+        owners += range(len(rows), len(rows) + len(negatives))
         ends = np.cumsum([0, *map(len, chosen)]).tolist()
         pairs = [
             pair for start, end in pairwise(ends) for pair in combinations(range(start, end), 2)
@@ -179,10 +172,13 @@ class EmbeddingTask(Task):
 
     def _held_out_vectors(self, model: Transformer) -> Tensor:
         """The vectors of all first sentences, then of all second ones."""
-        groups = self.valid.groups
-        pairs = np.array([groups.members[row][:2] for row in range(len(groups))])  # (groups, 2)
-        rows = self._with_template(self.valid.ids.take([*pairs[:, 0], *pairs[:, 1]]))
+        rows = self._with_template(self.valid.ids.take(self._held_out_pairs().ravel()))
         return self._vectors(model, mini_batches(rows, self.recipe.mini_batch_size, self.pad))
+
+    def _held_out_pairs(self) -> np.ndarray:
+        """The indices of the first and of the second sentence of each group, (2, groups)."""
+        members = self.valid.groups.members
+        return np.array([members[row][:2] for row in range(len(members))]).T
 
     def _held_out_mlm_loss(self, model: Transformer) -> dict[str, float]:
         """The MLM loss of held-out sentences, with the same masks in every validation."""
@@ -196,13 +192,10 @@ class EmbeddingTask(Task):
             count += float(batch.selected.sum())
         return {"mlm_loss": total / max(1.0, count)}
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Retrieval between the sentences of the held-out groups, with the published model."""
         groups = self.valid.groups
-        firsts, seconds = (
-            groups.texts.take(groups.members[row][side] for row in range(len(groups)))
-            for side in (0, 1)
-        )
+        firsts, seconds = map(groups.texts.take, self._held_out_pairs())
         first, second = pipeline(firsts), pipeline(seconds)
         forward, backward = recall_at_1(first, second)
         recall = _(

@@ -38,7 +38,7 @@ class InitialModel:
     """The model to start from; `model` is None for random weights and for a resumed run."""
 
     spec: Spec
-    model: Transformer | None
+    model: Transformer | None = None
     special_tokens: SpecialTokenIds = NOT_STORED  # of its folder
 
 
@@ -50,33 +50,21 @@ class WindowBatch:
     targets: Tensor  # (batch, length)
 
 
+@dataclass(eq=False)
 class GenerationTask(Task):
-    """Training of a causal language model.
-
-    Args:
-        recipe: The options.
-        windows: The training text.
-        valid: The held-out text.
-        tokenizer: Must have <eos>.
-        initial: The model to start from.
-    """
+    """Training of a causal language model on windows of text."""
 
     recipe: GenerateRecipe
+    windows: Windows
+    valid: HeldOut
+    tokenizer: Tokenizer  # must have <eos>
+    initial: InitialModel
 
-    def __init__(
-        self,
-        recipe: GenerateRecipe,
-        windows: Windows,
-        valid: HeldOut,
-        tokenizer: Tokenizer,
-        initial: InitialModel,
-    ):
-        self.recipe, self.windows, self.valid = recipe, windows, valid
-        self.tokenizer, self.tokenizers = tokenizer, {"tokenizer": tokenizer}
-        self.initial, self.spec = initial, initial.spec
-        self.metadata = {"generation": initial.special_tokens}
-        assert tokenizer.eos_id is not None
-        self.eos = tokenizer.eos_id
+    def __post_init__(self) -> None:
+        self.tokenizers, self.spec = {"tokenizer": self.tokenizer}, self.initial.spec
+        self.metadata = {"generation": self.initial.special_tokens}
+        assert self.tokenizer.eos_id is not None
+        self.eos = self.tokenizer.eos_id
 
     def initial_model(self) -> Transformer:
         """A new model, or the one of `init_from`."""

@@ -15,9 +15,8 @@ _held: set[int] = set()  # file descriptors of the locks of this process
 
 
 @contextmanager
-def locked(run_folder: str | Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock inside the block; the kernel releases it if the process dies."""
-    folder = Path(run_folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)

@@ -115,9 +115,7 @@ class Trainer:
             progress = self.progress
             if self.reporter_state and self.validates_after(progress.step):
                 self.validate()  # a checkpoint is written before its validation: repeat it
-            while progress.step < self.recipe.steps and not (
-                self.out_of_patience or stopper.received
-            ):
+            while not (self.finished or stopper.received):
                 self.step()
                 self.apply_time_limit()
                 if self.saves_after(progress.step) or stopper.received:
@@ -127,7 +125,7 @@ class Trainer:
             if stopper.received:
                 self.save()
                 return STOPPED
-            self.finish()
+            self.average()
         return 0
 
     def apply_time_limit(self) -> None:
@@ -145,9 +143,10 @@ class Trainer:
             self.reporter.note(self.time_limit.text(recipe.steps))
 
     @property
-    def out_of_patience(self) -> bool:
-        """Early stopping: too many validations without improvement."""
-        return bool(self.recipe.patience) and self.progress.bad_validations >= self.recipe.patience
+    def finished(self) -> bool:
+        """Whether all steps are taken, or too many validations did not improve (early stopping)."""
+        patience = self.recipe.patience or math.inf
+        return self.progress.step >= self.recipe.steps or self.progress.bad_validations >= patience
 
     def validates_after(self, step: int) -> bool:
         return step % self.recipe.validate_every == 0 or step == self.recipe.steps
@@ -266,7 +265,7 @@ class Trainer:
             if progress.add_validation(score, progress.step > self.task.pretraining_steps):
                 self.publish()
 
-    def measure(self, kind: str, with_samples: bool = True) -> tuple[float, str]:
+    def measure(self, kind: str) -> tuple[float, str]:
         """Validate and record the metrics; returns the score and a text to print.
 
         The score is the task's metric, or minus the loss: larger is better; NaN is the worst.
@@ -276,14 +275,14 @@ class Trainer:
         samples, step = metrics.pop("samples", []), self.progress.step
         self.reporter.record(step, kind, **metrics)
         score = float(metrics[self.task.metric] if self.task.metric else -metrics["loss"])
-        text = validation_text(step, metrics, samples if with_samples else [])
+        text = validation_text(step, metrics, samples if kind == "valid" else [])
         return -math.inf if math.isnan(score) else score, text
 
     def publish(self) -> None:
         files = stored_files(**self.task.metadata)
         save_model(self.folder, self.model, self.task.tokenizers, files)
 
-    def finish(self) -> None:
+    def average(self) -> None:
         """Average the last checkpoints if asked to; publish the mean if it is not worse."""
         if self.recipe.average_checkpoints < 2:
             return
@@ -291,7 +290,7 @@ class Trainer:
         group = "ema" if self.ema else "model"
         mean = average_checkpoints(self.folder, steps, group)
         self.model.load_state_dict(mean, strict=self.ema is None)
-        score, text = self.measure("average", with_samples=False)
+        score, text = self.measure("average")
         self.reporter.note(
             _("mean of {n_steps} checkpoints: {validation}", n_steps=len(steps), validation=text)
         )

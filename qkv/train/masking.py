@@ -86,8 +86,8 @@ def word_boundaries(tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
     else:
         begins = [model["type"] == "WordLevel" or piece.startswith("▁") for piece in pieces]
     ends = [piece.endswith(END_OF_WORD) for piece in pieces]
-    known = [piece in special for piece in pieces]
-    return torch.tensor(begins) | torch.tensor(known), torch.tensor(ends) | torch.tensor(known)
+    is_special = torch.tensor([piece in special for piece in pieces])
+    return torch.tensor(begins) | is_special, torch.tensor(ends) | is_special
 
 
 def _continues_word(piece: str) -> bool:

@@ -13,20 +13,21 @@ from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.train.state import OLD_METRICS
 
+Entry = dict[str, Any]  # a line of the file
+Curves = dict[str, dict[str, list[tuple[int, float]]]]  # panel -> line -> (step, value)
+
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 TIMING_FIELDS = ("seconds", "tokens_per_second")  # all that differs between two equal runs
 
 
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[Entry]:
     """All complete lines of a metrics.jsonl; a line that is being written is left out."""
-    path = Path(path)
     if not path.is_file():
         raise QkvError(path, _("no such file"), _("give the metrics.jsonl of a run"))
-    entries = [_parse(line) for line in path.read_bytes().splitlines(keepends=True)]
-    return [entry for entry in entries if entry is not None]
+    return list(filter(None, map(_parse, path.read_bytes().splitlines(keepends=True))))
 
 
-def append_metrics(path: Path, entry: dict[str, Any]) -> None:
+def append_metrics(path: Path, entry: Entry) -> None:
     """Append one line; JSON has no NaN and no infinity, so they become null."""
     finite = {name: _finite(value) for name, value in entry.items()}
     try:
@@ -50,7 +51,7 @@ def truncate_after(path: Path, step: int) -> set[tuple[int, str]]:
     return kept
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> Entry | None:
     """A line with the names of today's metrics, None if it is incomplete or not a report."""
     try:
         match json.loads(line):
@@ -66,7 +67,7 @@ def _finite(value: Any) -> Any:
 
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────
-def draw_curves(metrics: str | Path) -> Path:
+def draw_curves(metrics: Path) -> Path:
     """Draw curves.png beside metrics.jsonl: losses, BLEU or recall, learning rate."""
     from matplotlib.figure import Figure  # slow to import, and training does not need it
 
@@ -87,10 +88,10 @@ def draw_curves(metrics: str | Path) -> Path:
             panel.grid(alpha=0.3)
             panel.legend()
         panels[-1].set_xlabel(_("step"))
-        return save(figure, Path(metrics).with_name(CURVES))
+        return save(figure, metrics.with_name(CURVES))
 
 
-def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def _curves(entries: list[Entry]) -> Curves:
     """Panel -> line -> (step, value), without metrics that were not measured."""
     wanted = [
         (_("loss"), _("training"), "train", "loss"),
@@ -99,11 +100,13 @@ def _curves(entries: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int
         (_("recall@1"), _("validation"), "valid", "recall_at_1"),
         (_("learning rate"), _("training"), "train", "lr"),
     ]
-    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    curves: Curves = {}
     for panel, label, kind, name in wanted:
-        of_kind = (
-            entry for entry in entries if entry["kind"] == kind and entry.get(name) is not None
-        )
-        if points := [(entry["step"], entry[name]) for entry in of_kind]:
+        points = [
+            (entry["step"], entry[name])
+            for entry in entries
+            if entry["kind"] == kind and entry.get(name) is not None
+        ]
+        if points:
             curves.setdefault(panel, {})[label] = points
     return curves

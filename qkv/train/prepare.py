@@ -11,7 +11,7 @@ from pathlib import Path
 from qkv.data.alignments import read_alignment, store_token_links, token_links
 from qkv.data.corpus import Pairs, check_readable
 from qkv.data.hold_out import MIN_LINES, hold_out_every
-from qkv.data.pairs import Subset, store_ids, store_pairs
+from qkv.data.pairs import store_ids, store_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
 from qkv.evaluate.scores import make_bleu
@@ -65,7 +65,7 @@ def check_recipe(recipe: TranslateRecipe) -> None:
         make_bleu(recipe.bleu_tokenize, "bleu_tokenize")
 
 
-def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | Subset]:
+def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs]:
     """The training pairs, the held-out pairs, and the files of the training pairs."""
     if recipe.source is None:
         wrong = _("no training text")
@@ -80,7 +80,7 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs | 
     return store_pairs(folder / "train", train), store_pairs(folder / "valid", valid), train
 
 
-def _split(pairs: Pairs, name: str) -> tuple[Pairs | Subset, Pairs | Subset]:
+def _split(pairs: Pairs, name: str) -> tuple[Pairs, Pairs]:
     """The pairs to train on and the held-out pairs."""
     count = sum(1 for _ in pairs)
     if count < MIN_LINES:
@@ -88,7 +88,7 @@ def _split(pairs: Pairs, name: str) -> tuple[Pairs | Subset, Pairs | Subset]:
         right = _("give at least {min_pairs}, or --valid-source", min_pairs=MIN_LINES)
         raise QkvError(name, wrong, right)
     every = hold_out_every(count)
-    return Subset(pairs, every, False), Subset(pairs, every, True)
+    return pairs.subset(every, held_out=False), pairs.subset(every, held_out=True)
 
 
 def _check_shared_words(train: TextStore, valid: TextStore, name: str) -> None:
@@ -129,11 +129,7 @@ def _encoded(
 
 
 def _token_links(
-    recipe: TranslateRecipe,
-    folder: Path,
-    data: PairData,
-    pairs: Pairs | Subset,
-    tokenizers: Tokenizers,
+    recipe: TranslateRecipe, folder: Path, data: PairData, pairs: Pairs, tokenizers: Tokenizers
 ) -> Iterator[Store]:
     """The word alignments as token links, for each encoding of the pairs."""
     assert recipe.alignment is not None

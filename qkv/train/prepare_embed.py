@@ -53,9 +53,7 @@ def check_recipe(recipe: EmbedRecipe) -> None:
         raise QkvError("model, max_len", wrong, right)
     if recipe.mlm_steps >= recipe.steps:
         wrong = _(
-            "{mlm_steps} of {steps} steps leave none for contrastive learning",
-            mlm_steps=recipe.mlm_steps,
-            steps=recipe.steps,
+            "{mlm_steps} of {steps} steps leave none for contrastive learning", **vars(recipe)
         )
         raise QkvError("mlm_steps", wrong, _("use a smaller number, or more steps"))
     if recipe.text and not recipe.mlm_steps:
@@ -135,10 +133,8 @@ def _encoded(folder: Path, groups: GroupStore, tokenizer: Tokenizer) -> GroupDat
 
 def _pieces(recipe: EmbedRecipe, folder: Path, texts: TextStore, tokenizer: Tokenizer) -> Store:
     """Lines as ids; lines that are too long for the model are split."""
-    max_tokens = (
-        embedding_spec(recipe.model, tokenizer.vocab_size, True).max_len
-        - encoder_template(tokenizer).size
-    )
+    spec = embedding_spec(recipe.model, tokenizer.vocab_size, with_mlm_head=True)
+    max_tokens = spec.max_len - encoder_template(tokenizer).size
     fingerprint = {
         "text": texts.rows.checksum,
         "tokenizer": tokenizer.fingerprint,

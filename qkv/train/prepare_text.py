@@ -52,24 +52,20 @@ def prepare_generation(
         tokenizer = _tokenizer(recipe, folder, train, resume)
         if recipe.separate_documents:
             tokenizer = with_eos_prefix(tokenizer)
-        initial = InitialModel(
-            generation_spec(recipe.model, tokenizer.vocab_size, recipe.context_length), None
-        )
+        spec = generation_spec(recipe.model, tokenizer.vocab_size, recipe.context_length)
+        initial = InitialModel(spec)
     _check_context_length(recipe.context_length, initial.spec)
     if tokenizer.eos_id is None:
         raise QkvError(
             "tokenizer", _("has no <eos>"), _("use one with <eos>: it separates documents")
         )
-    held_out = store_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id).ids[
-        :-1
-    ]  # without the last <eos>
-    if not len(held_out):
+    stored = store_documents(folder / "valid-ids", valid, tokenizer, tokenizer.eos_id)
+    held_out = HeldOut(stored.ids[:-1], count_bytes(valid))  # without the last <eos>
+    if not len(held_out.ids):
         wrong = _("no text held out")
         raise QkvError("valid_text", wrong, _("give more text, or --valid-text"))
     windows = _windows(recipe, folder, train, tokenizer)
-    return GenerationTask(
-        recipe, windows, HeldOut(held_out, count_bytes(valid)), tokenizer, initial
-    )
+    return GenerationTask(recipe, windows, held_out, tokenizer, initial)
 
 
 def check_recipe(recipe: GenerateRecipe, resume: bool) -> None:

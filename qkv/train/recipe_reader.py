@@ -3,7 +3,7 @@
 See docs/training.md, "Recipes".
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from qkv.threads import MAX_THREADS
 from qkv.train.recipe import Recipe
 
 Kind = TypeVar("Kind", bound=Recipe)
+Options = dict[str, Any]
 
 # The range of each number, both ends included; other types are validated by pydantic alone.
 POSITIVE, NON_NEGATIVE, FRACTION = (1, inf), (0, inf), (0, 0.999999)
@@ -83,7 +84,7 @@ def read_recipe(
     kind: type[Kind],
     path: str | Path | None,
     settings: Sequence[str] = (),
-    flags: Mapping[str, Any] | None = None,
+    flags: Options | None = None,
 ) -> Kind:
     """Read a recipe; settings override the file, flags override settings.
 
@@ -126,7 +127,7 @@ OLD_OPTIONS = {
 OLD_VALUES = {("tokenizer", "bytes"): "byte_bpe"}
 
 
-def rename_old(tree: Mapping[str, Any]) -> dict[str, Any]:
+def rename_old(tree: Options) -> Options:
     """A parsed recipe with the options of earlier versions renamed."""
     renamed = {}
     for key, value in tree.items():
@@ -166,7 +167,7 @@ def _default(option: "Field[Any]", kind: type[Recipe]) -> str:
     return str(option.default if option.default_factory is MISSING else option.default_factory())
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Options:
     if not path.is_file():
         raise QkvError(path, _("no such recipe"), _("see recipes/"))
     tree = _yaml(read_text(path), str(path))
@@ -185,7 +186,7 @@ def _yaml(text: str, where: str) -> Any:
         raise QkvError(where, wrong, _("write key: value")) from None
 
 
-def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+def _set(tree: Options, key: str, value: Any) -> None:
     """Set an option; keys such as `model.layers` and longer paths extend `model`."""
     name, dot, path = key.partition(".")
     if name != "model" or not dot:
@@ -195,7 +196,7 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[name] = {**(model if isinstance(model, dict) else {"preset": model}), path: value}
 
 
-def _validated(kind: type[Kind], tree: dict[str, Any], where: str) -> Kind:
+def _validated(kind: type[Kind], tree: Options, where: str) -> Kind:
     from pydantic import ValidationError
 
     if isinstance(tree.get("dtype"), str):

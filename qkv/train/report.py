@@ -147,7 +147,7 @@ class Reporter:
         self.earlier = float(self.window["seconds"])  # before the run was resumed
         # (step, kind) of every line that is kept
         self.recorded = truncate_after(self.path, self.window["step"] if resumed else -1)
-        self.throughput, stream = Throughput(clock), sys.stderr if stream is None else stream
+        self.throughput, stream = Throughput(clock), stream or sys.stderr
         interactive = stream.isatty() and os.environ.get("TERM") != "dumb"
         self.line = (TerminalLine if interactive else PlainLine)(stream, clock)
 

@@ -18,6 +18,7 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 Tensors = dict[str, torch.Tensor]
+Metadata = dict[str, Any]  # can be written as JSON
 
 STATE = "state.json"
 # The second form is left by a crash in the middle of a replacement.
@@ -48,7 +49,7 @@ class Progress:
     decay_changes: Sequence[Sequence[int]] = ()  # those of the recipe, set by the time limit
 
     @classmethod
-    def from_saved(cls, saved: Mapping[str, Any], metric: str | None) -> "Progress":
+    def from_saved(cls, saved: Metadata, metric: str | None) -> "Progress":
         """Saved progress with old names replaced; `metric` is that of the resumed run."""
         renamed = {OLD_PROGRESS.get(name, name): value for name, value in saved.items()}
         before = renamed.get("metric", metric)
@@ -74,15 +75,15 @@ class State:
     folder: Path
     step: int
     tensors: dict[str, Tensors]
-    metadata: dict[str, Any]
+    metadata: Metadata
     skipped: tuple[str, ...] = ()
 
 
 def save_state(
-    run_folder: str | Path,
+    run_folder: Path,
     step: int,
-    tensors: Mapping[str, Mapping[str, torch.Tensor]],
-    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Tensors],
+    metadata: Metadata,
     keep: int = 3,
     also: Collection[int] = (),
 ) -> Path:
@@ -100,7 +101,7 @@ def save_state(
     return folder
 
 
-def newest_state(run_folder: str | Path, skip_damaged: bool = False) -> State | None:
+def newest_state(run_folder: Path, skip_damaged: bool = False) -> State | None:
     """The newest checkpoint, or None; a damaged one is an error unless it may be skipped."""
     skipped: list[str] = []
     for step in reversed(saved_steps(run_folder)):
@@ -120,12 +121,11 @@ def newest_state(run_folder: str | Path, skip_damaged: bool = False) -> State | 
     return None
 
 
-def load_state(folder: str | Path, only: Collection[str] | None = None) -> State:
+def load_state(folder: Path, only: Collection[str] | None = None) -> State:
     """Load a checkpoint after verifying all of its files; `only` names the groups to load."""
-    folder = Path(folder)
     verified = verify_folder(folder)
     metadata = read_metadata(verified / STATE)
-    right_name = checkpoint_folder("", metadata["step"]).name
+    right_name = checkpoint_folder(Path(), metadata["step"]).name
     if folder.name != right_name:
         raise QkvError(
             f"{folder.name}/{STATE}",
@@ -140,20 +140,20 @@ def load_state(folder: str | Path, only: Collection[str] | None = None) -> State
     return State(folder, metadata["step"], tensors, metadata)
 
 
-def saved_steps(run_folder: str | Path) -> list[int]:
+def saved_steps(run_folder: Path) -> list[int]:
     """The steps that have a checkpoint, in order."""
-    folder = Path(run_folder) / "checkpoints"
+    folder = run_folder / "checkpoints"
     children = folder.iterdir() if folder.is_dir() else ()
     names = (STEP_FOLDER.fullmatch(child.name) for child in children)
     return sorted({int(name[1] or name[2]) for name in names if name})
 
 
-def checkpoint_folder(run_folder: str | Path, step: int) -> Path:
-    """checkpoint_folder("runs/x", 500) is runs/x/checkpoints/step-000500."""
-    return Path(run_folder) / "checkpoints" / f"step-{step:06d}"
+def checkpoint_folder(run_folder: Path, step: int) -> Path:
+    """checkpoint_folder(Path("runs/x"), 500) is runs/x/checkpoints/step-000500."""
+    return run_folder / "checkpoints" / f"step-{step:06d}"
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def read_metadata(path: Path) -> Metadata:
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
@@ -164,17 +164,16 @@ def read_metadata(path: Path) -> dict[str, Any]:
 # ── optimizers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[str, Any]]:
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, Metadata]:
     """The optimizer's state: tensors such as "3.exp_avg" (of parameter 3), and metadata.
 
     The metadata can be written as JSON. The tensors are not copies: save them before the next step.
     """
     saved = optimizer.state_dict()
-    tables = {str(index): values for index, values in saved["state"].items()}
-    tables.update({f"group.{number}": group for number, group in enumerate(saved["param_groups"])})
+    groups = {f"group.{number}": group for number, group in enumerate(saved["param_groups"])}
     values = {
         f"{prefix}.{name}": value
-        for prefix, table in tables.items()
+        for prefix, table in {**saved["state"], **groups}.items()
         for name, value in table.items()
     }
     tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
@@ -188,7 +187,7 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[Tensors, dict[s
 
 def flatten_optimizers(
     optimizers: Sequence[torch.optim.Optimizer],
-) -> tuple[dict[str, Tensors], list[dict[str, Any]]]:
+) -> tuple[dict[str, Tensors], list[Metadata]]:
     """The tensors of each optimizer by the name of its file, and the metadata of each."""
     flat = [flatten_optimizer(optimizer) for optimizer in optimizers]
     tensors = {f"optimizer-{index}": moments for index, (moments, _options) in enumerate(flat)}
@@ -196,9 +195,7 @@ def flatten_optimizers(
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, torch.Tensor],
-    metadata: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer, tensors: Tensors, metadata: Metadata
 ) -> None:
     """Restore moments; the parameters must have the same shapes in the same order.
 
@@ -226,7 +223,7 @@ def parameter_shapes(optimizer: torch.optim.Optimizer) -> list[list[list[int]]]:
     ]
 
 
-def check_same_optimizer(optimizer: torch.optim.Optimizer, metadata: Mapping[str, Any]) -> None:
+def check_same_optimizer(optimizer: torch.optim.Optimizer, metadata: Metadata) -> None:
     kind = type(optimizer).__name__
     if metadata["kind"] != kind:
         wrong = _("saved by {saved}, not {present}", saved=metadata["kind"], present=kind)

@@ -16,15 +16,18 @@ from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import Recipe
 
+Table = Mapping[str, object]  # name -> value
+Pipeline = Callable[..., Any]  # what `qkv.load` returns
+
 
 @dataclass(frozen=True)
 class FinalEvaluation:
     """The task's part of the model card, each table as name -> value."""
 
-    data: Mapping[str, object]
+    data: Table
     scores: Mapping[str, str]  # what was measured -> its lines
     example: tuple[str, str]  # an input of the model and its output
-    options: Mapping[str, object] = field(default_factory=dict)  # generation options of the example
+    options: Table = field(default_factory=dict)  # generation options of the example
 
 
 class Task(Protocol):
@@ -50,23 +53,18 @@ class Task(Protocol):
 
     def batch(self, micro_step: int) -> Any:
         """A micro-batch: a pure function of the recipe's seed and the number."""
-        ...
 
     def sizes(self, batch: Any) -> tuple[int, int]:
         """The number of predictions summed in the loss, and of tokens without padding."""
-        ...
 
     def loss(self, model: Transformer, batch: Any) -> Tensor:
         """The loss summed over all predictions of the batch."""
-        ...
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Metrics on held-out data: "loss", others by name, and "samples": lines to print."""
-        ...
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
-        ...
 
 
 def with_mask(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -7,6 +7,7 @@ docs/performance.md, "Threads".
 
 import time
 from collections.abc import Callable
+from statistics import fmean
 
 import torch
 
@@ -47,15 +48,13 @@ def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float
     """Seconds of a pass with each number of threads, measured alternately."""
     counts, before = thread_counts(limit), torch.get_num_threads()
     run_pass()  # the first pass allocates memory
-    rounds: list[dict[int, float]] = []
+    rounds: list[list[float]] = []
     try:
-        while len(rounds) < MAX_ROUNDS and sum(
-            sum(seconds.values()) for seconds in rounds
-        ) < MEASURE_SECONDS * len(counts):
-            rounds.append({count: seconds_of(run_pass, count) for count in counts})
+        while len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < MEASURE_SECONDS * len(counts):
+            rounds.append([seconds_of(run_pass, count) for count in counts])
     finally:
         torch.set_num_threads(before)
-    return {count: sum(seconds[count] for seconds in rounds) / len(rounds) for count in counts}
+    return dict(zip(counts, map(fmean, zip(*rounds, strict=True)), strict=True))
 
 
 def seconds_of(run_pass: Callable[[], None], threads: int) -> float:

@@ -101,13 +101,12 @@ class TimeLimit:
 
     def text(self, steps: int) -> str:
         """A line that reports the chosen number of steps."""
-        limit, speed = f"{self.recipe.max_minutes:g}", f"{self.seconds_per_step:.2f}"
         return _(
             "time limit {limit} min: {steps} of {max_steps} steps ({speed} s per step)",
-            limit=limit,
+            limit=f"{self.recipe.max_minutes:g}",
             steps=steps,
             max_steps=self.recipe.steps,
-            speed=speed,
+            speed=f"{self.seconds_per_step:.2f}",
         )
 
     def _is_timed(self, throughput: Throughput, earlier: float) -> bool:
@@ -132,8 +131,7 @@ class TimeLimit:
 
     def _consistent(self, steps: int, step: int) -> int:
         """The smallest total, at least `steps`, with the same learning rate at the current step."""
-        while steps < self.recipe.steps and self._factor(steps, step) != self._factor(
-            self.recipe.steps, step
-        ):
+        factor = self._factor(self.recipe.steps, step)
+        while steps < self.recipe.steps and self._factor(steps, step) != factor:
             steps += 1
         return steps

@@ -4,7 +4,6 @@ See docs/training.md, "Translation".
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from qkv.model.guided import AlignmentHead, GuidedCore, core_path, guide, guided
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.task import FinalEvaluation, Task, with_mask
+from qkv.train.task import FinalEvaluation, Pipeline, Task, with_mask
 from qkv.train.task_specs import translation_spec
 
 VALID_BATCH_TOKENS = 8_192  # larger than in training: a validation needs no gradients
@@ -44,29 +43,18 @@ class PairData:
         return self.sources[variant].lengths + 1, self.targets[variant].lengths + 1
 
 
+@dataclass(eq=False)
 class TranslationTask(Task):
-    """Training of an encoder-decoder.
-
-    Args:
-        recipe: The options.
-        train: The pairs to train on.
-        valid: The held-out pairs.
-        source: The tokenizer of the source.
-        target: The tokenizer of the target; it may be the same.
-    """
+    """Training of an encoder-decoder on sentence pairs."""
 
     recipe: TranslateRecipe
+    train: PairData
+    valid: PairData  # held out
+    source: Tokenizer
+    target: Tokenizer  # it may be that of the source
 
-    def __init__(
-        self,
-        recipe: TranslateRecipe,
-        train: PairData,
-        valid: PairData,
-        source: Tokenizer,
-        target: Tokenizer,
-    ):
-        self.recipe, self.train, self.valid = recipe, train, valid
-        self.source, self.target = source, target
+    def __post_init__(self) -> None:
+        recipe, train, source, target = self.recipe, self.train, self.source, self.target
         shared = source.fingerprint == target.fingerprint
         self.tokenizers = {"tokenizer": target} if shared else {"source": source, "target": target}
         self.spec = translation_spec(
@@ -84,7 +72,7 @@ class TranslationTask(Task):
             train.lengths, len(train.sources), recipe.batch_tokens, recipe.seed, self.spec.max_len
         )
         self.valid_plan = BatchPlan(
-            *valid.lengths(0), VALID_BATCH_TOKENS, seed=0, max_len=self.spec.max_len
+            *self.valid.lengths(0), VALID_BATCH_TOKENS, seed=0, max_len=self.spec.max_len
         )
 
     @property
@@ -169,20 +157,16 @@ class TranslationTask(Task):
             config = BeamSearchConfig(self.bos, self.eos, self.pad)
             hypotheses = greedy(model, sources, config, limits)
             outputs.update(zip(rows.tolist(), self.target.decode_batch(hypotheses), strict=True))
-        order = sorted(outputs)
-        references = [self.valid.target_texts[i] for i in order]
-        scores = self._score([outputs[i] for i in order], references)
-        samples = [
-            f"{self.valid.source_texts[i]}\n-> {outputs[i]}   ({self.valid.target_texts[i]})"
-            for i in order[:3]
-        ]
+        order, texts, references = sorted(outputs), self.valid.source_texts, self.valid.target_texts
+        scores = self._score([outputs[i] for i in order], [references[i] for i in order])
+        samples = [f"{texts[i]}\n-> {outputs[i]}   ({references[i]})" for i in order[:3]]
         return {"bleu": scores.bleu, "exact": scores.exact, "samples": samples}
 
     def _score(self, outputs: list[str], references: list[str]) -> Scores:
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
         return score(outputs, references, language, tokenize)
 
-    def evaluate(self, pipeline: Callable[..., Any]) -> FinalEvaluation:
+    def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """BLEU and chrF of the published model on the held-out sentences, with beam search."""
         recipe, sources = self.recipe, list(self.valid.source_texts)
         outputs = pipeline(

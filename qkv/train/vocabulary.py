@@ -44,10 +44,14 @@ def train_or_load_tokenizer(
         resume: Load the tokenizer of the run, whatever the texts; other options are an error.
         options: Normalization and special tokens.
     """
-    kind, vocab_size = recipe.tokenizer, recipe.vocab_size
-    prefix_space = recipe.add_prefix_space and kind == "byte_bpe"  # the only kind that has one
+    # byte_bpe is the only kind that has a prefix space.
+    prefix_space = recipe.add_prefix_space and recipe.tokenizer == "byte_bpe"
     options = replace(options, add_prefix_space=prefix_space)
-    wanted: dict[str, object] = {"kind": kind, "vocab_size": vocab_size, PREFIX_SPACE: prefix_space}
+    wanted: dict[str, object] = {
+        "kind": recipe.tokenizer,
+        "vocab_size": recipe.vocab_size,
+        PREFIX_SPACE: prefix_space,
+    }
     if options.stored_form() != BOS_EOS.stored_form():
         wanted["choices"] = options.stored_form()
     file, record = path.with_suffix(TRAINED_FROM), json.dumps({**wanted, "texts": list(checksums)})
@@ -57,7 +61,7 @@ def train_or_load_tokenizer(
     if path.is_file() and (resume or stored == record):
         return Tokenizer.load(path)
     file.unlink(missing_ok=True)
-    tokenizer = _trained(kind, vocab_size, texts, options)
+    tokenizer = _trained(recipe, texts, options)
     tokenizer.save(path)
     write_text(file, record)  # after the tokenizer: it confirms that the tokenizer is complete
     return tokenizer
@@ -92,9 +96,8 @@ def store_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(path)
 
 
-def _trained(
-    kind: str, vocab_size: int, texts: Iterable[str], options: TokenizerOptions
-) -> Tokenizer:
+def _trained(recipe: TaskRecipe, texts: Iterable[str], options: TokenizerOptions) -> Tokenizer:
+    kind, vocab_size = recipe.tokenizer, recipe.vocab_size
     try:
         tokenizer = train_tokenizer(kind, texts, vocab_size, options)
     except QkvError as error:

@@ -18,16 +18,8 @@ from qkv.train.metrics import read_metrics
 MINUTES = "0.1"
 # Pairs: preparing and translating all of them takes longer than these trainings.
 TRAINED, HELD_OUT = 3_000, 40
-SMALL = {
-    "layers": 1,
-    "d_model": 64,
-    "n_heads": 2,
-    "d_ff": 128,
-    "dropout": 0.05,
-    "positions": "rotary",
-    "qk_norm": True,
-    "max_len": 64,
-}
+SHAPE = {"layers": 1, "d_model": 64, "n_heads": 2, "d_ff": 128, "max_len": 64}
+SMALL = SHAPE | {"dropout": 0.05, "positions": "rotary", "qk_norm": True}
 FIGURES = {"translate": "attention.png", "generate": "next-tokens.png", "embed": "similarity.png"}
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from qkv.data.alignments import gold_weights, overlaps, parse_links, read_alignment, token_links
 from qkv.data.corpus import Pairs
-from qkv.data.pairs import Subset
 from qkv.errors import QkvError
 from qkv.text.word_boundaries import word_spans
 
@@ -33,8 +32,8 @@ def test_links_of_dropped_pairs_are_skipped(pairs, tmp_path):
 
 def test_links_of_a_subset_of_the_pairs(pairs, tmp_path):
     file = write(tmp_path / "a.align", "0-0", "", "1-1", "0-0")
-    assert list(read_alignment(Subset(pairs, 3, held_out=True), file)) == [[(1, 1)]]
-    assert list(read_alignment(Subset(pairs, 3, held_out=False), file)) == [[(0, 0)], [(0, 0)]]
+    assert list(read_alignment(pairs.subset(3, held_out=True), file)) == [[(1, 1)]]
+    assert list(read_alignment(pairs.subset(3, held_out=False), file)) == [[(0, 0)], [(0, 0)]]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from qkv.data.batches import BatchPlan
 from qkv.data.corpus import Pairs
-from qkv.data.pairs import Subset, store_ids, store_pairs
+from qkv.data.pairs import store_ids, store_pairs
 from qkv.errors import QkvError
 
 
@@ -106,7 +106,7 @@ def numbered_corpus(folder: Path, n: int) -> Pairs:
 
 def test_held_out_pairs_and_the_others_partition_the_corpus(tmp_path):
     pairs = numbered_corpus(tmp_path, 25)
-    held_out, others = list(Subset(pairs, 10, True)), list(Subset(pairs, 10, False))
+    held_out, others = list(pairs.subset(10, held_out=True)), list(pairs.subset(10, held_out=False))
     assert held_out == [("一5", "one 5"), ("一15", "one 15")]
     assert len(others) == 23 and sorted(held_out + others) == sorted(pairs)
 
@@ -114,7 +114,7 @@ def test_held_out_pairs_and_the_others_partition_the_corpus(tmp_path):
 def test_another_subset_of_the_same_files_is_stored_again(tmp_path):
     pairs = numbered_corpus(tmp_path, 25)
     sizes = [
-        len(store_pairs(tmp_path / "stored", Subset(pairs, every, True))[0])
+        len(store_pairs(tmp_path / "stored", pairs.subset(every, held_out=True))[0])
         for every in (10, 5, 5, 10)
     ]
     assert sizes == [2, 5, 5, 2]

@@ -20,26 +20,9 @@ from qkv.train.recipe import TranslateRecipe
 from qkv.train.report import Reporter
 
 STEPS = 4
-MODERN = {
-    "layers": 1,
-    "d_model": 32,
-    "n_heads": 2,
-    "d_ff": 64,
-    "norm": "rms",
-    "activation": "relu2",
-    "bias": False,
-    "qk_norm": True,
-    "dropout": 0.2,
-}
-PAPER = {
-    "layers": 1,
-    "d_model": 32,
-    "n_heads": 2,
-    "d_ff": 64,
-    "placement": "post",
-    "positions": "sinusoidal",
-    "dropout": 0.2,
-}
+SMALL = {"layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 64, "dropout": 0.2}
+MODERN = SMALL | {"norm": "rms", "activation": "relu2", "bias": False, "qk_norm": True}
+PAPER = SMALL | {"placement": "post", "positions": "sinusoidal"}
 RUNS = {
     "modern": {"model": MODERN, "optimizer": "muon"},
     "paper": {"model": PAPER},

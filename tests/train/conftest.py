@@ -15,16 +15,10 @@ from qkv.train.resume import state_to_resume
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests import run_traces
 
+MODEL = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64}
+STEPS = {"steps": 12, "save_every": 3, "validate_every": 6, "warmup_steps": 3}
 TINY = TranslateRecipe(
-    vocab_size=400,
-    model={"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64},
-    steps=12,
-    batch_tokens=400,
-    save_every=3,
-    validate_every=6,
-    warmup_steps=3,
-    lr=5e-3,
-    valid_bleu=False,
+    model=MODEL, vocab_size=400, batch_tokens=400, lr=5e-3, valid_bleu=False, **STEPS
 )
 
 
@@ -34,12 +28,9 @@ def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     pairs = builtin_pairs()[0]
     for name, part in (("a", pairs[:300]), ("v", pairs[300:312])):
-        (folder / f"{name}.zh").write_text(
-            "".join(f"{pair.source}\n" for pair in part), encoding="utf-8"
-        )
-        (folder / f"{name}.en").write_text(
-            "".join(f"{pair.target}\n" for pair in part), encoding="utf-8"
-        )
+        for language, side in (("zh", "source"), ("en", "target")):
+            text = "".join(f"{getattr(pair, side)}\n" for pair in part)
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
     return folder
 
 

@@ -29,19 +29,9 @@ from qkv.train.signals import STOPPED
 from qkv.train.task_specs import embedding_spec
 
 SHAPE = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 128, "dropout": 0.0}
-TINY = EmbedRecipe(
-    model=SHAPE,
-    tokenizer="byte_bpe",
-    vocab_size=400,
-    steps=8,
-    batch_groups=16,
-    mini_batch_size=5,
-    batch_tokens=400,
-    save_every=2,
-    validate_every=4,
-    warmup_steps=2,
-    lr=5e-3,
-)
+BATCH = {"batch_groups": 16, "mini_batch_size": 5, "batch_tokens": 400}
+STEPS = {"steps": 8, "save_every": 2, "validate_every": 4, "warmup_steps": 2}
+TINY = EmbedRecipe(model=SHAPE, tokenizer="byte_bpe", vocab_size=400, lr=5e-3, **BATCH, **STEPS)
 
 
 @pytest.fixture(scope="module")

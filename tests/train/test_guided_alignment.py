@@ -168,17 +168,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(trainer, alignment):
 
 
 def test_a_run_learns_to_align_and_stores_the_head(trainer, alignment, tmp_path):
-    changes = {
-        "steps": 150,
-        "save_every": 150,
-        "validate_every": 150,
-        "batch_tokens": 2_000,
-        "lr": 2e-2,
-        "vocab_size": 600,
-    }
+    changes = {"batch_tokens": 2_000, "lr": 2e-2, "vocab_size": 600, "guided_alignment_weight": 2.0}
+    changes |= dict.fromkeys(("steps", "save_every", "validate_every"), 150)
     pairs, errors = builtin_pairs()[0][:60], {}
     for name, file in (("run", None), ("other", alignment)):
-        assert trainer(name, alignment=file, guided_alignment_weight=2.0, **changes).run() == 0
+        assert trainer(name, alignment=file, **changes).run() == 0
         errors[name] = alignment_error_rate(Translator.load(tmp_path / name), pairs)
     assert json.loads((tmp_path / "other" / "alignment.json").read_text("utf-8")) == {
         "layer": 0,

@@ -22,25 +22,12 @@ from qkv.train.signals import STOPPED
 from qkv.train.state import checkpoint_folder, load_state, saved_steps
 
 STEPS, SAVE_EVERY = 240, 4
-SETTINGS = {
-    "vocab_size": 400,
-    "model.layers": 1,
-    "model.d_model": 16,
-    "model.n_heads": 2,
-    "model.d_ff": 32,
-    "model.max_len": 64,
-    "steps": STEPS,
-    "save_every": SAVE_EVERY,
-    "validate_every": 24,
-    "batch_tokens": 300,
-    "gradient_accumulation_steps": 2,
-    "warmup_steps": 10,
-    "optimizer": "muon",
-    "ema_decay": 0.9,
-    "average_checkpoints": 3,
-    "valid_bleu": "false",
-    "beam_size": 1,
-}
+SETTINGS = f"""
+    vocab_size=400 model.layers=1 model.d_model=16 model.n_heads=2 model.d_ff=32 model.max_len=64
+    steps={STEPS} save_every={SAVE_EVERY} validate_every=24 batch_tokens=300 warmup_steps=10
+    gradient_accumulation_steps=2 optimizer=muon ema_decay=0.9 average_checkpoints=3
+    valid_bleu=false beam_size=1
+""".split()
 
 
 class Launcher:
@@ -74,7 +61,7 @@ class Launcher:
     def start(self, name: str) -> "Run":
         """Start the run of this name, or resume it if it has a checkpoint."""
         out = self.root / name
-        command = [*self.files, *(f"--set={key}={value}" for key, value in SETTINGS.items())]
+        command = [*self.files, *(f"--set={setting}" for setting in SETTINGS)]
         resumed = saved_steps(out) != []
         arguments = [
             "train",

@@ -26,6 +26,8 @@ from qkv.train.resume import state_to_resume
 from qkv.train.seeds import derive_seed
 from qkv.train.state import checkpoint_folder, load_state, saved_steps
 
+BATCH_NORM = {"layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 32, "max_len": 64, "norm": "batch"}
+
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -40,20 +42,7 @@ from qkv.train.state import checkpoint_folder, load_state, saved_steps
         ),
         ("gradient", math.nan, {"optimizer": "muon", "ema_decay": 0.9}),
         ("gradient", -math.inf, {"optimizer": "adam", "max_grad_norm": 0.0}),
-        (
-            "forward",
-            math.nan,
-            {
-                "model": {
-                    "layers": 1,
-                    "d_model": 16,
-                    "n_heads": 2,
-                    "d_ff": 32,
-                    "max_len": 64,
-                    "norm": "batch",
-                }
-            },
-        ),
+        ("forward", math.nan, {"model": BATCH_NORM}),
     ],
 )
 def test_a_step_that_is_not_finite_changes_nothing(trainer, where, value, changes):
@@ -264,18 +253,7 @@ def test_the_ema_is_validated_and_published(trainer):
             "r_drop": 1.0,
             "schedule": "cosine",
         },
-        {
-            "model": {
-                "layers": 1,
-                "d_model": 16,
-                "n_heads": 2,
-                "d_ff": 32,
-                "max_len": 64,
-                "norm": "batch",
-                "tied": False,
-            },
-            "optimizer": "muon",
-        },
+        {"model": BATCH_NORM | {"tied": False}, "optimizer": "muon"},
     ],
     ids=[
         "adamw",

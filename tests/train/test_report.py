@@ -307,12 +307,12 @@ def test_a_model_card_has_usage_data_model_training_and_scores():
     )
     card = card_text(
         ModelCard(
-            "runs/zh-en",
             {"pairs": 20000, "files": "a.zh | a.en"},
-            {"d_model": 256},
-            {"steps": 2000},
             {"held-out": str(scores)},
             ("机器学习很有趣", "it's fun"),
+            folder="runs/zh-en",
+            model={"d_model": 256},
+            training={"steps": 2000},
         )
     )
     assert [line for line in card.splitlines() if line.startswith("#")] == [
@@ -328,19 +328,24 @@ def test_a_model_card_has_usage_data_model_training_and_scores():
     assert "$ qkv translate runs/zh-en '机器学习很有趣'\nit's fun" in card
 
 
+def empty_card(folder: str, example: tuple[str, str], **fields) -> str:
+    """The card of a model of which only the usage is known."""
+    return card_text(ModelCard({}, {}, example, folder=folder, model={}, training={}, **fields))
+
+
 def test_the_cards_of_generators_and_embedders_have_their_own_commands():
     options = {"max_new_tokens": 5, "seed": 3}
-    card = card_text(ModelCard("runs/w", {}, {}, {}, {}, ("ROMEO:", " ay me"), "generate", options))
+    card = empty_card("runs/w", ("ROMEO:", " ay me"), command="generate", options=options)
     assert "$ qkv generate runs/w ROMEO: --max-new-tokens 5 --seed 3\nROMEO: ay me\n" in card
     assert "generator([\"ROMEO:\"], max_new_tokens=5, seed=3)  # [' ay me']" in card
-    card = card_text(ModelCard("runs/v", {}, {}, {}, {}, ("a cat", "[0.1, ...]"), "embed"))
+    card = empty_card("runs/v", ("a cat", "[0.1, ...]"), command="embed")
     assert "$ qkv embed runs/v sentences.txt --out vectors.npy\n" in card
     assert 'embedder(["a cat"])  # [[0.1, ...]]' in card
 
 
 def test_the_python_code_of_a_model_card_is_valid_for_any_sentence():
     odd = "He said: \"it's \\ 5 o'clock\""
-    card = card_text(ModelCard("runs/my model", {}, {}, {}, {}, (odd, odd)))
+    card = empty_card("runs/my model", (odd, odd))
     python = card.split("```python\n")[1].split("\n```")[0]
     called = []
     fake = type(

@@ -227,17 +227,18 @@ def although_expensive(rng: Sampler) -> Word:
 
 
 # ── weather and plans
+TOMORROW = [
+    ("下雨", "it rains tomorrow", False),
+    ("下雪", "it snows tomorrow", False),
+    ("天气很冷", "the weather is cold tomorrow", False),
+    ("天气很好", "the weather is nice tomorrow", True),
+    ("天气很暖和", "the weather is warm tomorrow", True),
+]
+
+
 @pattern(320)
 def if_the_weather(rng: Sampler) -> Word:
-    zh, en, good = rng.pick(
-        [
-            ("下雨", "it rains tomorrow", False),
-            ("下雪", "it snows tomorrow", False),
-            ("天气很冷", "the weather is cold tomorrow", False),
-            ("天气很好", "the weather is nice tomorrow", True),
-            ("天气很暖和", "the weather is warm tomorrow", True),
-        ]
-    )
+    zh, en, good = rng.pick(TOMORROW)
     stay, away = Action(Word("待在", "stay"), Word("家里", "at home")), _plan(rng)
     go_out, stay_in = (ph.FUTURE, ph.WILL_NOT) if good else (ph.WILL_NOT, ph.FUTURE)
     end = clause(

@@ -11,22 +11,22 @@ from qkv.data.builtin.actions import Action
 from qkv.data.builtin.phrases import Sampler, clause, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
-
 # ── trips
+OUTING_FORMS = [
+    (ph.HABIT, acts.DAILY_TIMES),
+    (ph.PAST, acts.RECENTLY),
+    (ph.DID_NOT, acts.RECENTLY),
+    (ph.FUTURE, acts.SOON),
+    (ph.WANTS, [ph.NO_TIME]),
+    (ph.WILL_IT, acts.SOON),
+]
+
+
 @pattern(500)
 def goes_to_a_place(rng: Sampler) -> Word:
     place = rng.pick(lex.OUTINGS)
     trip = Action(Word("去", "go"), Word(place.zh, f"to the {place.en}"))
-    form, times = rng.pick(
-        [
-            (ph.HABIT, acts.DAILY_TIMES),
-            (ph.PAST, acts.RECENTLY),
-            (ph.DID_NOT, acts.RECENTLY),
-            (ph.FUTURE, acts.SOON),
-            (ph.WANTS, [ph.NO_TIME]),
-            (ph.WILL_IT, acts.SOON),
-        ]
-    )
+    form, times = rng.pick(OUTING_FORMS)
     return clause(
         form, ph.asked_about(rng) if form is ph.WILL_IT else someone(rng), trip, rng.pick(times)
     )
@@ -152,21 +152,22 @@ def person_to_person(rng: Sampler) -> Word:
     )
 
 
+ORDER_FORMS = [
+    ("请", "please {}"),
+    ("请不要", "please do not {}"),
+    ("我们应该", "we should {}"),
+    ("你能{}吗", "can you {}"),
+    ("让我们", "let us {}"),
+    ("你必须", "you must {}"),
+    ("你为什么不", "why do you not {}"),
+    ("我不能", "i cannot {}"),
+    ("他们会", "they will {}"),
+]
+
+
 @pattern(300)
 def order(rng: Sampler) -> Word:
     what = rng.pick(acts.ORDERS)
-    zh, en = rng.pick(
-        [
-            ("请", "please {}"),
-            ("请不要", "please do not {}"),
-            ("我们应该", "we should {}"),
-            ("你能{}吗", "can you {}"),
-            ("让我们", "let us {}"),
-            ("你必须", "you must {}"),
-            ("你为什么不", "why do you not {}"),
-            ("我不能", "i cannot {}"),
-            ("他们会", "they will {}"),
-        ]
-    )
+    zh, en = rng.pick(ORDER_FORMS)
     zh_action, en_action = what.verb.zh + what.object.zh, f"{what.verb.en} {what.object.en}"
     return said(zh.format(zh_action) if "{}" in zh else zh + zh_action, en.format(en_action))

@@ -9,6 +9,7 @@ from qkv.data.builtin import english
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
 from qkv.data.builtin.actions import Action
+from qkv.data.builtin.comparisons import DIFFERENCES, equally, more_than, not_as
 from qkv.data.builtin.phrases import Sampler, clause, pattern, said, someone
 from qkv.data.builtin.words import Word
 
@@ -68,22 +69,13 @@ def person_compared(rng: Sampler) -> Word:
     first, second, trait = ph.one_person(rng), ph.one_person(rng), rng.pick(lex.TRAITS)
     if first.en == second.en:
         second = ph.named(rng)
-    zh, en = rng.pick([("", "{more}"), ("得多", "much {more}"), ("一点", "a little {more}")])
-    en = en.format(more=english.more(trait.en))
-    return said(f"{first.zh}比{second.zh}{trait.zh}{zh}", f"{first.en} is {en} than {second.en}")
+    return more_than(first, second, trait, rng.pick(DIFFERENCES))
 
 
 @pattern(300)
 def person_equalled(rng: Sampler) -> Word:
     (first, second), trait = rng.two(lex.NAMES), rng.pick(lex.TRAITS)
-    if rng.chance(0.5):
-        return said(
-            f"{first.zh}没有{second.zh}{trait.zh}",
-            f"{first.en} is not as {trait.en} as {second.en}",
-        )
-    return said(
-        f"{first.zh}和{second.zh}一样{trait.zh}", f"{first.en} is as {trait.en} as {second.en}"
-    )
+    return (not_as if rng.chance(0.5) else equally)(first, second, trait)
 
 
 @pattern(560)

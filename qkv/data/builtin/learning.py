@@ -9,6 +9,7 @@ from qkv.data.builtin import english
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
 from qkv.data.builtin.actions import Action, Craft
+from qkv.data.builtin.comparisons import DIFFERENCES, equally, more_than
 from qkv.data.builtin.phrases import Sampler, Who, clause, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
@@ -34,21 +35,22 @@ def study_loved(rng: Sampler) -> Word:
     return said(who.zh + zh + study.zh, f"{who.en} {who.agree(en)} {study.en}")
 
 
+STUDY_FORMS = [
+    (ph.NOW, [ph.NO_TIME]),
+    (ph.WANTS, [ph.NO_TIME]),
+    (ph.LIKES, [ph.NO_TIME]),
+    (ph.DOES_IT, acts.DAILY_TIMES),
+    (ph.FUTURE, acts.FUTURE_TIMES),
+    (ph.PAST, acts.PAST_TIMES),
+    (ph.HABIT, acts.DAILY_TIMES),
+    (ph.WHY, [ph.NO_TIME]),
+]
+
+
 @pattern(580)
 def study_pursued(rng: Sampler) -> Word:
     action = Action(rng.pick(lex.words("学习 learn, 研究 study")), rng.pick(lex.STUDIES))
-    form, times = rng.pick(
-        [
-            (ph.NOW, [ph.NO_TIME]),
-            (ph.WANTS, [ph.NO_TIME]),
-            (ph.LIKES, [ph.NO_TIME]),
-            (ph.DOES_IT, acts.DAILY_TIMES),
-            (ph.FUTURE, acts.FUTURE_TIMES),
-            (ph.PAST, acts.PAST_TIMES),
-            (ph.HABIT, acts.DAILY_TIMES),
-            (ph.WHY, [ph.NO_TIME]),
-        ]
-    )
+    form, times = rng.pick(STUDY_FORMS)
     who = ph.asked_about(rng) if form in (ph.DOES_IT, ph.WHY) else someone(rng)
     return clause(form, who, action, rng.pick(times))
 
@@ -56,14 +58,7 @@ def study_pursued(rng: Sampler) -> Word:
 @pattern(360)
 def study_compared(rng: Sampler) -> Word:
     (first, second), look = rng.two(lex.STUDIES), rng.pick(COMPARED)
-    if rng.chance(0.4):
-        return said(
-            f"{first.zh}和{second.zh}一样{look.zh}", f"{first.en} is as {look.en} as {second.en}"
-        )
-    return said(
-        f"{first.zh}比{second.zh}{look.zh}",
-        f"{first.en} is {english.more(look.en)} than {second.en}",
-    )
+    return (equally if rng.chance(0.4) else more_than)(first, second, look)
 
 
 @pattern(500)
@@ -153,20 +148,21 @@ def machine_works(rng: Sampler) -> Word:
     return clause(rng.pick(MACHINE_FORMS), _machine(rng, rng.pick(craft.doers)), _craft(rng, craft))
 
 
+BUILDING_FORMS = [
+    (ph.NOW, [ph.NO_TIME]),
+    (ph.PAST, acts.PAST_TIMES[:4]),
+    (ph.DID_NOT, acts.RECENTLY),
+    (ph.FUTURE, [*acts.SOON, acts.FUTURE_TIMES[1]]),
+    (ph.WANTS, [ph.NO_TIME]),
+    (ph.ALREADY, [ph.NO_TIME]),
+    (ph.NEEDS, [ph.NO_TIME]),
+]
+
+
 @pattern(860)
 def people_build_machines(rng: Sampler) -> Word:
     craft = rng.pick(acts.HUMAN_CRAFTS)
-    form, times = rng.pick(
-        [
-            (ph.NOW, [ph.NO_TIME]),
-            (ph.PAST, acts.PAST_TIMES[:4]),
-            (ph.DID_NOT, acts.RECENTLY),
-            (ph.FUTURE, [*acts.SOON, acts.FUTURE_TIMES[1]]),
-            (ph.WANTS, [ph.NO_TIME]),
-            (ph.ALREADY, [ph.NO_TIME]),
-            (ph.NEEDS, [ph.NO_TIME]),
-        ]
-    )
+    form, times = rng.pick(BUILDING_FORMS)
     who = rng.pick([ph.the_person(rng, craft.doers), rng.pick(ph.PRONOUNS), ph.named(rng)])
     return clause(form, who, _craft(rng, craft), rng.pick(times))
 
@@ -200,18 +196,16 @@ def part_is(rng: Sampler) -> Word:
 
 @pattern(300)
 def machine_compared(rng: Sampler) -> Word:
-    noun, look, (zh, en) = (
+    noun, look, difference = (
         rng.pick(lex.MODELS),
         rng.pick(lex.MACHINE_LOOKS),
-        rng.pick([("", ""), ("得多", "much "), ("一点", "a little ")]),
+        rng.pick(DIFFERENCES),
     )
     mine, yours = rng.two([*ph.MY, Word(f"那{noun.measure}", "that")])
     if rng.chance(0.2):
         mine = Word(f"这{noun.measure}", "the")
-    return said(
-        f"{mine.zh}{noun.zh}比{yours.zh}{noun.zh}{look.zh}{zh}",
-        f"{mine.en} {noun.en} is {en}{english.more(look.en)} than {yours.en} {noun.en}",
-    )
+    first, second = (Word(word.zh + noun.zh, f"{word.en} {noun.en}") for word in (mine, yours))
+    return more_than(first, second, look, difference)
 
 
 @pattern(300)
@@ -243,16 +237,17 @@ def machine_translates(rng: Sampler) -> Word:
     return clause(rng.pick([ph.HABIT, ph.CAN, ph.CANNOT, ph.NOW, ph.FUTURE]), who, task)
 
 
+FAILED_TASKS = [
+    ("学会 learn", "任务", "难 difficult, 复杂 complicated"),
+    ("处理 process", "句子 序列", "长 long, 复杂 complicated"),
+    ("理解 understand", "句子 问题 例子", "难 difficult, 长 long, 复杂 complicated"),
+]
+
+
 @pattern(300)
 def machine_failed_because(rng: Sampler) -> Word:
     who = _machine(rng, rng.pick(lex.only(lex.PARTS, "模型 神经网络 编码器 解码器 算法 程序")))
-    verb, objects, hard = rng.pick(
-        [
-            ("学会 learn", "任务", "难 difficult, 复杂 complicated"),
-            ("处理 process", "句子 序列", "长 long, 复杂 complicated"),
-            ("理解 understand", "句子 问题 例子", "难 difficult, 长 long, 复杂 complicated"),
-        ]
-    )
+    verb, objects, hard = rng.pick(FAILED_TASKS)
     noun, look = (
         rng.pick(lex.only(lex.PIECES, objects)),
         rng.pick(lex.words(hard + ", 小 small, 慢 slow, 简单 simple")),
@@ -271,6 +266,9 @@ def load_and_outcome(rng: Sampler) -> Word:
     )
 
 
+CHANGES = [("越来越", "is getting"), ("会变得更", "will become"), ("不会变得更", "will not become")]
+
+
 @pattern(400)
 def trend(rng: Sampler) -> Word:
     what, looks = rng.pick(acts.TRENDS)
@@ -279,17 +277,17 @@ def trend(rng: Sampler) -> Word:
         what = Word(f"{city.zh}的天气", f"the weather in {city.en}")
     elif what.zh in "模型手机":
         what = Word(mine.zh + what.zh, what.en.replace("the", mine.en))
-    look, (zh, en) = (
-        rng.pick(looks),
-        rng.pick(
-            [
-                ("越来越", "is getting"),
-                ("会变得更", "will become"),
-                ("不会变得更", "will not become"),
-            ]
-        ),
-    )
+    look, (zh, en) = rng.pick(looks), rng.pick(CHANGES)
     return said(what.zh + zh + look.zh, f"{what.en} {en} {english.more(look.en)}")
+
+
+TOOL_FORMS = [
+    (ph.NOW, ph.NO_TIME),
+    (ph.WANTS, ph.NO_TIME),
+    (ph.CAN, ph.NO_TIME),
+    (ph.FUTURE, acts.FUTURE_TIMES[0]),
+    (ph.LIKES, ph.NO_TIME),
+]
 
 
 @pattern(430)
@@ -300,15 +298,7 @@ def with_a_tool(rng: Sampler) -> Word:
         Word(f"用{tool.zh}{task.verb.zh}", task.verb.en),
         Word(task.object.zh, f"{task.object.en} with {tool.en}"),
     )
-    form, time = rng.pick(
-        [
-            (ph.NOW, ph.NO_TIME),
-            (ph.WANTS, ph.NO_TIME),
-            (ph.CAN, ph.NO_TIME),
-            (ph.FUTURE, acts.FUTURE_TIMES[0]),
-            (ph.LIKES, ph.NO_TIME),
-        ]
-    )
+    form, time = rng.pick(TOOL_FORMS)
     return clause(form, someone(rng), action, time)
 
 

@@ -8,6 +8,7 @@ from qkv.data.builtin import actions as acts
 from qkv.data.builtin import english
 from qkv.data.builtin import phrases as ph
 from qkv.data.builtin import words as lex
+from qkv.data.builtin.comparisons import DIFFERENCES, more_than, not_as
 from qkv.data.builtin.phrases import Sampler, pattern, said, someone
 from qkv.data.builtin.words import Noun, Word
 
@@ -65,28 +66,14 @@ def drink_is(rng: Sampler) -> Word:
 @pattern(300)
 def thing_compared(rng: Sampler) -> Word:
     (first, second), look = rng.two(lex.THINGS), rng.pick(lex.THING_LOOKS)
-    zh, en = rng.pick([("", ""), ("得多", "much "), ("一点", "a little ")])
-    return said(
-        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}{zh}",
-        f"the {first.en} is {en}{english.more(look.en)} than the {second.en}",
-    )
+    return more_than(ph.the(first), ph.the(second), look, rng.pick(DIFFERENCES))
 
 
 @pattern(300)
 def animal_compared(rng: Sampler) -> Word:
-    (first, second), look = (
-        rng.two(BEASTS),
-        rng.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:]),
-    )
-    if rng.chance(0.4):
-        return said(
-            f"{ph.the(first).zh}没有{ph.the(second).zh}{look.zh}",
-            f"the {first.en} is not as {look.en} as the {second.en}",
-        )
-    return said(
-        f"{ph.the(first).zh}比{ph.the(second).zh}{look.zh}",
-        f"the {first.en} is {english.more(look.en)} than the {second.en}",
-    )
+    first, second = map(ph.the, rng.two(BEASTS))
+    look = rng.pick(lex.ANIMAL_LOOKS[:5] + lex.ANIMAL_LOOKS[-2:])
+    return (not_as if rng.chance(0.4) else more_than)(first, second, look)
 
 
 @pattern(300)
@@ -197,20 +184,21 @@ def bought_thing_is(rng: Sampler) -> Word:
 
 
 # ── food and drink
+TASTES = [
+    ("喜欢", "{S} {like}"),
+    ("不喜欢", "{S} {do} not like"),
+    ("爱", "{S} {love}"),
+    ("更喜欢", "{S} {prefer}"),
+    ("讨厌", "{S} {hate}"),
+    ("喜欢{}吗", "{do} {S} like"),
+    ("为什么喜欢", "why {do} {S} like"),
+]
+
+
 @pattern(700)
 def likes_food(rng: Sampler) -> Word:
     who, food = someone(rng), _bare_food(rng)
-    zh, en = rng.pick(
-        [
-            ("喜欢", "{S} {like}"),
-            ("不喜欢", "{S} {do} not like"),
-            ("爱", "{S} {love}"),
-            ("更喜欢", "{S} {prefer}"),
-            ("讨厌", "{S} {hate}"),
-            ("喜欢{}吗", "{do} {S} like"),
-            ("为什么喜欢", "why {do} {S} like"),
-        ]
-    )
+    zh, en = rng.pick(TASTES)
     if "do} {S}" in en and who in (ph.ME, ph.WE):  # no questions in the first person
         who = ph.YOU
     verbs = {verb: who.agree(verb) for verb in ("like", "do", "love", "prefer", "hate")}
@@ -332,10 +320,7 @@ def city_compared(rng: Sampler) -> Word:
             "暖和 warm"
         )
     )
-    return said(
-        f"{first.zh}比{second.zh}{look.zh}",
-        f"{first.en} is {english.more(look.en)} than {second.en}",
-    )
+    return more_than(first, second, look)
 
 
 # ── weather, of days but not of years; 今天 is first, today is last
