@@ -18,12 +18,11 @@ from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.checkpoint.names import Family, Weights, resolve_rows, to_foreign, to_native
 from qkv.checkpoint.shards import Shards, inside, read_table
-from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights, current_name
+from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights, current_name, meta_model
 from qkv.errors import QkvError, near_miss
 from qkv.messages import N_, _
 from qkv.model.check_spec import check_spec
 from qkv.model.spec import Layer, MixtureOfExperts, Spec
-from qkv.model.transformer import Transformer
 from qkv.text.files import read_tokenizer
 from qkv.text.special_tokens import SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
@@ -47,8 +46,7 @@ def load_huggingface(
     """Load a Hugging Face folder in `dtype` (None: as stored), with its tokenizers."""
     folder = Path(folder)
     shards, config, family, spec = read_family(folder)
-    with torch.device("meta"):  # no memory is allocated before the weights are read
-        model = Transformer(spec)
+    model = meta_model(spec)
     state_dict = model.state_dict()
     table = resolve_rows(family.rows(spec), state_dict)
     names = match_names(shards, family, spec, to_foreign(table, state_dict))
