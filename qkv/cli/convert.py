@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from qkv.cli.options import Json
+from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
@@ -25,8 +25,8 @@ Inputs = Annotated[
 
 
 def import_(
-    folder: Path = Argument(help=_("a Hugging Face model folder")),
-    out: Path = Option(help=_("model folder to write")),
+    folder: Path = argument(..., "a Hugging Face model folder"),
+    out: Path = option(..., "model folder to write"),
     inputs: Inputs = 8,
     as_json: Json = False,
 ) -> int:
@@ -37,11 +37,11 @@ def import_(
 
 
 def export(
-    folder: Path = Argument(help=_("a model folder")),
-    to: str = Option(help=_("format: huggingface, ctranslate2 or gguf")),
-    out: Path = Option(help=_("folder or file to write")),
-    int8: bool = Option(False, "--int8", help=_("int8 quantization (ctranslate2, gguf)")),
-    float16: bool = Option(False, "--float16", help=_("float16 weights (gguf)")),
+    folder: Path = argument(..., "a model folder"),
+    to: str = option(..., "format: huggingface, ctranslate2 or gguf"),
+    out: Path = option(..., "folder or file to write"),
+    int8: bool = option(False, "int8 quantization (ctranslate2, gguf)", "--int8"),
+    float16: bool = option(False, "float16 weights (gguf)", "--float16"),
     inputs: Inputs = 8,
     as_json: Json = False,
 ) -> int:

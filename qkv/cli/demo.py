@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from qkv.cli import demo_embed, demo_generate, demo_translate
+from qkv.cli.options import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -27,21 +28,19 @@ DEMOS: dict[str, ModuleType] = {
 
 
 def demo(
-    task: str = typer.Argument(
+    task: str = argument(
         "translate",
+        "Chinese-English translation, a Chinese language model, or Chinese-English "
+        "sentence embeddings",
         metavar="[translate|generate|embed]",
-        help=_(
-            "Chinese-English translation, a Chinese language model, or Chinese-English "
-            "sentence embeddings"
-        ),
     ),
-    out: Path | None = typer.Option(
-        None, help=_("output folder; default runs/demo, runs/demo-generate or runs/demo-embed")
+    out: Path | None = option(
+        None, "output folder; default runs/demo, runs/demo-generate or runs/demo-embed"
     ),
-    minutes: float = typer.Option(
-        3.0, help=_("time limit of the training; fewer steps on a slow or busy machine")
+    minutes: float = option(
+        3.0, "time limit of the training; fewer steps on a slow or busy machine"
     ),
-    retrain: bool = typer.Option(False, help=_("train again even if the folder has a model")),
+    retrain: bool = option(False, "train again even if the folder has a model"),
 ) -> int:
     if task not in DEMOS:
         raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, DEMOS))

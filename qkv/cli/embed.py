@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
-
 from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
+from qkv.cli.options import (
+    BatchSize,
+    Device,
+    Dimensions,
+    Folder,
+    Pooling,
+    Truncation,
+    argument,
+    option,
+)
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -22,15 +29,13 @@ if TYPE_CHECKING:
 
 def embed(
     folder: Folder,
-    file: Path = Argument(metavar="FILE", help=_("sentences, one per line; - is standard input")),
-    out: Path | None = Option(
-        None, "--out", "-o", help=_("output file, .npy or .jsonl; default: JSON lines on stdout")
+    file: Path = argument(..., "sentences, one per line; - is standard input", metavar="FILE"),
+    out: Path | None = option(
+        None, "output file, .npy or .jsonl; default: JSON lines on stdout", "--out", "-o"
     ),
     pooling: Pooling = None,
-    normalize: bool | None = Option(
-        None,
-        "--normalize/--no-normalize",
-        help=_("L2-normalize the vectors; default: as the model"),
+    normalize: bool | None = option(
+        None, "L2-normalize the vectors; default: as the model", "--normalize/--no-normalize"
     ),
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",

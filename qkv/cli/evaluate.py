@@ -7,40 +7,36 @@ bits per byte; --pairs: similarity. See docs/translation.md, docs/generation.md,
 from collections.abc import Mapping
 from pathlib import Path
 
-from typer import Option
-
 from qkv.allocator import keep_pages
-from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
+from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty, option
 from qkv.errors import QkvError
 from qkv.messages import _
 
 
 def evaluate(
     folder: Folder,
-    source: Path | None = Option(None, help=_("source sentences, one per line")),
-    target: Path | None = Option(
-        None, help=_("reference translations (for an embedder: the matching sentences)")
+    source: Path | None = option(None, "source sentences, one per line"),
+    target: Path | None = option(
+        None, "reference translations (for an embedder: the matching sentences)"
     ),
-    text: Path | None = Option(
-        None, help=_("a text file, folder or JSONL: perplexity of a language model")
+    text: Path | None = option(
+        None, "a text file, folder or JSONL: perplexity of a language model"
     ),
-    int8: bool = Option(
-        False,
-        "--int8",
-        help=_("int8 quantization; with --text, compares its perplexity with float32"),
+    int8: bool = option(
+        False, "int8 quantization; with --text, compares its perplexity with float32", "--int8"
     ),
-    pairs: Path | None = Option(
-        None, help=_("two sentences and a similarity score per line, for an embedding model")
+    pairs: Path | None = option(
+        None, "two sentences and a similarity score per line, for an embedding model"
     ),
-    language: str = Option("", help=_("target language, such as zh; default: detected")),
-    tokenize: str = Option("", help=_("sacrebleu tokenizer; none for tokenized files")),
+    language: str = option("", "target language, such as zh; default: detected"),
+    tokenize: str = option("", "sacrebleu tokenizer; none for tokenized files"),
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
     batch_size: BatchSize = 32,
-    baseline: Path | None = Option(
-        None, help=_("a model folder or a file of outputs, compared by paired bootstrap")
+    baseline: Path | None = option(
+        None, "a model folder or a file of outputs, compared by paired bootstrap"
     ),
-    out: Path | None = Option(None, help=_("file for the translations")),
+    out: Path | None = option(None, "file for the translations"),
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:

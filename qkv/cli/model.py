@@ -6,9 +6,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option, Typer
+from typer import Typer
 
-from qkv.cli.options import Batch, Json, Model
+from qkv.cli.options import Batch, Json, Model, argument, option
 from qkv.cli.output import print_json
 from qkv.messages import _
 
@@ -23,17 +23,15 @@ app = Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
 
 @app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
 def new(
-    preset: str = Argument(help=_("a preset or a model.json")),
-    set_: list[str] | None = Option(
+    preset: str = argument(..., "a preset or a model.json"),
+    set_: list[str] | None = option(
         None,
+        "an argument of the preset, or a path in model.json such as "
+        "decoder.layers.0.mixer.n_kv_heads",
         "--set",
         metavar="KEY=VALUE",
-        help=_(
-            "an argument of the preset, or a path in model.json such as "
-            "decoder.layers.0.mixer.n_kv_heads"
-        ),
     ),
-    out: Path | None = Option(None, help=_("file to write; default: print")),
+    out: Path | None = option(None, "file to write; default: print"),
 ) -> None:
     from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
@@ -55,7 +53,7 @@ def new(
 def show(
     model: Model,
     batch: Batch = 1,
-    seq_len: int | None = Option(None, min=1, help=_("tokens per sequence; default 128")),
+    seq_len: int | None = option(None, "tokens per sequence; default 128", min=1),
     as_json: Json = False,
 ) -> None:
     from qkv.model.shapes import shapes_of

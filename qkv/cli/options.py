@@ -1,14 +1,25 @@
 """Options and arguments that several commands share; the others are in the module of their command.
 
-`Option` and `Argument` are evaluated at import, after the language is set.
+All are evaluated at import, after the language is set.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from qkv.messages import _
+
+
+def option(default: Any, explanation: str, *names: str, **settings: Any) -> Any:
+    """An option of a command with its help text, which is translated; `...` means required."""
+    return Option(default, *names, help=_(explanation), **settings)
+
+
+def argument(default: Any, explanation: str, **settings: Any) -> Any:
+    """An argument of a command, as `option`."""
+    return Argument(default, help=_(explanation), **settings)
+
 
 # ── Models ────────────────────────────────────────────────────────────────────────────────────
 Folder = Annotated[Path, Argument(metavar="FOLDER", help=_("a model folder"))]

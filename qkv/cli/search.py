@@ -9,12 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Option
-
 from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
+from qkv.cli.options import (
+    BatchSize,
+    Device,
+    Dimensions,
+    Folder,
+    Pooling,
+    Truncation,
+    argument,
+    option,
+)
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -24,19 +31,17 @@ if TYPE_CHECKING:
 
 def search(
     folder: Folder,
-    sentences: Path = Argument(metavar="SENTENCES", help=_("file of sentences, one per line")),
-    query: str | None = Argument(None, help=_("query; default: standard input")),
-    k: int = Option(5, "-k", help=_("number of results")),
-    index: Path | None = Option(
-        None, "--index", help=_("folder of the vector index; default SENTENCES.index")
-    ),
-    rebuild: bool = Option(False, "--rebuild", help=_("rebuild the index")),
+    sentences: Path = argument(..., "file of sentences, one per line", metavar="SENTENCES"),
+    query: str | None = argument(None, "query; default: standard input"),
+    k: int = option(5, "number of results", "-k"),
+    index: Path | None = option(None, "folder of the vector index; default SENTENCES.index"),
+    rebuild: bool = option(False, "rebuild the index", "--rebuild"),
     pooling: Pooling = None,
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",
     batch_size: BatchSize = 64,
     device: Device = "cpu",
-    as_json: bool = Option(False, "--json", help=_("print one JSON object per query")),
+    as_json: bool = option(False, "print one JSON object per query", "--json"),
 ) -> None:
     """Semantic search; the index is built again when the file changes."""
     if k < 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from qkv.cli.options import Json
+from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
@@ -53,19 +53,19 @@ COLUMN_NAMES = {
 @app.command(help=_("Train a tokenizer on text files."))
 def train(
     files: Files,
-    out: Path = Option(help=_("tokenizer.json to write")),
-    kind: str = Option("byte_bpe", help=_("word, char, bpe, byte_bpe or wordpiece")),
-    vocab_size: int = Option(8000, help=_("vocabulary size")),
-    lowercase: bool = Option(False, "--lowercase", help=_("convert text to lowercase")),
-    nfkc: bool = Option(False, "--nfkc", help=_("NFKC normalization (Ａ -> A)")),
-    split_chinese: bool = Option(False, "--split-chinese", help=_("split every Chinese character")),
-    add_prefix_space: bool = Option(
+    out: Path = option(..., "tokenizer.json to write"),
+    kind: str = option("byte_bpe", "word, char, bpe, byte_bpe or wordpiece"),
+    vocab_size: int = option(8000, "vocabulary size"),
+    lowercase: bool = option(False, "convert text to lowercase", "--lowercase"),
+    nfkc: bool = option(False, "NFKC normalization (Ａ -> A)", "--nfkc"),
+    split_chinese: bool = option(False, "split every Chinese character", "--split-chinese"),
+    add_prefix_space: bool = option(
         False,
+        "byte_bpe: a word at the beginning of a text is tokenized as after a space",
         "--add-prefix-space",
-        help=_("byte_bpe: a word at the beginning of a text is tokenized as after a space"),
     ),
-    min_frequency: int = Option(1, help=_("minimum frequency of a word or pair")),
-    special: list[str] = Option([], help=_("additional special token; may be repeated")),
+    min_frequency: int = option(1, "minimum frequency of a word or pair"),
+    special: list[str] = option([], "additional special token; may be repeated"),
     errors: Errors = "strict",
     as_json: Json = False,
 ) -> None:
@@ -94,11 +94,11 @@ def train(
 @app.command(help=_("Encode text as token ids, one text per line."))
 def encode(
     tokenizer: TokenizerPath,
-    text: list[str] | None = Argument(None, help=_("default: standard input")),
-    file: Path | None = Option(None, help=_("a text file")),
-    pieces: bool = Option(False, "--pieces", help=_("print tokens instead of ids")),
-    parse_special: bool = Option(
-        False, "--parse-special", help=_("parse special tokens such as <eos> in the text")
+    text: list[str] | None = argument(None, "default: standard input"),
+    file: Path | None = option(None, "a text file"),
+    pieces: bool = option(False, "print tokens instead of ids", "--pieces"),
+    parse_special: bool = option(
+        False, "parse special tokens such as <eos> in the text", "--parse-special"
     ),
     errors: Errors = "strict",
     as_json: Json = False,
@@ -117,8 +117,8 @@ def encode(
 @app.command(help=_("Decode token ids as text, one text per line."))
 def decode(
     tokenizer: TokenizerPath,
-    ids: list[str] | None = Argument(None, help=_("default: standard input")),
-    file: Path | None = Option(None, help=_("a file of ids")),
+    ids: list[str] | None = argument(None, "default: standard input"),
+    file: Path | None = option(None, "a file of ids"),
     as_json: Json = False,
 ) -> None:
     from qkv.text.files import read_tokenizer

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
+from qkv.cli.options import option
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -45,7 +46,7 @@ Valid = Annotated[str | None, Option(help=_("validation sentences"))]
 def translate(
     out: Out = None,
     source: Source = None,
-    target: str | None = Option(None, help=_("target sentences (translations), one per line")),
+    target: str | None = option(None, "target sentences (translations), one per line"),
     valid_source: Valid = None,
     valid_target: Valid = None,
     recipe: RecipeFile = None,
@@ -65,7 +66,7 @@ def generate(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    valid_text: list[str] | None = Option(None, help=_("validation text")),
+    valid_text: list[str] | None = option(None, "validation text"),
     recipe: RecipeFile = None,
     set_: Settings = None,
     resume: Resume = False,
@@ -87,12 +88,12 @@ def embed(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    pairs: str | None = Option(
-        None, help=_("groups of similar sentences, one group per line: TSV or JSONL")
+    pairs: str | None = option(
+        None, "groups of similar sentences, one group per line: TSV or JSONL"
     ),
     source: Source = None,
-    target: str | None = Option(
-        None, help=_("sentences that match the source line by line, such as translations")
+    target: str | None = option(
+        None, "sentences that match the source line by line, such as translations"
     ),
     valid_pairs: Valid = None,
     valid_source: Valid = None,

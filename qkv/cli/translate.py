@@ -10,10 +10,18 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from typer import Argument, Option
-
 from qkv.cli.lines import lines
-from qkv.cli.options import BatchSize, BeamSize, Device, Engine, Folder, Int8, LengthPenalty
+from qkv.cli.options import (
+    BatchSize,
+    BeamSize,
+    Device,
+    Engine,
+    Folder,
+    Int8,
+    LengthPenalty,
+    argument,
+    option,
+)
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -29,24 +37,18 @@ BATCHES_PER_READ = 16
 
 def translate(
     folder: Folder,
-    text: str | None = Argument(
-        None, help=_("text to translate; default: --file or standard input")
-    ),
-    file: Path | None = Option(None, "--file", "-f", help=_("file to translate, line by line")),
+    text: str | None = argument(None, "text to translate; default: --file or standard input"),
+    file: Path | None = option(None, "file to translate, line by line", "--file", "-f"),
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
-    n_best: int = Option(1, help=_("print the n best hypotheses: line number, score, text")),
-    alignment: bool = Option(
-        False, "--alignment", help=_("print word alignments from cross-attention")
-    ),
-    max_target_len: int | None = Option(
-        None, help=_("maximum number of tokens of a translated sentence")
-    ),
+    n_best: int = option(1, "print the n best hypotheses: line number, score, text"),
+    alignment: bool = option(False, "print word alignments from cross-attention", "--alignment"),
+    max_target_len: int | None = option(None, "maximum number of tokens of a translated sentence"),
     batch_size: BatchSize = 32,
     int8: Int8 = False,
     device: Device = "cpu",
     engine: Engine = "torch",
-    as_json: bool = Option(False, "--json", help=_("print one JSON object per line")),
+    as_json: bool = option(False, "print one JSON object per line", "--json"),
 ) -> None:
     """Translate a text, a file or standard input, line by line."""
     if text is not None and file is not None:
