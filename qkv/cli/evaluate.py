@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qkv.allocator import keep_pages
 from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty, option
+from qkv.cli.output import print_json
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -48,28 +49,35 @@ def evaluate(
         _check_unused(
             {"--language": language, "--tokenize": tokenize, "--baseline": baseline, "--out": out}
         )
+    if int8 and embedding:
+        raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
-        return evaluate_text(folder, text, device, as_json, int8)
-    if int8 and embedding:
-        raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
-    if pairs:
+        report, output = evaluate_text(folder, text, device, int8)
+    elif pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
-        return evaluate_pairs(folder, pairs, device, as_json)
-    assert source and target
-    if embedding:
+        report, output = evaluate_pairs(folder, pairs, device)
+    elif embedding:
         from qkv.cli.evaluate_pairs import evaluate_retrieval
 
-        return evaluate_retrieval(folder, source, target, device, as_json)
-    from qkv.cli.evaluate_translation import evaluate_translation
-    from qkv.generate.config import TranslationConfig
+        assert source and target
+        report, output = evaluate_retrieval(folder, source, target, device)
+    else:
+        from qkv.cli.evaluate_translation import evaluate_translation
+        from qkv.generate.config import TranslationConfig
 
-    config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
-    return evaluate_translation(
-        folder, (source, target), (language, tokenize), config, baseline, out, device, as_json, int8
-    )
+        config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
+        assert source and target
+        files, metric_options = (source, target), (language, tokenize)
+        report, output = evaluate_translation(
+            folder, files, metric_options, config, baseline, out, device, int8
+        )
+    if as_json:
+        print_json(report, indent=None if text else 2)
+    else:
+        print(output)
 
 
 def _check_data_options(
