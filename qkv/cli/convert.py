@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
 Inputs = Annotated[
-    int, Option(min=0, help=_("random inputs on which both models are compared; 0: no comparison"))
+    int, option(..., "random inputs on which both models are compared; 0: no comparison", min=0)
 ]
 
 

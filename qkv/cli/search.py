@@ -3,11 +3,9 @@
 The vectors are kept in an index folder. See docs/embedding.md.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
@@ -22,11 +20,9 @@ from qkv.cli.options import (
     argument,
     option,
 )
+from qkv.cli.output import print_json
 from qkv.errors import QkvError
 from qkv.messages import _
-
-if TYPE_CHECKING:
-    from qkv.pipeline.index import Hit
 
 
 def search(
@@ -63,12 +59,8 @@ def search(
         if query is None:
             queries = [line for line in queries if line.strip()]  # an empty line is no query
         for line, hits in zip(queries, opened.search(queries, k), strict=True):
-            print(_formatted(line, hits, as_json))
+            if as_json:
+                print_json({"query": line, "hits": list(map(asdict, hits))})
+            else:  # cosine, line number and sentence in columns
+                print("\n".join(f"{hit.score:.4f}\t{hit.line}\t{hit.text}" for hit in hits))
         sys.stdout.flush()
-
-
-def _formatted(query: str, hits: list["Hit"], as_json: bool) -> str:
-    """Cosine, line number and sentence in columns; or one JSON object per query."""
-    if as_json:
-        return json.dumps({"query": query, "hits": list(map(asdict, hits))}, ensure_ascii=False)
-    return "\n".join(f"{hit.score:.4f}\t{hit.line}\t{hit.text}" for hit in hits)

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, Typer
+from typer import Typer
 
 from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
@@ -22,16 +22,14 @@ app = Typer(no_args_is_help=True, help=_("Train and use tokenizers."))
 
 TokenizerPath = Annotated[
     str,
-    Argument(
+    argument(
+        ...,
+        "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one",
         metavar="TOKENIZER",
-        help=_(
-            "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder "
-            "with one"
-        ),
     ),
 ]
-Files = Annotated[list[Path], Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))]
-Errors = Annotated[str, Option(help=_("bytes that are not UTF-8: strict (error) or replace"))]
+Files = Annotated[list[Path], argument(..., "text files in UTF-8, plain or .gz", metavar="FILE")]
+Errors = Annotated[str, option(..., "bytes that are not UTF-8: strict (error) or replace")]
 COLUMN_NAMES = {
     "step": _("step"),
     "merge": _("merge"),

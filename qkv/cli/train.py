@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Argument, Option, Typer
+from typer import Option, Typer
 
 from qkv.allocator import keep_pages
-from qkv.cli.options import option
+from qkv.cli.options import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import write_text
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 app = Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
-Out = Annotated[Path | None, Option(help=_("output folder of the run"))]
+Out = Annotated[Path | None, option(..., "output folder of the run")]
 Source = Annotated[
-    str | None, Option(help=_("source sentences, one per line; or a TSV or JSONL file of pairs"))
+    str | None, option(..., "source sentences, one per line; or a TSV or JSONL file of pairs")
 ]
 Text = Annotated[
-    list[str] | None, Option(help=_("a text file, a folder of them, or JSONL; may be repeated"))
+    list[str] | None, option(..., "a text file, a folder of them, or JSONL; may be repeated")
 ]
-More = Annotated[list[str] | None, Argument(metavar="[FILE]...", help=_("more files for --text"))]
-Valid = Annotated[str | None, Option(help=_("validation sentences"))]
+More = Annotated[list[str] | None, argument(..., "more files for --text", metavar="[FILE]...")]
+Valid = Annotated[str | None, option(..., "validation sentences")]
 
 
 class RunOptions(NamedTuple):

@@ -3,7 +3,6 @@
 See docs/translation.md.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from itertools import count
@@ -22,6 +21,7 @@ from qkv.cli.options import (
     argument,
     option,
 )
+from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -70,7 +70,11 @@ def translate(
     hint = _("Type a sentence; Ctrl-D to exit.")
     for batch in lines(text, file, BATCHES_PER_READ * batch_size, hint):
         for line, best in zip(batch, translator.translate(batch, config), strict=True):
-            print(_formatted(next(numbers), line, best, n_best, as_json))
+            number = next(numbers)
+            if as_json:
+                print_json({"source": line, "translations": list(map(_as_json, best))})
+            else:
+                print("\n".join(_row(number, translation, n_best) for translation in best))
         sys.stdout.flush()
 
 
@@ -96,24 +100,15 @@ def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: 
     return kind.load_ctranslate2(folder, device)
 
 
-def _formatted(
-    number: int, line: str, best: list["Translation"], n_best: int, as_json: bool
-) -> str:
-    """One line per translation, or one JSON object per input line."""
-    if as_json:
-        return json.dumps(
-            {"source": line, "translations": list(map(_as_json, best))}, ensure_ascii=False
+def _row(number: int, translation: "Translation", n_best: int) -> str:
+    """The columns of a translation: line number and score if there are several, text, alignment."""
+    columns = [str(number), f"{translation.score:.4f}"] if n_best > 1 else []
+    columns.append(translation.text)
+    if (links := translation.alignment) is not None:
+        columns.append(
+            " ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in links)
         )
-    rows = []
-    for translation in best:
-        columns = [str(number), f"{translation.score:.4f}"] if n_best > 1 else []
-        columns.append(translation.text)
-        if (links := translation.alignment) is not None:
-            columns.append(
-                " ".join(f"{link.source}→{link.target}({link.weight:.2f})" for link in links)
-            )
-        rows.append("\t".join(columns))
-    return "\n".join(rows)
+    return "\t".join(columns)
 
 
 def _as_json(translation: "Translation") -> dict[str, Any]:
