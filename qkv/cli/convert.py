@@ -55,11 +55,8 @@ def weight_dtype(to: str, int8: bool, float16: bool) -> str:
     if int8 and float16:
         raise QkvError("--int8", _("--int8 and --float16 are both given"), _("give one of them"))
     if int8 and to == "huggingface":
-        raise QkvError(
-            "--int8",
-            _("{to} is written in the data type of the model", to=to),
-            _("use --to ctranslate2 or --to gguf"),
-        )
+        wrong = _("{to} is written in the data type of the model", to=to)
+        raise QkvError("--int8", wrong, _("use --to ctranslate2 or --to gguf"))
     if float16 and to != "gguf":
         raise QkvError("--float16", _("not supported by {to}", to=to), _("use --to gguf"))
     return "int8" if int8 else "float16" if float16 else "float32"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.allocator import keep_pages
 from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
 from qkv.cli.options import (
@@ -21,6 +22,7 @@ from qkv.cli.options import (
     option,
 )
 from qkv.messages import _
+from qkv.text.lines import empty_text_error, read_lines
 
 if TYPE_CHECKING:
     from qkv.pipeline.embed_options import EmbedOptions
@@ -43,8 +45,6 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Embed every line of a file as a vector."""
-    from qkv.text.lines import read_lines
-
     embedder, options = open_embedder(
         folder,
         device,
@@ -69,8 +69,6 @@ def embed(
 
 def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder, EmbedOptions]":
     """Load an embedding model; the options are checked first."""
-    from qkv.allocator import keep_pages
-
     keep_pages()  # before torch is imported
     from qkv.checkpoint.load import load_spec
     from qkv.pipeline.embed_options import EmbedOptions
@@ -84,7 +82,6 @@ def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder,
 def count_lines(file: Path) -> int:
     """Count the lines; an empty line is an error, reported before the embedding starts."""
     from qkv.data.corpus import check_not_pipe
-    from qkv.text.lines import empty_text_error, read_lines
 
     check_not_pipe(file)
     count = 0

@@ -16,6 +16,7 @@ from typer import Option
 from qkv.cli.options import Device, Folder, option
 from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.text.lines import read_lines
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
@@ -63,7 +64,6 @@ def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = No
     from qkv.checkpoint.load import load_folder
     from qkv.explore.explored_model import ExploredModel
     from qkv.explore.explorer import Explorer
-    from qkv.text.lines import read_lines
 
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
     loaded = load_folder(folder, device)

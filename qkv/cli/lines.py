@@ -11,12 +11,11 @@ from queue import Queue
 from threading import Thread
 
 from qkv.messages import _
+from qkv.text.lines import decode_lines, read_lines, replace_surrogates
 
 
 def lines(text: str | None, file: Path | None, size: int, hint: str) -> Iterator[list[str]]:
     """Input lines in batches of at most `size`; `hint` is printed if the input is a terminal."""
-    from qkv.text.lines import read_lines, replace_surrogates
-
     if text is not None:
         yield [replace_surrogates(text)]
     elif file is not None:
@@ -69,7 +68,5 @@ def _read_into(queue: "Queue[str | BaseException | None]") -> None:
 
 def stdin_lines() -> Iterator[str]:
     """The lines of standard input, without newlines."""
-    from qkv.text.lines import decode_lines
-
     reader = open(0, "rb", closefd=False)  # noqa: SIM115 (decode_lines closes it)
     return decode_lines(reader, _("standard input"))

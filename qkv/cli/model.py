@@ -11,6 +11,7 @@ from typer import Typer
 from qkv.cli.options import Batch, Json, Model, argument, option
 from qkv.cli.output import print_json
 from qkv.messages import _
+from qkv.text.lines import write_text
 
 if TYPE_CHECKING:
     from qkv.model.shapes import ModuleShapes
@@ -36,7 +37,6 @@ def new(
     from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
     from qkv.model.spec_io import to_json
-    from qkv.text.lines import write_text
     from qkv.train.recipe_reader import read_settings
 
     spec = build_spec(

@@ -14,6 +14,7 @@ from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
+from qkv.text.lines import decode_lines, read_lines
 
 if TYPE_CHECKING:
     from qkv.text.train_tokenizer import FileTexts
@@ -124,7 +125,10 @@ def decode(
     loaded = read_tokenizer(tokenizer)
     for batch in _batches([" ".join(ids)] if ids else None, file, "strict"):
         for text in loaded.decode_batch([_numbers(line, loaded.vocab_size) for line in batch]):
-            print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
+            if as_json:
+                print_json({"text": text})
+            else:
+                print(text)
 
 
 @app.command(help=_("Show the BPE merges of a word, step by step."))
@@ -145,10 +149,8 @@ def show(tokenizer: TokenizerPath, word: str, as_json: Json = False) -> None:
         ]
     else:  # other models have no merges
         ids = loaded.encode(word)
-        rows = [
-            {"piece": piece, "id": id}
-            for piece, id in zip(loaded.display_tokens(ids), ids, strict=True)
-        ]
+        pieces = loaded.display_tokens(ids)
+        rows = [{"piece": piece, "id": id} for piece, id in zip(pieces, ids, strict=True)]
     _print(rows, as_json)
 
 
@@ -164,14 +166,12 @@ def report(
 
     loaded = read_tokenizer(tokenizer)
     _check_errors(errors)
-    found = {str(file): evaluate_tokenizer(loaded, FileTexts([file], errors)) for file in files}
-    _print(
-        [
-            {"file": file, "lines": counts.texts, "tokens": counts.tokens, **counts.metrics()}
-            for file, counts in found.items()
-        ],
-        as_json,
-    )
+    rows = []
+    for file in dict.fromkeys(files):
+        counts = evaluate_tokenizer(loaded, FileTexts([file], errors))
+        row = {"file": str(file), "lines": counts.texts, "tokens": counts.tokens}
+        rows.append(row | counts.metrics())
+    _print(rows, as_json)
 
 
 @contextmanager
@@ -193,17 +193,12 @@ def _reading(files: list[Path], errors: str, passes: int) -> "Iterator[FileTexts
 
 def _check_errors(errors: str) -> None:
     if errors not in ("strict", "replace"):
-        raise QkvError(
-            "--errors",
-            _("no error handler '{errors}'", errors=errors),
-            near_miss(errors, ("strict", "replace")),
-        )
+        wrong = _("no error handler '{errors}'", errors=errors)
+        raise QkvError("--errors", wrong, near_miss(errors, ("strict", "replace")))
 
 
 def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterator[list[str]]:
     """Batches of the arguments, of the file or of standard input; single lines on a terminal."""
-    from qkv.text.lines import decode_lines, read_lines
-
     _check_errors(errors)
     size = 1000
     if texts is not None and file is not None:
@@ -215,36 +210,33 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
     else:
         stdin: Any = sys.stdin.buffer
         lines = decode_lines(stdin, "stdin", errors)
-        size = 1 if sys.stdin.isatty() else 1000
+        size = 1 if sys.stdin.isatty() else size
     while batch := list(islice(lines, size)):
         yield batch
 
 
 def _numbers(line: str, vocab_size: int) -> list[int]:
-    for word in line.split():
+    words = line.split()
+    for word in words:
         if not word.isdecimal() or int(word) >= vocab_size:
-            raise QkvError(
-                "ids",
-                _("'{word}' is not an id", word=word),
-                _("use numbers from 0 to {last_id}", last_id=vocab_size - 1),
-            )
-    return [int(word) for word in line.split()]
+            wrong = _("'{word}' is not an id", word=word)
+            right = _("use numbers from 0 to {last_id}", last_id=vocab_size - 1)
+            raise QkvError("ids", wrong, right)
+    return list(map(int, words))
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as JSON or as a table."""
+    if as_json:
+        print_json(rows)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    if as_json:
-        print_json(rows)
-        return
     table = Table(*(COLUMN_NAMES[name] for name in (rows[0] if rows else ())))
-    for row in rows:
-        table.add_row(
-            *(Text(_formatted(value), overflow="fold") for value in row.values())
-        )  # Text: a piece may be "[/]"
+    for row in rows:  # Text: a piece may be "[/]"
+        table.add_row(*(Text(_formatted(value), overflow="fold") for value in row.values()))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

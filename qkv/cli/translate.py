@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qkv.allocator import keep_pages
 from qkv.cli.lines import lines
 from qkv.cli.options import (
     BatchSize,
@@ -81,22 +82,14 @@ def translate(
 def open_engine(kind: type[Kind], engine: str, folder: Path, device: str, int8: bool) -> Kind:
     """Load a translator or generator with the given engine; CTranslate2 does not import torch."""
     if engine == "torch":
-        from qkv.allocator import keep_pages
-
         keep_pages()  # before torch is imported
         return kind.load(folder, device, int8)
     if engine != "ctranslate2":
-        raise QkvError(
-            "--engine",
-            _("no engine '{engine}'", engine=engine),
-            near_miss(engine, ("torch", "ctranslate2")),
-        )
+        wrong = _("no engine '{engine}'", engine=engine)
+        raise QkvError("--engine", wrong, near_miss(engine, ("torch", "ctranslate2")))
     if int8:
-        raise QkvError(
-            "--int8",
-            _("the data type of a CTranslate2 model is fixed at export"),
-            _("export with --int8"),
-        )
+        wrong = _("the data type of a CTranslate2 model is fixed at export")
+        raise QkvError("--int8", wrong, _("export with --int8"))
     return kind.load_ctranslate2(folder, device)
 
 
