@@ -5,13 +5,12 @@ Shared by `qkv translate`, `qkv generate`, `qkv search` and `qkv embed`.
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 
 from qkv.messages import _
-from qkv.text.lines import decode_lines, read_lines, replace_surrogates
+from qkv.text.lines import batches, decode_lines, read_lines, replace_surrogates
 
 
 def lines(text: str | None, file: Path | None, size: int, hint: str) -> Iterator[list[str]]:
@@ -19,9 +18,7 @@ def lines(text: str | None, file: Path | None, size: int, hint: str) -> Iterator
     if text is not None:
         yield [replace_surrogates(text)]
     elif file is not None:
-        rest = read_lines(file)
-        while batch := list(islice(rest, size)):
-            yield batch
+        yield from batches(read_lines(file), size)
     else:
         yield from _typed_lines(hint) if sys.stdin.isatty() else _piped_lines(size)
 

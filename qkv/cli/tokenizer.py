@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from qkv.cli.options import Json, argument, option
 from qkv.cli.output import print_json
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
-from qkv.text.lines import decode_lines, read_lines
+from qkv.text.lines import batches, decode_lines, read_lines
 
 if TYPE_CHECKING:
     from qkv.text.train_tokenizer import FileTexts
@@ -211,8 +210,7 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
         stdin: Any = sys.stdin.buffer
         lines = decode_lines(stdin, "stdin", errors)
         size = 1 if sys.stdin.isatty() else size
-    while batch := list(islice(lines, size)):
-        yield batch
+    return batches(lines, size)
 
 
 def _numbers(line: str, vocab_size: int) -> list[int]:

@@ -8,13 +8,17 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
 from qkv.messages import _
+
+Item = TypeVar("Item")
 
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -52,6 +56,13 @@ def decode_lines(reader: io.BufferedReader, name: str, errors: str | None = None
     lines = _decoded(reader, name, errors)
     next(lines)  # runs the checks and enters `with`: closing the generator closes the file
     return lines
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one shorter."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def replace_surrogates(text: str) -> str:
