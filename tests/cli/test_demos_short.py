@@ -10,6 +10,7 @@ import yaml
 from qkv.cli import demo_generate
 from qkv.cli.app import run
 from qkv.cli.demo import DEMOS
+from qkv.cli.demo_recipe import MODEL
 from qkv.data import builtin
 from qkv.data.builtin import builtin_pairs
 from qkv.data.builtin.recognizer import recognize
@@ -19,16 +20,7 @@ from qkv.train.metrics import read_metrics
 MINUTES = "0.1"
 # Pairs: preparing and translating all of them takes longer than these trainings.
 TRAINED, HELD_OUT = 3_000, 40
-SMALL = {
-    "layers": 1,
-    "d_model": 64,
-    "n_heads": 2,
-    "d_ff": 128,
-    "dropout": 0.05,
-    "positions": "rotary",
-    "qk_norm": True,
-    "max_len": 64,
-}
+SMALL = {**MODEL, "layers": 1, "d_model": 64, "n_heads": 2, "d_ff": 128, "max_len": 64}
 FIGURES = {"translate": "attention.png", "generate": "next-tokens.png", "embed": "similarity.png"}
 
 
