@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
-from qkv.cli.options import argument, option
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:

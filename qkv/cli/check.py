@@ -5,8 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.options import Json, argument
+from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument
 from qkv.messages import _
 
 if TYPE_CHECKING:

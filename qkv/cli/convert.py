@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from qkv.cli.options import Json, argument, option
+from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import typer
 
-from qkv.cli.options import argument, option
+from qkv.cli.parameters import argument, option
 from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _

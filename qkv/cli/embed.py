@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any
 from qkv.allocator import keep_pages
 from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.options import (
-    BatchSize,
-    Device,
-    Dimensions,
-    Folder,
-    Pooling,
-    Truncation,
-    argument,
-    option,
-)
+from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
+from qkv.cli.parameters import argument, option
 from qkv.messages import _
 from qkv.text.lines import empty_text_error, read_lines
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from qkv.allocator import keep_pages
-from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty, option
+from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
 from qkv.cli.output import print_json
+from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.messages import _
 

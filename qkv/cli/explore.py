@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
-from qkv.cli.options import Device, Folder, option
+from qkv.cli.options import Device, Folder
+from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.cli.lines import lines
-from qkv.cli.options import Device, Engine, Folder, Int8, argument, option
+from qkv.cli.options import Device, Engine, Folder, Int8
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.cli.translate import open_engine
 from qkv.errors import QkvError
 from qkv.messages import _

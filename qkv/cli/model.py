@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Typer
 
-from qkv.cli.options import Batch, Json, Model, argument, option
+from qkv.cli.options import Batch, Json, Model
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.messages import _
 from qkv.text.lines import write_text
 

@@ -4,25 +4,9 @@ All are evaluated at import, after the language is set.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from typer import Argument, Option
-
-from qkv.messages import _
-
-
-def option(default: Any, explanation: str, *names: str, **settings: Any) -> Any:
-    """An option with its help text, which is translated.
-
-    The default `...` means required, or, inside Annotated, that the signature has the default.
-    """
-    return Option(default, *names, help=_(explanation), **settings)
-
-
-def argument(default: Any, explanation: str, **settings: Any) -> Any:
-    """An argument of a command, as `option`."""
-    return Argument(default, help=_(explanation), **settings)
-
+from qkv.cli.parameters import argument, option
 
 # ── Models ────────────────────────────────────────────────────────────────────────────────────
 Folder = Annotated[Path, argument(..., "a model folder", metavar="FOLDER")]

@@ -8,8 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.options import Batch, Json, Model, option
+from qkv.cli.options import Batch, Json, Model
 from qkv.cli.output import print_json
+from qkv.cli.parameters import option
 from qkv.dtypes import canonical_dtype
 
 if TYPE_CHECKING:

@@ -10,17 +10,9 @@ from pathlib import Path
 from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
-from qkv.cli.options import (
-    BatchSize,
-    Device,
-    Dimensions,
-    Folder,
-    Pooling,
-    Truncation,
-    argument,
-    option,
-)
+from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Typer
 
-from qkv.cli.options import Json, argument, option
+from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 from qkv.text.lines import batches, decode_lines, read_lines

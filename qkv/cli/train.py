@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Option, Typer
 
 from qkv.allocator import keep_pages
-from qkv.cli.options import argument, option
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import write_text

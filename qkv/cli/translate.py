@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from qkv.allocator import keep_pages
 from qkv.cli.lines import lines
-from qkv.cli.options import (
-    BatchSize,
-    BeamSize,
-    Device,
-    Engine,
-    Folder,
-    Int8,
-    LengthPenalty,
-    argument,
-    option,
-)
+from qkv.cli.options import BatchSize, BeamSize, Device, Engine, Folder, Int8, LengthPenalty
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
