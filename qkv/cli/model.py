@@ -65,27 +65,23 @@ def show(
     n_parameters = sum(
         module.repeat * prod(shape) for module in modules for shape in module.weights.values()
     )
+    report: dict[str, Any] = {
+        "model": model,
+        "spec": asdict(spec),
+        "batch": batch,
+        "seq_len": length,
+        "parameters": n_parameters,
+        "modules": list(map(asdict, modules)),
+    }
     if as_json:
-        report = {
-            "model": model,
-            "spec": asdict(spec),
-            "batch": batch,
-            "seq_len": length,
-            "parameters": n_parameters,
-            "modules": list(map(asdict, modules)),
-        }
         print_json(report, indent=2)
         return
-    print(*spec_tree(asdict(spec)), sep="\n")
-    print(
-        _(
-            "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
-            n_parameters=n_parameters,
-            batch=batch,
-            seq_len=length,
-        )
+    heading = _(
+        "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
+        n_parameters=n_parameters,
+        **report,
     )
-    print(*table(modules), sep="\n")
+    print(*spec_tree(report["spec"]), heading, *table(modules), sep="\n")
 
 
 def find_spec(model: str) -> "Spec":
