@@ -25,11 +25,11 @@ from qkv.evaluate.similarity import (
 )
 from qkv.messages import _
 
-Report = dict[str, Any]
+Figures = dict[str, Any]
 POSITIVE_SCORE = 0.8  # pairs in the top fifth of the scale are positives, for the alignment
 
 
-def evaluate_pairs(folder: Path, pairs: Path, device: str) -> tuple[Report, str]:
+def evaluate_pairs(folder: Path, pairs: Path, device: str) -> tuple[Figures, str]:
     """Semantic textual similarity: correlation of cosines with human scores."""
     first, second, scores = read_scored(pairs)
     a, b, rest = _vectors(folder, device, first, second)
@@ -53,7 +53,9 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str) -> tuple[Report, str]
     )
 
 
-def evaluate_retrieval(folder: Path, source: Path, target: Path, device: str) -> tuple[Report, str]:
+def evaluate_retrieval(
+    folder: Path, source: Path, target: Path, device: str
+) -> tuple[Figures, str]:
     """Retrieval between two aligned files, in both directions."""
     first, second = map(list, zip(*Pairs(source, target), strict=True))
     a, b, rest = _vectors(folder, device, first, second)
@@ -100,7 +102,7 @@ def _vectors(
     return a, b, {"uniformity": uniformity(distinct), "sentences_per_second": speed}
 
 
-def _recalls(found: Retrieval) -> Report:
+def _recalls(found: Retrieval) -> Figures:
     return {f"recall_at_{k}": recall for k, recall in found.recall_at.items()} | {"mrr": found.mrr}
 
 

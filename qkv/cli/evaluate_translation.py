@@ -18,7 +18,7 @@ from qkv.messages import _
 from qkv.pipeline import Translator
 from qkv.text.lines import read_lines, write_text
 
-Report = dict[str, Any]
+Figures = dict[str, Any]
 
 
 def evaluate_translation(
@@ -30,7 +30,7 @@ def evaluate_translation(
     out: Path | None,
     device: str,
     int8: bool,
-) -> tuple[Report, str]:
+) -> tuple[Figures, str]:
     """Evaluate a translation model; `metric_options` are its target language and BLEU tokenizer."""
     if out:
         refuse_unwritable(out)
@@ -59,7 +59,7 @@ def evaluate_translation(
     return report, "\n".join(lines)
 
 
-def _lines(report: Report) -> list[str]:
+def _lines(report: Figures) -> list[str]:
     lines = [_("exact match {exact:.1%}", **report), perplexity_line(report)]
     if report["skipped"]:
         lines.append(_("{skipped:,} pairs skipped: longer than the context", **report))
@@ -82,7 +82,7 @@ def perplexity_line(report: Mapping[str, Any]) -> str:
     )
 
 
-def _perplexity(translator: Translator, sources: list[str], references: list[str]) -> Report:
+def _perplexity(translator: Translator, sources: list[str], references: list[str]) -> Figures:
     found = translation_perplexity(
         translator.model,
         list(map(translator.encode_source, sources)),

@@ -6,10 +6,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from qkv.messages import _
+from qkv.messages import N_, _
 from qkv.model.spec import Spec
-from qkv.plan.pieces import PARTS
 
+PART_NAMES = {
+    "embedding": N_("embedding"),
+    "attention": N_("attention"),
+    "scores": N_("  attention products"),
+    "cross": N_("cross-attention"),
+    "cross_scores": N_("  attention products"),
+    "feed_forward": N_("feed-forward"),
+    "norms": N_("norms"),
+    "head": N_("head"),
+    "total": N_("total"),
+}
 PREFIXES = {"Z": 1e21, "E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
@@ -46,9 +56,9 @@ def parts_table(costs: dict[str, Any]) -> Table:
     flops, sparse = costs["flops"], parameters != active
     names = [_("part"), _("parameters"), "%", *([_("active")] if sparse else [])]
     table = _table(*names, _("FLOPs forward"), "%")
-    for part in (*PARTS, "total"):
+    for part, name in PART_NAMES.items():
         count, work = parameters.get(part, 0), flops.get(part, 0)
-        row = [_part_name(part), f"{count:,}", f"{count / parameters['total']:.1%}"]
+        row = [_(name), f"{count:,}", f"{count / parameters['total']:.1%}"]
         row += [f"{active.get(part, 0):,}"] if sparse else []
         if count or work:
             row += [short(work), f"{work / flops['total']:.1%}"]
@@ -138,20 +148,6 @@ def _family(spec: Spec) -> str:
     if spec.decoder:
         return _("decoder-only, {layers} layers", layers=layers)
     return _("encoder-only, {layers} layers", layers=layers)
-
-
-def _part_name(part: str) -> str:
-    return {
-        "embedding": _("embedding"),
-        "attention": _("attention"),
-        "scores": _("  attention products"),
-        "cross": _("cross-attention"),
-        "cross_scores": _("  attention products"),
-        "feed_forward": _("feed-forward"),
-        "norms": _("norms"),
-        "head": _("head"),
-        "total": _("total"),
-    }[part]
 
 
 def _memory_labels() -> dict[str, tuple[str, str]]:
