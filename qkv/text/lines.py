@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
 from qkv.messages import _
-
-Item = TypeVar("Item")
 
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,9 +55,9 @@ def decode_lines(reader: io.BufferedReader, name: str, errors: str | None = None
     return lines
 
 
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items, the last one shorter."""
-    rest = iter(items)
+def batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield lists of `size` texts, the last one shorter."""
+    rest = iter(texts)
     while batch := list(islice(rest, size)):
         yield batch
 
