@@ -22,7 +22,7 @@ demo: .venv/core.stamp
 	$(BIN)/qkv demo
 
 # Message catalogs: extract the English messages, update and compile the translations; new ones are left empty in the .po file.
-EXTRACT := -k N_ -k both -k ApiError:2 -k option:2 --add-location file --sort-by-file --no-wrap
+EXTRACT := -k N_ -k both -k ApiError:2 -k option:2 -k argument:2 --add-location file --sort-by-file --no-wrap
 messages: .venv/dev.stamp
 	mkdir -p build
 	$(BIN)/pybabel --quiet extract $(EXTRACT) --project qkv --output build/qkv.pot qkv

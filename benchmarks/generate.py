@@ -45,42 +45,22 @@ def main() -> None:
 def write_folders(size: str, folder: Path) -> None:
     """Write the same random weights as a Hugging Face folder and as a CTranslate2 folder."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    from qkv.checkpoint.ctranslate2.spec import ctranslate2_model
-    from qkv.checkpoint.huggingface.reader import load_huggingface
+    from benchmarks.peers import ctranslate2_spec, llama, save_ctranslate2
 
     torch.manual_seed(0)
     d_model, layers, heads, d_ff = SIZES[size]
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32_000,
-            hidden_size=d_model,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=d_ff,
-            tie_word_embeddings=True,
-            max_position_embeddings=512,
-            eos_token_id=None,
-            pad_token_id=0,
-            bos_token_id=1,
-        )
-    ).save_pretrained(folder / "huggingface")
-    loaded = load_huggingface(folder / "huggingface").model
-    exported = ctranslate2_model(
-        loaded.spec,
-        {name: weight.float().numpy().copy() for name, weight in loaded.state_dict().items()},
-    )
+    ids = {"eos_token_id": None, "pad_token_id": 0, "bos_token_id": 1}
+    options = {"tie_word_embeddings": True, "max_position_embeddings": 512, **ids}
+    llama(32_000, layers, d_model, heads, d_ff, **options).save_pretrained(folder / "huggingface")
+    exported = ctranslate2_spec(folder / "huggingface")
     exported.register_vocabulary(["<unk>", "<s>", "</s>", *map(str, range(3, 32_000))])
     exported.config.bos_token, exported.config.eos_token, exported.config.unk_token = (
         "<s>",
         "</s>",
         "<unk>",
     )
-    exported.validate()
-    exported.optimize()
-    (folder / "ctranslate2").mkdir()
-    exported.save(str(folder / "ctranslate2"))
+    save_ctranslate2(exported, folder / "ctranslate2")
 
 
 def report(size: str, folder: str, batch: int, tokens: int, clock: str) -> None:

@@ -70,21 +70,15 @@ def load_transformers(folder: str, kind: str, tokens: int):
     import torch
     from transformers import LlamaForCausalLM
 
+    from benchmarks.peers import generated
+
     torch.set_num_threads(THREADS)
     model = LlamaForCausalLM.from_pretrained(f"{folder}/huggingface").eval()
     # A static cache without torch.compile, which would take minutes.
     cache = {"cache_implementation": "static", "disable_compile": True} if kind == "static" else {}
 
     def run(prompts):
-        ids = torch.tensor(prompts)
-        with torch.inference_mode():
-            found = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=tokens,
-                do_sample=False,
-                **cache,
-            )
+        found = generated(model, torch.tensor(prompts), tokens, **cache)
         assert found.shape[1] == PROMPT + tokens
 
     return run
@@ -102,13 +96,8 @@ def load_ctranslate2(folder: str, kind: str, tokens: int):
 
         def run(prompts):
             tokens_of = [[names[i] for i in prompt] for prompt in prompts]
-            found = generator.generate_batch(
-                tokens_of,
-                max_length=tokens,
-                min_length=tokens,
-                include_prompt_in_result=False,
-                sampling_topk=1,
-            )
+            options = {"max_length": tokens, "min_length": tokens, "sampling_topk": 1}
+            found = generator.generate_batch(tokens_of, include_prompt_in_result=False, **options)
             assert all(len(result.sequences_ids[0]) == tokens for result in found)
 
         return run

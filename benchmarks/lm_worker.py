@@ -64,41 +64,12 @@ def load_qkv(shape: str):
 
 
 def load_transformers(shape: str):
-    import torch.nn.functional as F
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from benchmarks.peers import gpt2, llama, next_token_loss
 
     if shape == "gpt2":
-        model = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=VOCAB,
-                n_positions=1_024,
-                n_embd=D_MODEL,
-                n_layer=LAYERS,
-                n_head=HEADS,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-            )
-        )
-    else:
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCAB,
-                hidden_size=D_MODEL,
-                intermediate_size=1_024,
-                num_hidden_layers=LAYERS,
-                num_attention_heads=HEADS,
-                num_key_value_heads=HEADS,
-                tie_word_embeddings=True,
-            )
-        )
-
-    def loss(model, ids, targets):
-        return F.cross_entropy(
-            model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten()
-        )
-
-    return model, loss
+        return gpt2(VOCAB, 1_024, LAYERS, D_MODEL, HEADS), next_token_loss
+    model = llama(VOCAB, LAYERS, D_MODEL, HEADS, d_ff=1_024, tie_word_embeddings=True)
+    return model, next_token_loss
 
 
 main()

@@ -1,6 +1,8 @@
 """Models of the same sizes in other libraries, used as in their documentation."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +52,57 @@ def marian_loss(
     return F.cross_entropy(
         logits.flatten(0, 1), target_out.flatten(), ignore_index=PAD, label_smoothing=0.1
     )
+
+
+def gpt2(vocab_size: int, max_len: int, layers: int, d_model: int, heads: int) -> nn.Module:
+    """transformers' GPT-2 without dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    sizes = {"n_positions": max_len, "n_embd": d_model, "n_layer": layers, "n_head": heads}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, **sizes, **dropout))
+
+
+def llama(
+    vocab_size: int, layers: int, d_model: int, heads: int, d_ff: int, **options: Any
+) -> nn.Module:
+    """transformers' Llama; `options` are further fields of its configuration."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": vocab_size, "hidden_size": d_model, "intermediate_size": d_ff}
+    counts = {"num_hidden_layers": layers, "num_attention_heads": heads}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **counts, **options))
+
+
+def next_token_loss(model: nn.Module, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = model(input_ids=ids, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def generated(model: Any, ids: torch.Tensor, new_tokens: int, **options: Any) -> torch.Tensor:
+    """The output of transformers' generate, without sampling."""
+    mask = torch.ones_like(ids)
+    with torch.inference_mode():
+        return model.generate(
+            ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, **options
+        )
+
+
+def ctranslate2_spec(folder: Path) -> Any:
+    """The model of a Hugging Face folder in CTranslate2's format, without a vocabulary."""
+    from qkv.checkpoint.ctranslate2.spec import ctranslate2_model
+    from qkv.checkpoint.huggingface.reader import load_huggingface
+
+    loaded = load_huggingface(folder).model
+    weights = {name: weight.float().numpy().copy() for name, weight in loaded.state_dict().items()}
+    return ctranslate2_model(loaded.spec, weights)
+
+
+def save_ctranslate2(exported: Any, folder: Path) -> None:
+    exported.validate()
+    exported.optimize()
+    folder.mkdir()
+    exported.save(str(folder))
 
 
 class TorchTransformer(nn.Module):

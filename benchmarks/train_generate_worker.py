@@ -96,44 +96,21 @@ def qkv_shape(shape: str, size: str):
 def load_transformers(shape: str, size: str):
     """A step of the plain loop of transformers' documentation, with torch's AdamW."""
     import torch
-    import torch.nn.functional as F
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    from benchmarks.peers import gpt2, llama, next_token_loss
 
     layers, d_model, heads, length, _, _ = SIZES[size]
     if shape == "gpt2":
-        model = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=VOCAB,
-                n_positions=length,
-                n_embd=d_model,
-                n_layer=layers,
-                n_head=heads,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-            )
-        )
+        model = gpt2(VOCAB, length, layers, d_model, heads)
     else:
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCAB,
-                hidden_size=d_model,
-                intermediate_size=feed_forward(shape, d_model),
-                num_hidden_layers=layers,
-                num_attention_heads=heads,
-                num_key_value_heads=heads,
-                max_position_embeddings=length,
-                tie_word_embeddings=False,
-            )
-        )
+        d_ff = feed_forward(shape, d_model)
+        options = {"max_position_embeddings": length, "tie_word_embeddings": False}
+        model = llama(VOCAB, layers, d_model, heads, d_ff, **options)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
 
     def step(ids: torch.Tensor, targets: torch.Tensor) -> None:
-        loss = F.cross_entropy(
-            model(input_ids=ids, use_cache=False).logits.flatten(0, 1), targets.flatten()
-        )
-        loss.backward()
+        next_token_loss(model, ids, targets).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -31,19 +31,15 @@ def write_folders(size: str, folder: Path) -> None:
     """Write random weights in Hugging Face and CTranslate2 format; <eos> is suppressed."""
     import torch
 
-    from benchmarks.peers import VOCAB, marian
-    from qkv.checkpoint.ctranslate2.spec import ctranslate2_model
-    from qkv.checkpoint.huggingface.reader import load_huggingface
+    from benchmarks.peers import VOCAB, ctranslate2_spec, marian, save_ctranslate2
 
     torch.manual_seed(0)
     model = marian(size)
     model.final_logits_bias[:, :4] = -1e9
     model.save_pretrained(folder / "huggingface")
-    loaded = load_huggingface(folder / "huggingface").model
     vocabulary = ["<pad>", "<unk>", "<s>", "</s>", *map(str, range(4, VOCAB))]
     (folder / "vocabulary.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    weights = {name: weight.float().numpy().copy() for name, weight in loaded.state_dict().items()}
-    exported = ctranslate2_model(loaded.spec, weights)
+    exported = ctranslate2_spec(folder / "huggingface")
     exported.register_source_vocabulary(vocabulary)
     exported.register_target_vocabulary(vocabulary)
     exported.config.bos_token, exported.config.eos_token, exported.config.decoder_start_token = (
@@ -51,10 +47,7 @@ def write_folders(size: str, folder: Path) -> None:
         "</s>",
         "<s>",
     )
-    exported.validate()
-    exported.optimize()
-    (folder / "ctranslate2").mkdir()
-    exported.save(str(folder / "ctranslate2"))
+    save_ctranslate2(exported, folder / "ctranslate2")
 
 
 def report(size: str, folder: str, beam: int, batch: int) -> None:

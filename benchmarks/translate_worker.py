@@ -58,19 +58,13 @@ def load_transformers(folder: str, beam: int, batch: int, _: bool):
     import torch
     from transformers import MarianMTModel
 
+    from benchmarks.peers import generated
+
     torch.set_num_threads(THREADS)
     model = MarianMTModel.from_pretrained(f"{folder}/huggingface").eval()
 
     def translate(rows):
-        ids = torch.from_numpy(rows)
-        with torch.inference_mode():
-            found = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=LENGTH,
-                num_beams=beam,
-                do_sample=False,
-            )
+        found = generated(model, torch.from_numpy(rows), LENGTH, num_beams=beam)
         assert found.shape[1] == LENGTH + 1  # with the start token
 
     return translate
@@ -88,12 +82,9 @@ def load_ctranslate2(folder: str, beam: int, batch: int, _: bool):
 
         def translate(rows):
             tokens = [[vocabulary[i] for i in row] for row in rows]
+            lengths = {"max_decoding_length": LENGTH, "min_decoding_length": LENGTH}
             found = translator.translate_batch(
-                tokens,
-                beam_size=beam,
-                max_decoding_length=LENGTH,
-                min_decoding_length=LENGTH,
-                return_scores=False,
+                tokens, beam_size=beam, return_scores=False, **lengths
             )
             assert all(len(result.hypotheses[0]) == LENGTH for result in found)
 

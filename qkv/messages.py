@@ -27,8 +27,7 @@ class Both(NamedTuple):
 def _from_environment() -> str:
     """QKV_LANG if it is set, else the language of the locale, else English."""
     for name in ("QKV_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
-        value = os.environ.get(name, "")
-        if value:
+        if value := os.environ.get(name):
             return "zh" if value.lower().startswith("zh") else "en"
     return "en"
 

@@ -59,18 +59,11 @@ class LoadMeter:
     def sample(self) -> tuple[float, float, float] | None:
         """(clock, idle seconds of our CPUs, CPU seconds of this process); None: no /proc/stat."""
         try:
-            lines = STAT.read_text(encoding="ascii").splitlines()
+            rows = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
         except OSError:
             return None
-        fields = {
-            name: values
-            for name, *values in (line.split() for line in lines if line.startswith("cpu"))
-        }
-        idle = sum(
-            int(fields[f"cpu{cpu}"][3]) + int(fields[f"cpu{cpu}"][4])
-            for cpu in self.cpus
-            if f"cpu{cpu}" in fields
-        )
+        ours = {f"cpu{cpu}" for cpu in self.cpus}
+        idle = sum(int(row[4]) + int(row[5]) for row in rows if row[0] in ours)  # idle, iowait
         return time.monotonic(), idle / TICKS_PER_SECOND, time.process_time()
 
     def free_cores(self) -> float | None:
@@ -88,11 +81,12 @@ class LoadMeter:
 
     def free_now(self) -> float:
         """Cores without a running thread of another process, the maximum of N_READINGS."""
+        n_cpus = len(self.cpus)
         try:
             others = min(running_threads() - own_running_threads() for _ in range(N_READINGS))
         except (OSError, ValueError, IndexError):
-            return float(len(self.cpus))
-        return float(min(len(self.cpus), max(0, len(self.cpus) - others)))
+            return float(n_cpus)
+        return float(min(n_cpus, max(0, n_cpus - others)))
 
 
 def running_threads() -> int:

@@ -134,12 +134,16 @@ def check_torch() -> bool:
     return done.returncode == 0
 
 
-def main() -> None:
-    sys.path.insert(0, str(ROOT))
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="the native library in float32 only")
     parser.add_argument("--int8", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    options = parse_options()
     if options.int8:
         check_int8_products()
         return

@@ -17,7 +17,7 @@ from qkv.messages import Both, both, listed, set_language, translate
 PACKAGE = Path(qkv.__file__).parent
 CATALOG = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "qkv.po"
 MARKERS = ("_", "N_", "both")
-KEYWORDS = {**dict.fromkeys(MARKERS), "ApiError": (2,), "option": (2,)}
+KEYWORDS = {**dict.fromkeys(MARKERS), "ApiError": (2,), "option": (2,), "argument": (2,)}
 CJK = re.compile(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 # The built-in corpus, its example sentences, and punctuation that the text code handles.
 CHINESE_DATA = {

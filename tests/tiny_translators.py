@@ -1,12 +1,15 @@
 """Tiny encoder-decoder models: random ones, and one partly trained to reverse its input."""
 
+from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 
 from qkv.engine import packed_model
-from qkv.model.presets import encoder_decoder
+from qkv.model.presets import encoder_decoder, marian
+from qkv.model.spec import Attention, Spec, Stack
 from qkv.model.transformer import Transformer
 
 PAD, BOS, EOS = 0, 1, 2
@@ -27,11 +30,34 @@ def rows(
     return ids[:, :width], attention_mask[:, :width]
 
 
+def tiny_marian(heads: Attention) -> Spec:
+    """Marian with 60 tokens, a width of 32 and two layers per stack."""
+
+    def stack(of: Stack) -> Stack:
+        mixer, cross = replace(heads, bias=True, out_bias=True), heads if of.causal else None
+        return Stack((replace(of.layers[0], mixer=mixer, repeat=2, cross=cross),), of.causal)
+
+    spec = marian()
+    stacks = {"encoder": stack(spec.encoder), "decoder": stack(spec.decoder)}
+    return replace(spec, vocab_size=60, d_model=32, **stacks)
+
+
 def unpadded(ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> list[list[int]]:
     """The ids of each row without padding."""
     if attention_mask is None:
         return ids.tolist()
     return [row[is_token].tolist() for row, is_token in zip(ids, attention_mask, strict=True)]
+
+
+def repacked(kind: Any, model: Transformer, weight: torch.Tensor) -> tuple[Any, Any]:
+    """`kind.of(model)` before and after the weight has changed: kept until then, then another."""
+    first = kind.of(model)
+    assert kind.of(model) is first
+    with torch.no_grad():
+        weight.add_(1.0)
+    second = kind.of(model)
+    assert second is not first
+    return first, second
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +100,13 @@ def half_trained() -> Transformer:
         loss.backward()
         optimizer.step()
     return model.double().eval()
+
+
+@pytest.fixture(params=[torch.float64, torch.float32], ids=str)
+def half_trained_in_dtype(half_trained, request):
+    """`half_trained` in float64 and in float32."""
+    yield half_trained.to(request.param)
+    half_trained.double()
 
 
 @pytest.fixture(params=["torch", pytest.param("native", marks=pytest.mark.native)])

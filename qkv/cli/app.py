@@ -3,6 +3,7 @@
 Commands import torch and other heavy packages when they run, so that `qkv --help` is fast.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,17 +30,17 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 # Old names of options and subcommands: the error names the new one.
-RENAMED_OPTIONS = {
+RENAMED = {
     "qkv demo": {"--again": "--retrain"},
     "qkv embed": {"--long": "--truncation"},
     "qkv evaluate": {"--against": "--baseline", "--output": "--out"},
     "qkv generate": {"--typical": "--typical-p"},
     "qkv plan": {"--length": "--seq-len", "--source-length": "--source-len"},
     "qkv search": {"--long": "--truncation"},
+    "qkv tokenizer": {"learn": "train"},
     "qkv tokenizer train": {"--min-count": "--min-frequency"},
     "qkv translate": {"--max-length": "--max-target-len"},
 }
-RENAMED_COMMANDS = {"qkv tokenizer": {"learn": "train"}}
 
 app = typer.Typer(
     name="qkv",
@@ -126,12 +127,10 @@ def _as_one_line(error: Exception) -> Exception:
 
 
 def _renamed(where: str, option: str, text: str) -> QkvError | None:
-    """The error for an old name of an option or a subcommand."""
-    if new := RENAMED_OPTIONS.get(where, {}).get(option):
-        wrong = _("no option '{name}'", name=option)
-        return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
-    for old, new in RENAMED_COMMANDS.get(where, {}).items():
-        if not option and f"'{old}'" in text:
-            wrong = _("no command '{name}'", name=old)
-            return QkvError(where, wrong, _("did you mean '{close}'?", close=new))
-    return None
+    """The error for an old name of an option or a subcommand, which `text` has in quotes."""
+    name = option or "".join(re.findall("'(.*?)'", text)[:1])
+    new = RENAMED.get(where, {}).get(name)
+    if new is None:
+        return None
+    wrong = _("no option '{name}'", name=name) if option else _("no command '{name}'", name=name)
+    return QkvError(where, wrong, _("did you mean '{close}'?", close=new))

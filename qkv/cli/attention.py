@@ -3,21 +3,21 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Option
+from typer import Option
 
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
-from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.pipeline import Translator
 
 
 def attention(
-    folder: Path = Argument(help=_("a model folder")),
-    text: str = Argument(help=_("input text")),
-    out: Path = Option(Path("attention.png"), help=_("PNG file to write")),
+    folder: Path = argument(..., "a model folder"),
+    text: str = argument(..., "input text"),
+    out: Path = option(Path("attention.png"), "PNG file to write"),
     kind: str | None = Option(None, help="encoder, decoder, cross"),
-    layer: int | None = Option(None, help=_("layer, from 0; draws all its heads")),
+    layer: int | None = option(None, "layer, from 0; draws all its heads"),
 ) -> None:
     """Draw attention weights: a translator's cross-attention, else every head of the last layer."""
     from qkv.cli.explore import open_explorer

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument
-
 from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ SYMBOLS = {True: "✓", False: "✗", None: "–"}
 
 
 def check(
-    folder: Path = Argument(help=_("a model folder (qkv or Hugging Face format)")),
+    folder: Path = argument(..., "a model folder (qkv or Hugging Face format)"),
     as_json: Json = False,
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
 Inputs = Annotated[
-    int, Option(min=0, help=_("random inputs on which both models are compared; 0: no comparison"))
+    int, option(..., "random inputs on which both models are compared; 0: no comparison", min=0)
 ]
 
 
 def import_(
-    folder: Path = Argument(help=_("a Hugging Face model folder")),
-    out: Path = Option(help=_("model folder to write")),
+    folder: Path = argument(..., "a Hugging Face model folder"),
+    out: Path = option(..., "model folder to write"),
     inputs: Inputs = 8,
     as_json: Json = False,
 ) -> int:
@@ -37,11 +36,11 @@ def import_(
 
 
 def export(
-    folder: Path = Argument(help=_("a model folder")),
-    to: str = Option(help=_("format: huggingface, ctranslate2 or gguf")),
-    out: Path = Option(help=_("folder or file to write")),
-    int8: bool = Option(False, "--int8", help=_("int8 quantization (ctranslate2, gguf)")),
-    float16: bool = Option(False, "--float16", help=_("float16 weights (gguf)")),
+    folder: Path = argument(..., "a model folder"),
+    to: str = option(..., "format: huggingface, ctranslate2 or gguf"),
+    out: Path = option(..., "folder or file to write"),
+    int8: bool = option(False, "int8 quantization (ctranslate2, gguf)", "--int8"),
+    float16: bool = option(False, "float16 weights (gguf)", "--float16"),
     inputs: Inputs = 8,
     as_json: Json = False,
 ) -> int:
@@ -57,11 +56,8 @@ def weight_dtype(to: str, int8: bool, float16: bool) -> str:
     if int8 and float16:
         raise QkvError("--int8", _("--int8 and --float16 are both given"), _("give one of them"))
     if int8 and to == "huggingface":
-        raise QkvError(
-            "--int8",
-            _("{to} is written in the data type of the model", to=to),
-            _("use --to ctranslate2 or --to gguf"),
-        )
+        wrong = _("{to} is written in the data type of the model", to=to)
+        raise QkvError("--int8", wrong, _("use --to ctranslate2 or --to gguf"))
     if float16 and to != "gguf":
         raise QkvError("--float16", _("not supported by {to}", to=to), _("use --to gguf"))
     return "int8" if int8 else "float16" if float16 else "float32"

@@ -4,76 +4,70 @@ Each demo has its module: demo_translate, demo_generate, demo_embed.
 """
 
 import json
+import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import typer
 
-from qkv.cli import demo_embed, demo_generate, demo_translate
+from qkv.cli.parameters import argument, option
+from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
+from qkv.text.lines import write_text
 
 RECIPE_FILE = "recipe.json"  # JSON is YAML too
-
-
-# Each module has OUT (the default folder), RECIPE, FILES, write_files(out) and show(out).
-DEMOS: dict[str, ModuleType] = {
-    "translate": demo_translate,
-    "generate": demo_generate,
-    "embed": demo_embed,
-}
+DEMOS = ("translate", "generate", "embed")
 
 
 def demo(
-    task: str = typer.Argument(
+    task: str = argument(
         "translate",
+        "Chinese-English translation, a Chinese language model, or Chinese-English "
+        "sentence embeddings",
         metavar="[translate|generate|embed]",
-        help=_(
-            "Chinese-English translation, a Chinese language model, or Chinese-English "
-            "sentence embeddings"
-        ),
     ),
-    out: Path | None = typer.Option(
-        None, help=_("output folder; default runs/demo, runs/demo-generate or runs/demo-embed")
+    out: Path | None = option(
+        None, "output folder; default runs/demo, runs/demo-generate or runs/demo-embed"
     ),
-    minutes: float = typer.Option(
-        3.0, help=_("time limit of the training; fewer steps on a slow or busy machine")
+    minutes: float = option(
+        3.0, "time limit of the training; fewer steps on a slow or busy machine"
     ),
-    retrain: bool = typer.Option(False, help=_("train again even if the folder has a model")),
+    retrain: bool = option(False, "train again even if the folder has a model"),
 ) -> int:
     if task not in DEMOS:
         raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, DEMOS))
-    chosen = DEMOS[task]
+    # OUT (the default folder), RECIPE, FILES, FIGURES, TRAIN_YOUR_OWN, write_files(out), show(out)
+    chosen = import_module(f"qkv.cli.demo_{task}")
     out = out or chosen.OUT
     _check_same_demo(out, task)
     trained = (out / "model.json").is_file()
     if trained and not retrain and sys.stdin.isatty():
         retrain = not typer.confirm(_("{out} has a trained model. Use it?", out=out), default=True)
     if retrain or not trained:
-        if code := _train(out, task, minutes, retrain):
+        if code := _train(chosen, out, task, minutes, retrain):
             return code
     else:
         print(_("Using the model in {out}; --retrain trains it again.", out=out), file=sys.stderr)
-    use, train = chosen.show(out)
-    print(_("Next: {use}   |   {train}", use=use, train=train))
+    figure, use = chosen.show(out)
+    print(_(chosen.FIGURES, figure=figure, curves=out / "curves.png"))
+    print(_("Next: {use}   |   {train}", use=use, train=chosen.TRAIN_YOUR_OWN))
     return 0
 
 
-def _train(out: Path, task: str, minutes: float, retrain: bool) -> int:
+def _train(chosen: ModuleType, out: Path, task: str, minutes: float, retrain: bool) -> int:
     """Write the built-in corpus as files and train on them; an interrupted demo is resumed."""
-    from qkv.cli.train import run_training
-    from qkv.text.lines import write_text
     from qkv.train.state import saved_steps
 
     if retrain:
-        _remove(out, (*DEMOS[task].FILES, RECIPE_FILE))
-    flags: dict[str, Any] = DEMOS[task].write_files(out)
+        _remove(out, (*chosen.FILES, RECIPE_FILE))
+    flags = chosen.write_files(out)
     resume, recipe_file = bool(saved_steps(out)), None
     if not (resume and (out / "train.yaml").is_file()):
         recipe_file = out / RECIPE_FILE
-        recipe = {"task": task, **DEMOS[task].RECIPE, "max_minutes": minutes}
+        recipe = {"task": task, **chosen.RECIPE, "max_minutes": minutes}
         write_text(recipe_file, json.dumps(recipe, indent=2) + "\n")
     return run_training(task, out, recipe_file, [], flags, resume)
 
@@ -94,8 +88,6 @@ def _check_same_demo(out: Path, task: str) -> None:
 
 def _remove(out: Path, files: tuple[str, ...]) -> None:
     """Delete the folder of a demo, unless it has other files or is being trained."""
-    import shutil
-
     from qkv.train.lock import locked
 
     if not out.is_dir() or not any(out.iterdir()):

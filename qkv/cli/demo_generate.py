@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.demo_recipe import MODEL, OPTIMIZER
-from qkv.messages import _
+import qkv
+from qkv.cli.demo_recipe import MODEL, optimizer
+from qkv.data import builtin
+from qkv.messages import N_, _
+from qkv.text.lines import write_text
 
 if TYPE_CHECKING:
     from qkv.pipeline import Generator
@@ -23,20 +26,15 @@ RECIPE: dict[str, Any] = {
     "context_length": 64,
     "separate_documents": True,
     "model": {"preset": "causal-lm", "layers": 3, **MODEL, "max_len": 64},
-    **OPTIMIZER,
-    "warmup_steps": 60,
-    "decay_fraction": 0.7,
-    "save_every": 300,
-    "validate_every": 300,
+    **optimizer(warmup_steps=60, save_every=300),
 }
+FIGURES = N_("\nNext-token probabilities: {figure}\nLearning curves:          {curves}")
+TRAIN_YOUR_OWN = "qkv train generate --text book.txt --out runs/mine"
 
 
 def write_files(out: Path) -> dict[str, Any]:
     """Write the Chinese sentences of the built-in corpus, one document each."""
-    from qkv.data.builtin import builtin_pairs
-    from qkv.text.lines import write_text
-
-    for name, pairs in zip(FILES, builtin_pairs(), strict=True):
+    for name, pairs in zip(FILES, builtin.builtin_pairs(), strict=True):
         write_text(
             out / name,
             "".join(json.dumps({"text": pair.source}, ensure_ascii=False) + "\n" for pair in pairs),
@@ -44,10 +42,8 @@ def write_files(out: Path) -> dict[str, Any]:
     return {"text": [str(out / TRAIN)], "valid_text": [str(out / VALID)]}
 
 
-def show(out: Path) -> tuple[str, str]:
-    """Print perplexity, grammatical samples and continuations; return the next commands."""
-    import qkv
-    from qkv.data.builtin import builtin_pairs
+def show(out: Path) -> tuple[Path, str]:
+    """Print perplexity, grammatical samples and continuations; return the figure and a command."""
     from qkv.train.metrics import METRICS, read_metrics
 
     generator = qkv.load(out)
@@ -55,7 +51,7 @@ def show(out: Path) -> tuple[str, str]:
         (entry for entry in read_metrics(out / METRICS) if entry["kind"] == "valid"),
         key=lambda entry: entry["loss"],
     )
-    print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(builtin_pairs()[1])))
+    print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(builtin.builtin_pairs()[1])))
     print(_("perplexity {perplexity:.2f} per character, {bits_per_byte:.3f} bits per byte", **best))
     print(
         _(
@@ -69,17 +65,7 @@ def show(out: Path) -> tuple[str, str]:
     for text in dict.fromkeys(continuation(generator, PROMPT, seed) for seed in range(8)):
         print(f"{PROMPT} -> {text}")
     figure = draw_next_tokens(generator, out / "next-tokens.png")
-    print(
-        _(
-            "\nNext-token probabilities: {figure}\nLearning curves:          {curves}",
-            figure=figure,
-            curves=out / "curves.png",
-        )
-    )
-    return (
-        f"qkv generate {out} {PROMPT} --temperature {TEMPERATURE} --n 3",
-        "qkv train generate --text book.txt --out runs/mine",
-    )
+    return figure, f"qkv generate {out} {PROMPT} --temperature {TEMPERATURE} --n 3"
 
 
 def continuation(generator: "Generator", prompt: str, seed: int) -> str:
@@ -92,9 +78,8 @@ def continuation(generator: "Generator", prompt: str, seed: int) -> str:
 
 def held_out_prompts() -> list[str]:
     """The first halves of held-out sentences, evenly spaced over the patterns of the grammar."""
-    from qkv.data.builtin import builtin_pairs
 
-    held_out = builtin_pairs()[1]
+    held_out = builtin.builtin_pairs()[1]
     chosen = held_out[:: len(held_out) // N_SAMPLES][:N_SAMPLES]
     return [pair.source[: (len(pair.source) + 1) // 2] for pair in chosen]
 

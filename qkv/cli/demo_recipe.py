@@ -1,4 +1,4 @@
-"""What the recipes of the demos have in common: most of the model, and the optimizer."""
+"""What the recipes of the demos have in common: most of the model, optimizer and schedule."""
 
 from typing import Any
 
@@ -12,9 +12,17 @@ MODEL: dict[str, Any] = {
     "bias": False,
     "qk_norm": True,
 }
-OPTIMIZER: dict[str, Any] = {
-    "zero_init_residual": True,
-    "optimizer": "muon",
-    "muon_lr": 0.02,
-    "lr": 4e-3,
-}
+
+
+def optimizer(warmup_steps: int, save_every: int) -> dict[str, Any]:
+    """The options of the optimizer and of its schedule."""
+    return {
+        "zero_init_residual": True,
+        "optimizer": "muon",
+        "muon_lr": 0.02,
+        "lr": 4e-3,
+        "warmup_steps": warmup_steps,
+        "decay_fraction": 0.7,
+        "save_every": save_every,
+        "validate_every": save_every,
+    }

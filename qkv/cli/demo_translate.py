@@ -3,8 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from qkv.cli.demo_recipe import MODEL, OPTIMIZER
-from qkv.messages import _
+import qkv
+from qkv.cli.demo_recipe import MODEL, optimizer
+from qkv.data import builtin
+from qkv.data.builtin.links import pharaoh
+from qkv.messages import N_, _
+from qkv.text.lines import write_text
 
 OUT = Path("runs/demo")
 TRAIN, VALID = FILES = "train.tsv", "valid.tsv"
@@ -17,24 +21,20 @@ RECIPE: dict[str, Any] = {
     "batch_tokens": 2_048,
     "target_language": "en",
     "model": {"preset": "seq2seq", "layers": 3, **MODEL, "max_len": 128},
-    **OPTIMIZER,
-    "warmup_steps": 50,
-    "decay_fraction": 0.7,
-    "save_every": 400,
-    "validate_every": 400,
+    **optimizer(warmup_steps=50, save_every=400),
     "beam_size": 4,
     "guided_alignment_weight": 0.1,
 }
+FIGURES = N_("\nCross-attention: {figure}\nLearning curves: {curves}")
+TRAIN_YOUR_OWN = "qkv train translate --source a.zh --target a.en --out runs/mine"
 
 
 def write_files(out: Path) -> dict[str, Any]:
     """Write the built-in pairs as TSV files with word alignments; return the training options."""
-    from qkv.data.builtin import builtin_pairs
-    from qkv.data.builtin.links import pharaoh
-    from qkv.text.lines import write_text
-
     write_pairs(out)
-    write_text(out / ALIGNMENT, "".join(f"{pharaoh(pair.links)}\n" for pair in builtin_pairs()[0]))
+    write_text(
+        out / ALIGNMENT, "".join(f"{pharaoh(pair.links)}\n" for pair in builtin.builtin_pairs()[0])
+    )
     return {
         "source": str(out / TRAIN),
         "valid_source": str(out / VALID),
@@ -43,23 +43,18 @@ def write_files(out: Path) -> dict[str, Any]:
 
 
 def write_pairs(out: Path) -> None:
-    from qkv.data.builtin import builtin_pairs
-    from qkv.text.lines import write_text
-
-    for name, pairs in zip(FILES, builtin_pairs(), strict=True):
+    for name, pairs in zip(FILES, builtin.builtin_pairs(), strict=True):
         write_text(out / name, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
-def show(out: Path) -> tuple[str, str]:
-    """Print scores and translations, draw a cross-attention; return the next commands."""
-    import qkv
+def show(out: Path) -> tuple[Path, str]:
+    """Print scores and translations, draw a cross-attention; return the figure and a command."""
     from qkv.cli.attention import draw_cross_attention
-    from qkv.data.builtin import DEMO_SENTENCES, builtin_pairs
     from qkv.evaluate.alignment_error import alignment_error_rate
     from qkv.evaluate.scores import score
 
     translator = qkv.load(out)
-    held_out = builtin_pairs()[1]
+    held_out = builtin.builtin_pairs()[1]
     outputs = translator([pair.source for pair in held_out])
     scores = score(outputs, [pair.target for pair in held_out], "en")
     print(_("\nOn {n_sentences} held-out sentences:", n_sentences=len(held_out)))
@@ -67,18 +62,8 @@ def show(out: Path) -> tuple[str, str]:
     print(scores)
     error = alignment_error_rate(translator, held_out)
     print(_("alignment error rate (AER) {error:.3f}", error=error), end="\n\n")
-    examples = [pair.source for pair in DEMO_SENTENCES]
+    examples = [pair.source for pair in builtin.DEMO_SENTENCES]
     for source, output in zip(examples, translator(examples), strict=True):
         print(f"{source} -> {output}")
     figure = draw_cross_attention(translator, examples[1], out / "attention.png")
-    print(
-        _(
-            "\nCross-attention: {figure}\nLearning curves: {curves}",
-            figure=figure,
-            curves=out / "curves.png",
-        )
-    )
-    return (
-        f"qkv translate {out} 机器学习很有趣",
-        "qkv train translate --source a.zh --target a.en --out runs/mine",
-    )
+    return figure, f"qkv translate {out} 机器学习很有趣"

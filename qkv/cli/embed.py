@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
-
+from qkv.allocator import keep_pages
 from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
 from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
+from qkv.cli.parameters import argument, option
 from qkv.messages import _
+from qkv.text.lines import empty_text_error, read_lines
 
 if TYPE_CHECKING:
     from qkv.pipeline.embed_options import EmbedOptions
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
 
 def embed(
     folder: Folder,
-    file: Path = Argument(metavar="FILE", help=_("sentences, one per line; - is standard input")),
-    out: Path | None = Option(
-        None, "--out", "-o", help=_("output file, .npy or .jsonl; default: JSON lines on stdout")
+    file: Path = argument(..., "sentences, one per line; - is standard input", metavar="FILE"),
+    out: Path | None = option(
+        None, "output file, .npy or .jsonl; default: JSON lines on stdout", "--out", "-o"
     ),
     pooling: Pooling = None,
-    normalize: bool | None = Option(
-        None,
-        "--normalize/--no-normalize",
-        help=_("L2-normalize the vectors; default: as the model"),
+    normalize: bool | None = option(
+        None, "L2-normalize the vectors; default: as the model", "--normalize/--no-normalize"
     ),
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",
@@ -38,8 +37,6 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Embed every line of a file as a vector."""
-    from qkv.text.lines import read_lines
-
     embedder, options = open_embedder(
         folder,
         device,
@@ -64,8 +61,6 @@ def embed(
 
 def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder, EmbedOptions]":
     """Load an embedding model; the options are checked first."""
-    from qkv.allocator import keep_pages
-
     keep_pages()  # before torch is imported
     from qkv.checkpoint.load import load_spec
     from qkv.pipeline.embed_options import EmbedOptions
@@ -79,7 +74,6 @@ def open_embedder(folder: Path, device: str, **options: Any) -> "tuple[Embedder,
 def count_lines(file: Path) -> int:
     """Count the lines; an empty line is an error, reported before the embedding starts."""
     from qkv.data.corpus import check_not_pipe
-    from qkv.text.lines import empty_text_error, read_lines
 
     check_not_pipe(file)
     count = 0

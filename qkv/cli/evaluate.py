@@ -7,40 +7,38 @@ bits per byte; --pairs: similarity. See docs/translation.md, docs/generation.md,
 from collections.abc import Mapping
 from pathlib import Path
 
-from typer import Option
-
 from qkv.allocator import keep_pages
 from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPenalty
+from qkv.cli.output import print_json
+from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.messages import _
 
 
 def evaluate(
     folder: Folder,
-    source: Path | None = Option(None, help=_("source sentences, one per line")),
-    target: Path | None = Option(
-        None, help=_("reference translations (for an embedder: the matching sentences)")
+    source: Path | None = option(None, "source sentences, one per line"),
+    target: Path | None = option(
+        None, "reference translations (for an embedder: the matching sentences)"
     ),
-    text: Path | None = Option(
-        None, help=_("a text file, folder or JSONL: perplexity of a language model")
+    text: Path | None = option(
+        None, "a text file, folder or JSONL: perplexity of a language model"
     ),
-    int8: bool = Option(
-        False,
-        "--int8",
-        help=_("int8 quantization; with --text, compares its perplexity with float32"),
+    int8: bool = option(
+        False, "int8 quantization; with --text, compares its perplexity with float32", "--int8"
     ),
-    pairs: Path | None = Option(
-        None, help=_("two sentences and a similarity score per line, for an embedding model")
+    pairs: Path | None = option(
+        None, "two sentences and a similarity score per line, for an embedding model"
     ),
-    language: str = Option("", help=_("target language, such as zh; default: detected")),
-    tokenize: str = Option("", help=_("sacrebleu tokenizer; none for tokenized files")),
+    language: str = option("", "target language, such as zh; default: detected"),
+    tokenize: str = option("", "sacrebleu tokenizer; none for tokenized files"),
     beam_size: BeamSize = 4,
     length_penalty: LengthPenalty = 0.6,
     batch_size: BatchSize = 32,
-    baseline: Path | None = Option(
-        None, help=_("a model folder or a file of outputs, compared by paired bootstrap")
+    baseline: Path | None = option(
+        None, "a model folder or a file of outputs, compared by paired bootstrap"
     ),
-    out: Path | None = Option(None, help=_("file for the translations")),
+    out: Path | None = option(None, "file for the translations"),
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -52,28 +50,35 @@ def evaluate(
         _check_unused(
             {"--language": language, "--tokenize": tokenize, "--baseline": baseline, "--out": out}
         )
+    if int8 and embedding:
+        raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
-        return evaluate_text(folder, text, device, as_json, int8)
-    if int8 and embedding:
-        raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
-    if pairs:
+        report, output = evaluate_text(folder, text, device, int8)
+    elif pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 
-        return evaluate_pairs(folder, pairs, device, as_json)
-    assert source and target
-    if embedding:
+        report, output = evaluate_pairs(folder, pairs, device)
+    elif embedding:
         from qkv.cli.evaluate_pairs import evaluate_retrieval
 
-        return evaluate_retrieval(folder, source, target, device, as_json)
-    from qkv.cli.evaluate_translation import evaluate_translation
-    from qkv.generate.config import TranslationConfig
+        assert source and target
+        report, output = evaluate_retrieval(folder, source, target, device)
+    else:
+        from qkv.cli.evaluate_translation import evaluate_translation
+        from qkv.generate.config import TranslationConfig
 
-    config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
-    return evaluate_translation(
-        folder, (source, target), (language, tokenize), config, baseline, out, device, as_json, int8
-    )
+        config = TranslationConfig(beam_size, length_penalty, batch_size=batch_size, details=False)
+        assert source and target
+        files, metric_options = (source, target), (language, tokenize)
+        report, output = evaluate_translation(
+            folder, files, metric_options, config, baseline, out, device, int8
+        )
+    if as_json:
+        print_json(report, indent=None if text else 2)
+    else:
+        print(output)
 
 
 def _check_data_options(

@@ -4,31 +4,35 @@ Prints Spearman and Pearson, or recall@k and MRR; and alignment and uniformity.
 See docs/embedding.md.
 """
 
-import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from qkv.cli.embed import open_embedder
 from qkv.cli.meter import ProgressMeter
+from qkv.data.corpus import Pairs
+from qkv.data.scored import read_scored
+from qkv.evaluate.similarity import (
+    Retrieval,
+    alignment,
+    cosines,
+    pearson,
+    retrieval,
+    spearman,
+    uniformity,
+)
 from qkv.messages import _
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from qkv.evaluate.similarity import Retrieval
-    from qkv.pipeline.embedder import Embedder
-
+Figures = dict[str, Any]
 POSITIVE_SCORE = 0.8  # pairs in the top fifth of the scale are positives, for the alignment
 
 
-def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> None:
+def evaluate_pairs(folder: Path, pairs: Path, device: str) -> tuple[Figures, str]:
     """Semantic textual similarity: correlation of cosines with human scores."""
-    from qkv.data.scored import read_scored
-    from qkv.evaluate.similarity import alignment, cosines, pearson, spearman, uniformity
-
     first, second, scores = read_scored(pairs)
-    a, b, speed = _vectors(open_embedder(folder, device)[0], first, second)
+    a, b, rest = _vectors(folder, device, first, second)
     similarities = cosines(a, b)
     threshold = min(scores) + POSITIVE_SCORE * (max(scores) - min(scores))
     positives = [n for n, score in enumerate(scores) if score >= threshold]
@@ -38,28 +42,23 @@ def evaluate_pairs(folder: Path, pairs: Path, device: str, as_json: bool) -> Non
         "pearson": pearson(similarities, scores),
         "alignment": alignment(a[positives], b[positives]),
         "alignment_pairs": len(positives),
-        "uniformity": uniformity(_distinct(first + second, a, b)),
-        "sentences_per_second": speed,
+        **rest,
     }
-    text = _(
+    return report, _(
         "Spearman {spearman:.4f}, Pearson {pearson:.4f} ({pairs:,} pairs)\n"
         "alignment {alignment:.4f} ({alignment_pairs:,} pairs in the top fifth of the scores), "
         "uniformity {uniformity:.4f}\n"
         "throughput {sentences_per_second:.0f} sentences/s",
         **report,
     )
-    print(json.dumps(report, indent=2) if as_json else text)
 
 
 def evaluate_retrieval(
-    folder: Path, source: Path, target: Path, device: str, as_json: bool
-) -> None:
+    folder: Path, source: Path, target: Path, device: str
+) -> tuple[Figures, str]:
     """Retrieval between two aligned files, in both directions."""
-    from qkv.data.corpus import Pairs
-    from qkv.evaluate.similarity import alignment, retrieval, uniformity
-
     first, second = map(list, zip(*Pairs(source, target), strict=True))
-    a, b, speed = _vectors(open_embedder(folder, device)[0], first, second)
+    a, b, rest = _vectors(folder, device, first, second)
     forward, backward = retrieval(a, b), retrieval(b, a)
     mean = {
         f"recall_at_{k}": (recall + backward.recall_at[k]) / 2
@@ -71,8 +70,7 @@ def evaluate_retrieval(
         "target_to_source": _recalls(backward),
         "mean": mean,
         "alignment": alignment(a, b),
-        "uniformity": uniformity(_distinct(first + second, a, b)),
-        "sentences_per_second": speed,
+        **rest,
     }
     rows = [
         _("recall@k among {n:,} sentences", n=forward.n),
@@ -81,38 +79,33 @@ def evaluate_retrieval(
         _(
             "alignment {alignment:.4f}, uniformity {uniformity:.4f}, "
             "throughput {speed:.0f} sentences/s",
-            speed=speed,
+            speed=report["sentences_per_second"],
             **report,
         ),
     ]
-    print(json.dumps(report, indent=2) if as_json else "\n".join(rows))
+    return report, "\n".join(rows)
 
 
 def _vectors(
-    embedder: "Embedder", first: list[str], second: list[str]
-) -> tuple["np.ndarray", "np.ndarray", float]:
-    """The embeddings of both sides, and sentences per second."""
-    total = len(first) + len(second)
+    folder: Path, device: str, first: list[str], second: list[str]
+) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    """The embeddings of both sides, and the part of the report that does not need the pairs."""
+    embedder, total = open_embedder(folder, device)[0], len(first) + len(second)
     meter, start = ProgressMeter(total), time.perf_counter()
     a = embedder.embed(first, progress=lambda done, of: meter(done * len(first) // of))
     b = embedder.embed(
         second, progress=lambda done, of: meter(len(first) + done * len(second) // of)
     )
-    return a, b, total / (time.perf_counter() - start)
+    speed = total / (time.perf_counter() - start)
+    last = {text: n for n, text in enumerate(first + second)}
+    distinct = np.concatenate([a, b])[list(last.values())]
+    return a, b, {"uniformity": uniformity(distinct), "sentences_per_second": speed}
 
 
-def _distinct(texts: list[str], a: "np.ndarray", b: "np.ndarray") -> "np.ndarray":
-    """The embeddings of the distinct sentences."""
-    import numpy as np
-
-    last = {text: n for n, text in enumerate(texts)}
-    return np.concatenate([a, b])[list(last.values())]
-
-
-def _recalls(found: "Retrieval") -> dict[str, Any]:
+def _recalls(found: Retrieval) -> Figures:
     return {f"recall_at_{k}": recall for k, recall in found.recall_at.items()} | {"mrr": found.mrr}
 
 
-def _row(name: str, found: "Retrieval") -> str:
+def _row(name: str, found: Retrieval) -> str:
     recalls = "  ".join(f"@{k}: {recall:.1%}" for k, recall in found.recall_at.items())
     return f"  {name}   {recalls}   MRR {found.mrr:.4f}"

@@ -7,44 +7,42 @@ import math
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from qkv.cli.output import print_json
+import numpy as np
+import torch
+
+from qkv.cli.evaluate_translation import perplexity_line
+from qkv.data.documents import Documents, count_bytes, store_documents
+from qkv.engine.stepper import supports
 from qkv.errors import QkvError
+from qkv.evaluate.int8_loss import int8_loss
+from qkv.evaluate.text_perplexity import text_perplexity
 from qkv.messages import _
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from qkv.pipeline.generator import Generator
+from qkv.pipeline.generator import Generator
 
 
-def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bool) -> None:
-    """Print perplexity, bits per byte and tokens/s; with `int8`, also for quantized weights."""
+def evaluate_text(
+    folder: Path, text: Path, device: str, int8: bool
+) -> tuple[dict[str, float], str]:
+    """Perplexity, bits per byte and tokens/s; with `int8`, also for quantized weights."""
     figures = measure(folder, text, device, int8)
-    if as_json:
-        print_json(figures)
-        return
-    print(
-        _(
-            "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
-            value=figures["perplexity"],
-            **figures,
-        )
-    )
-    print(
+    lines = [
+        perplexity_line(figures),
         _(
             "{bits_per_byte:.4f} bits/byte ({bytes:,} bytes, context length {context_length:,})",
             **figures,
-        )
-    )
-    rate = figures["tokens_per_second"]
-    print(_("throughput {rate:,.0f} tokens/s ({seconds:.2f} s)", rate=rate, **figures))
+        ),
+        _(
+            "throughput {rate:,.0f} tokens/s ({seconds:.2f} s)",
+            rate=figures["tokens_per_second"],
+            **figures,
+        ),
+    ]
     if int8:
         value, reference = (
             math.exp(figures[f"nats_per_token_{name}"]) for name in ("int8", "float32")
         )
-        print(
+        lines.append(
             _(
                 "int8: perplexity {int8:.3f} instead of {float32:.3f} ({change:+.2%}), "
                 "windows without overlap",
@@ -53,20 +51,17 @@ def evaluate_text(folder: Path, text: Path, device: str, as_json: bool, int8: bo
                 change=value / reference - 1,
             )
         )
+    return figures, "\n".join(lines)
 
 
 def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, float]:
     """Tokenize the text as for training, and compute the negative log-likelihood of every token."""
-    from qkv.data.documents import Documents, count_bytes, store_documents
-    from qkv.evaluate.text_perplexity import text_perplexity
-    from qkv.pipeline.generator import Generator
-
     documents = Documents([text])
     if not documents.characters:
         raise QkvError(text, _("empty"), _("give a file with text"))
     generator = Generator.load(folder, device)
-    if int8:
-        _check_int8(generator)
+    if int8 and not supports(generator.model, int8=True):
+        raise QkvError("--int8", _("not supported for this architecture"), _("omit it"))
     if generator.first is None:
         raise QkvError(
             folder, _("no special token between texts"), _("the vocabulary needs <eos> or <bos>")
@@ -96,20 +91,8 @@ def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, floa
         } | (_int8_losses(generator, ids) if int8 else {})
 
 
-def _check_int8(generator: "Generator") -> None:
-    """Raise, before the text is read, if the model has no int8 kernels."""
-    from qkv.engine.stepper import supports
-
-    if not supports(generator.model, int8=True):
-        raise QkvError("--int8", _("not supported for this architecture"), _("omit it"))
-
-
-def _int8_losses(generator: "Generator", ids: "np.ndarray") -> dict[str, float]:
+def _int8_losses(generator: Generator, ids: np.ndarray) -> dict[str, float]:
     """Nats per token with float32 and with int8 weights, in windows without overlap."""
-    import torch
-
-    from qkv.evaluate.int8_loss import int8_loss
-
     length = min(generator.context_length, len(ids))
     if length < 2:
         raise QkvError("--int8", _("the text is too short to compare"), _("give a longer text"))

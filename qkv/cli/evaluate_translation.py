@@ -3,69 +3,22 @@
 With --baseline, a paired bootstrap test of the two systems. See docs/translation.md.
 """
 
-import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkv.errors import QkvError
+from qkv.evaluate.perplexity import translation_perplexity
+from qkv.evaluate.scores import compare, score
+from qkv.files import refuse_unwritable
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
 from qkv.pipeline import Translator
+from qkv.text.lines import read_lines, write_text
 
-if TYPE_CHECKING:
-    from qkv.evaluate.perplexity import Perplexity
-    from qkv.evaluate.scores import Comparison, Scores
-
-
-@dataclass(frozen=True)
-class TranslationReport:
-    """The metrics of a translation model."""
-
-    scores: "Scores"
-    perplexity: "Perplexity"
-    seconds: float
-    comparison: "Comparison | None"
-
-    def __str__(self) -> str:
-        figures = self.as_json()
-        lines = [
-            str(self.scores),
-            _("exact match {exact:.1%}", **figures),
-            _(
-                "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
-                value=figures["perplexity"],
-                **figures,
-            ),
-        ]
-        if self.perplexity.skipped:
-            lines.append(_("{skipped:,} pairs skipped: longer than the context", **figures))
-        lines.append(
-            _(
-                "throughput {rate:.1f} sentences/s ({n_sentences:,} in {seconds:.2f} s)",
-                rate=figures["sentences_per_second"],
-                n_sentences=figures["sentences"],
-                **figures,
-            )
-        )
-        return "\n".join([*lines, "", str(self.comparison)] if self.comparison else lines)
-
-    def as_json(self) -> dict[str, Any]:
-        p = self.perplexity
-        report = self.scores.as_json() | {
-            "perplexity": p.value,
-            "nats_per_token": p.nats_per_token,
-            "tokens": p.tokens,
-            "skipped": p.skipped,
-            "seconds": self.seconds,
-            "sentences_per_second": self.scores.sentences / self.seconds,
-        }
-        if self.comparison:
-            report["baseline"] = self.comparison.scores[0].as_json()
-            report |= {"p_bleu": self.comparison.p_bleu, "p_chrf": self.comparison.p_chrf}
-        return report
+Figures = dict[str, Any]
 
 
 def evaluate_translation(
@@ -76,14 +29,9 @@ def evaluate_translation(
     baseline: Path | None,
     out: Path | None,
     device: str,
-    as_json: bool,
     int8: bool,
-) -> None:
+) -> tuple[Figures, str]:
     """Evaluate a translation model; `metric_options` are its target language and BLEU tokenizer."""
-    from qkv.evaluate.scores import compare, score
-    from qkv.files import refuse_unwritable
-    from qkv.text.lines import write_text
-
     if out:
         refuse_unwritable(out)
     sources, references = aligned(*files)
@@ -96,26 +44,59 @@ def evaluate_translation(
     seconds = time.perf_counter() - start
     if out:
         write_text(out, "".join(f"{line}\n" for line in outputs))
-    scores, comparison = score(outputs, references, *metric_options), None
+    scores = score(outputs, references, *metric_options)
+    comparison = None
     if baseline_outputs is not None:
         names = str(baseline), str(folder)
         comparison = compare(baseline_outputs, outputs, references, *metric_options, names=names)
-    perplexity = _perplexity(translator, sources, references)
-    report = TranslationReport(scores, perplexity, seconds, comparison)
-    print(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report)
+    report = scores.as_json() | _perplexity(translator, sources, references)
+    report |= {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
+    lines = [str(scores), *_lines(report)]
+    if comparison:
+        lines += ["", str(comparison)]
+        report["baseline"] = comparison.scores[0].as_json()
+        report |= {"p_bleu": comparison.p_bleu, "p_chrf": comparison.p_chrf}
+    return report, "\n".join(lines)
 
 
-def _perplexity(translator: Translator, sources: list[str], references: list[str]) -> "Perplexity":
-    from qkv.evaluate.perplexity import translation_perplexity
+def _lines(report: Figures) -> list[str]:
+    lines = [_("exact match {exact:.1%}", **report), perplexity_line(report)]
+    if report["skipped"]:
+        lines.append(_("{skipped:,} pairs skipped: longer than the context", **report))
+    return [
+        *lines,
+        _(
+            "throughput {rate:.1f} sentences/s ({n_sentences:,} in {seconds:.2f} s)",
+            rate=report["sentences_per_second"],
+            n_sentences=report["sentences"],
+            **report,
+        ),
+    ]
 
-    source_ids = list(map(translator.encode_source, sources))
-    target_ids = list(map(translator.encode_target, references))
-    return translation_perplexity(translator.model, source_ids, target_ids)
+
+def perplexity_line(report: Mapping[str, Any]) -> str:
+    return _(
+        "perplexity {value:.3f} ({nats_per_token:.4f} nats/token, {tokens:,} tokens)",
+        value=report["perplexity"],
+        **report,
+    )
+
+
+def _perplexity(translator: Translator, sources: list[str], references: list[str]) -> Figures:
+    found = translation_perplexity(
+        translator.model,
+        list(map(translator.encode_source, sources)),
+        list(map(translator.encode_target, references)),
+    )
+    return {
+        "perplexity": found.value,
+        "nats_per_token": found.nats_per_token,
+        "tokens": found.tokens,
+        "skipped": found.skipped,
+    }
 
 
 def aligned(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    from qkv.text.lines import read_lines
-
     sources, references = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(references):
         raise QkvError(
@@ -134,8 +115,6 @@ def _outputs_of(
     baseline: Path, device: str, sources: list[str], config: TranslationConfig
 ) -> list[str]:
     """The baseline's translations: by a model, or from a file."""
-    from qkv.text.lines import read_lines
-
     if baseline.is_dir():
         return _translated(Translator.load(baseline, device), sources, config)
     outputs = list(read_lines(baseline))

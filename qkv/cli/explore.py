@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from typer import Option
 
 from qkv.cli.options import Device, Folder
+from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.text.lines import read_lines
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
@@ -27,24 +29,18 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def explore(
     folder: Folder,
-    text: str | None = Option(None, help=_("input text of the page, with --out")),
-    compare: list[str] | None = Option(
-        None, help=_("another text to compare with; may be repeated")
-    ),
-    out: Path | None = Option(
-        None, help=_("write a self-contained HTML file instead of serving the page")
-    ),
-    sentences: Path | None = Option(
-        None, help=_("sentences for nearest-neighbor search (encoder-only models)")
+    text: str | None = option(None, "input text of the page, with --out"),
+    compare: list[str] | None = option(None, "another text to compare with; may be repeated"),
+    out: Path | None = option(None, "write a self-contained HTML file instead of serving the page"),
+    sentences: Path | None = option(
+        None, "sentences for nearest-neighbor search (encoder-only models)"
     ),
     port: int | None = Option(
         None, help=_("port; default {port}, or a free one", port=DEFAULT_PORT), min=0, max=65535
     ),
-    host: str = Option(
-        "127.0.0.1", help=_("address to listen on; --key is required unless it is local")
-    ),
-    key: str | None = Option(None, help=_("access key of the page")),
-    no_browser: bool = Option(False, "--no-browser", help=_("do not open a browser")),
+    host: str = option("127.0.0.1", "address to listen on; --key is required unless it is local"),
+    key: str | None = option(None, "access key of the page"),
+    no_browser: bool = option(False, "do not open a browser", "--no-browser"),
     device: Device = "cpu",
 ) -> None:
     """Open a web page that shows every step of the model on your text."""
@@ -69,7 +65,6 @@ def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = No
     from qkv.checkpoint.load import load_folder
     from qkv.explore.explored_model import ExploredModel
     from qkv.explore.explorer import Explorer
-    from qkv.text.lines import read_lines
 
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
     loaded = load_folder(folder, device)

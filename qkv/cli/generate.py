@@ -9,11 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Option
-
 from qkv.cli.lines import lines
 from qkv.cli.options import Device, Engine, Folder, Int8
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.cli.translate import open_engine
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -30,41 +29,32 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 def generate(
     folder: Folder,
-    prompt: str | None = Argument(None, help=_("prompt; default: --file or standard input")),
-    file: Path | None = Option(None, "--file", "-f", help=_("file of prompts, one per line")),
-    max_new_tokens: int = Option(128, help=_("maximum number of generated tokens")),
-    temperature: float = Option(1.0, help=_("sampling temperature; 0 is greedy decoding")),
-    top_k: int | None = Option(None, help=_("top-k sampling: keep the k most probable tokens")),
-    top_p: float | None = Option(
-        None, help=_("nucleus sampling (top-p): keep the fewest tokens with total probability >= p")
+    prompt: str | None = argument(None, "prompt; default: --file or standard input"),
+    file: Path | None = option(None, "file of prompts, one per line", "--file", "-f"),
+    max_new_tokens: int = option(128, "maximum number of generated tokens"),
+    temperature: float = option(1.0, "sampling temperature; 0 is greedy decoding"),
+    top_k: int | None = option(None, "top-k sampling: keep the k most probable tokens"),
+    top_p: float | None = option(
+        None, "nucleus sampling (top-p): keep the fewest tokens with total probability >= p"
     ),
-    min_p: float | None = Option(
-        None, help=_("min-p: keep tokens with probability >= p x the maximum")
+    min_p: float | None = option(None, "min-p: keep tokens with probability >= p x the maximum"),
+    typical_p: float | None = option(
+        None, "locally typical sampling: keep the most typical tokens with total probability >= p"
     ),
-    typical_p: float | None = Option(
-        None,
-        help=_(
-            "locally typical sampling: keep the most typical tokens with total probability >= p"
-        ),
+    repetition_penalty: float = option(1.0, "repetition penalty; above 1 reduces repetition"),
+    seed: int | None = option(None, "random seed; the same seed gives the same text"),
+    n: int = option(1, "sequences per prompt"),
+    stop: list[str] | None = option(None, "stop string, such as '\\n'; may be repeated"),
+    logprobs: int | None = option(
+        None, "print the log-probability of each token and of the k most probable ones"
     ),
-    repetition_penalty: float = Option(
-        1.0, help=_("repetition penalty; above 1 reduces repetition")
-    ),
-    seed: int | None = Option(None, help=_("random seed; the same seed gives the same text")),
-    n: int = Option(1, "--n", help=_("sequences per prompt")),
-    stop: list[str] | None = Option(None, help=_("stop string, such as '\\n'; may be repeated")),
-    logprobs: int | None = Option(
-        None, help=_("print the log-probability of each token and of the k most probable ones")
-    ),
-    stream: bool | None = Option(
-        None,
-        "--stream/--no-stream",
-        help=_("print tokens as they are generated; default in a terminal"),
+    stream: bool | None = option(
+        None, "print tokens as they are generated; default in a terminal", "--stream/--no-stream"
     ),
     int8: Int8 = False,
     device: Device = "cpu",
     engine: Engine = "torch",
-    as_json: bool = Option(False, "--json", help=_("print one JSON object per prompt")),
+    as_json: bool = option(False, "print one JSON object per prompt", "--json"),
 ) -> None:
     """Generate text from a prompt, from each line of a file, or from standard input."""
     from qkv.generate.config import GenerationConfig

@@ -5,24 +5,20 @@ Shared by `qkv translate`, `qkv generate`, `qkv search` and `qkv embed`.
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 
 from qkv.messages import _
+from qkv.text.lines import batches, decode_lines, read_lines, replace_surrogates
 
 
 def lines(text: str | None, file: Path | None, size: int, hint: str) -> Iterator[list[str]]:
     """Input lines in batches of at most `size`; `hint` is printed if the input is a terminal."""
-    from qkv.text.lines import read_lines, replace_surrogates
-
     if text is not None:
         yield [replace_surrogates(text)]
     elif file is not None:
-        rest = read_lines(file)
-        while batch := list(islice(rest, size)):
-            yield batch
+        yield from batches(read_lines(file), size)
     else:
         yield from _typed_lines(hint) if sys.stdin.isatty() else _piped_lines(size)
 
@@ -69,7 +65,5 @@ def _read_into(queue: "Queue[str | BaseException | None]") -> None:
 
 def stdin_lines() -> Iterator[str]:
     """The lines of standard input, without newlines."""
-    from qkv.text.lines import decode_lines
-
     reader = open(0, "rb", closefd=False)  # noqa: SIM115 (decode_lines closes it)
     return decode_lines(reader, _("standard input"))

@@ -6,11 +6,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option, Typer
+from typer import Typer
 
 from qkv.cli.options import Batch, Json, Model
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.messages import _
+from qkv.text.lines import write_text
 
 if TYPE_CHECKING:
     from qkv.model.shapes import ModuleShapes
@@ -23,22 +25,19 @@ app = Typer(no_args_is_help=True, help=_("Write or show the spec of a model."))
 
 @app.command(help=_("Write a model.json from a preset, its arguments and overrides."))
 def new(
-    preset: str = Argument(help=_("a preset or a model.json")),
-    set_: list[str] | None = Option(
+    preset: str = argument(..., "a preset or a model.json"),
+    set_: list[str] | None = option(
         None,
+        "an argument of the preset, or a path in model.json such as "
+        "decoder.layers.0.mixer.n_kv_heads",
         "--set",
         metavar="KEY=VALUE",
-        help=_(
-            "an argument of the preset, or a path in model.json such as "
-            "decoder.layers.0.mixer.n_kv_heads"
-        ),
     ),
-    out: Path | None = Option(None, help=_("file to write; default: print")),
+    out: Path | None = option(None, "file to write; default: print"),
 ) -> None:
     from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
     from qkv.model.spec_io import to_json
-    from qkv.text.lines import write_text
     from qkv.train.recipe_reader import read_settings
 
     spec = build_spec(
@@ -55,7 +54,7 @@ def new(
 def show(
     model: Model,
     batch: Batch = 1,
-    seq_len: int | None = Option(None, min=1, help=_("tokens per sequence; default 128")),
+    seq_len: int | None = option(None, "tokens per sequence; default 128", min=1),
     as_json: Json = False,
 ) -> None:
     from qkv.model.shapes import shapes_of
@@ -66,27 +65,23 @@ def show(
     n_parameters = sum(
         module.repeat * prod(shape) for module in modules for shape in module.weights.values()
     )
+    report: dict[str, Any] = {
+        "model": model,
+        "spec": asdict(spec),
+        "batch": batch,
+        "seq_len": length,
+        "parameters": n_parameters,
+        "modules": list(map(asdict, modules)),
+    }
     if as_json:
-        report = {
-            "model": model,
-            "spec": asdict(spec),
-            "batch": batch,
-            "seq_len": length,
-            "parameters": n_parameters,
-            "modules": list(map(asdict, modules)),
-        }
         print_json(report, indent=2)
         return
-    print(*spec_tree(asdict(spec)), sep="\n")
-    print(
-        _(
-            "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
-            n_parameters=n_parameters,
-            batch=batch,
-            seq_len=length,
-        )
+    heading = _(
+        "\n{n_parameters:,} parameters; activations of {batch} x {seq_len} tokens\n",
+        n_parameters=n_parameters,
+        **report,
     )
-    print(*table(modules), sep="\n")
+    print(*spec_tree(report["spec"]), heading, *table(modules), sep="\n")
 
 
 def find_spec(model: str) -> "Spec":

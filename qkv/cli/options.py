@@ -1,40 +1,36 @@
 """Options and arguments that several commands share; the others are in the module of their command.
 
-`Option` and `Argument` are evaluated at import, after the language is set.
+All are evaluated at import, after the language is set.
 """
 
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
-
-from qkv.messages import _
+from qkv.cli.parameters import argument, option
 
 # ── Models ────────────────────────────────────────────────────────────────────────────────────
-Folder = Annotated[Path, Argument(metavar="FOLDER", help=_("a model folder"))]
+Folder = Annotated[Path, argument(..., "a model folder", metavar="FOLDER")]
 Model = Annotated[
-    str, Argument(help=_("a preset, a model.json or a model folder (qkv or Hugging Face format)"))
+    str, argument(..., "a preset, a model.json or a model folder (qkv or Hugging Face format)")
 ]
-Device = Annotated[str, Option(help=_("device: cpu, cuda or mps"))]
+Device = Annotated[str, option(..., "device: cpu, cuda or mps")]
 Engine = Annotated[
-    str, Option(help=_("inference engine: torch, or ctranslate2 for an exported folder"))
+    str, option(..., "inference engine: torch, or ctranslate2 for an exported folder")
 ]
-Int8 = Annotated[
-    bool, Option("--int8", help=_("int8 quantization: faster, slightly less accurate"))
-]
+Int8 = Annotated[bool, option(..., "int8 quantization: faster, slightly less accurate", "--int8")]
 
 # ── Computation ───────────────────────────────────────────────────────────────────────────────
-Batch = Annotated[int, Option(min=1, help=_("sequences per batch"))]
-BatchSize = Annotated[int, Option(help=_("sentences per batch"))]
-BeamSize = Annotated[int, Option(help=_("beam size of beam search; 1 is greedy decoding"))]
+Batch = Annotated[int, option(..., "sequences per batch", min=1)]
+BatchSize = Annotated[int, option(..., "sentences per batch")]
+BeamSize = Annotated[int, option(..., "beam size of beam search; 1 is greedy decoding")]
 LengthPenalty = Annotated[
-    float, Option(help=_("length penalty of beam search; larger values favor longer translations"))
+    float, option(..., "length penalty of beam search; larger values favor longer translations")
 ]
-Pooling = Annotated[str | None, Option(help=_("pooling: cls, mean or max; default: as the model"))]
-Dimensions = Annotated[int | None, Option(help=_("keep the first dimensions only (Matryoshka)"))]
+Pooling = Annotated[str | None, option(..., "pooling: cls, mean or max; default: as the model")]
+Dimensions = Annotated[int | None, option(..., "keep the first dimensions only (Matryoshka)")]
 Truncation = Annotated[
-    str, Option(help=_("inputs longer than the context: truncate, or chunk and average"))
+    str, option(..., "inputs longer than the context: truncate, or chunk and average")
 ]
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────
-Json = Annotated[bool, Option("--json", help=_("print JSON"))]
+Json = Annotated[bool, option(..., "print JSON", "--json")]

@@ -8,12 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Option
-
 from qkv.cli.options import Batch, Json, Model
 from qkv.cli.output import print_json
+from qkv.cli.parameters import option
 from qkv.dtypes import canonical_dtype
-from qkv.messages import _
 
 if TYPE_CHECKING:
     from qkv.model.spec import Spec
@@ -27,20 +25,14 @@ Dtype = StrEnum("Dtype", ["float32", "fp32", "bfloat16", "bf16", "int8"])
 def plan(
     model: Model,
     batch: Batch = 1,
-    seq_len: int = Option(None, min=1, help=_("tokens per sequence; default 512")),
-    source_len: int = Option(
-        None, min=1, help=_("tokens per source sequence; default: as --seq-len")
+    seq_len: int = option(None, "tokens per sequence; default 512", min=1),
+    source_len: int = option(None, "tokens per source sequence; default: as --seq-len", min=1),
+    dtype: Dtype = option("float32", "data type of the weights"),
+    tokens: int = option(
+        None, "training tokens, source and target together; adds an estimate of the time", min=1
     ),
-    dtype: Dtype = Option("float32", help=_("data type of the weights")),
-    tokens: int = Option(
-        None,
-        min=1,
-        help=_("training tokens, source and target together; adds an estimate of the time"),
-    ),
-    gflops: float = Option(
-        None, min=1e-9, help=_("GFLOP/s of one device; default: measured on this CPU")
-    ),
-    devices: int = Option(1, min=1, help=_("number of devices")),
+    gflops: float = option(None, "GFLOP/s of one device; default: measured on this CPU", min=1e-9),
+    devices: int = option(1, "number of devices", min=1),
     as_json: Json = False,
 ) -> None:
     """Estimate the cost of a model: parameters, FLOPs, memory, training time."""

@@ -1,20 +1,29 @@
 """The tables of `qkv plan`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qkv.messages import _
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from qkv.messages import N_, _
+from qkv.model.spec import Spec
 
-    from qkv.model.spec import Spec
-
+PART_NAMES = {
+    "embedding": N_("embedding"),
+    "attention": N_("attention"),
+    "scores": N_("  attention products"),
+    "cross": N_("cross-attention"),
+    "cross_scores": N_("  attention products"),
+    "feed_forward": N_("feed-forward"),
+    "norms": N_("norms"),
+    "head": N_("head"),
+    "total": N_("total"),
+}
 PREFIXES = {"Z": 1e21, "E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
-def show(name: str, spec: "Spec", costs: dict[str, Any]) -> None:
-    from rich.console import Console
-
+def show(name: str, spec: Spec, costs: dict[str, Any]) -> None:
     console, workload = Console(highlight=False, soft_wrap=False), costs["pass"]
     lengths = " + ".join(str(workload[side]) for side in ("source", "target") if workload[side])
     console.print(
@@ -42,16 +51,14 @@ def show(name: str, spec: "Spec", costs: dict[str, Any]) -> None:
         console.print(_("Add --tokens N to estimate the training time."))
 
 
-def parts_table(costs: dict[str, Any]) -> "Table":
-    from qkv.plan.pieces import PARTS
-
+def parts_table(costs: dict[str, Any]) -> Table:
     parameters, active = costs["parameters"], costs["active_parameters"]
     flops, sparse = costs["flops"], parameters != active
     names = [_("part"), _("parameters"), "%", *([_("active")] if sparse else [])]
     table = _table(*names, _("FLOPs forward"), "%")
-    for part in (*PARTS, "total"):
+    for part, name in PART_NAMES.items():
         count, work = parameters.get(part, 0), flops.get(part, 0)
-        row = [_part_name(part), f"{count:,}", f"{count / parameters['total']:.1%}"]
+        row = [_(name), f"{count:,}", f"{count / parameters['total']:.1%}"]
         row += [f"{active.get(part, 0):,}"] if sparse else []
         if count or work:
             row += [short(work), f"{work / flops['total']:.1%}"]
@@ -59,7 +66,7 @@ def parts_table(costs: dict[str, Any]) -> "Table":
     return table
 
 
-def memory_table(costs: dict[str, Any]) -> "Table":
+def memory_table(costs: dict[str, Any]) -> Table:
     table = _table(_("memory"), _("bytes"), "", left=(2,))
     for name, number in costs["bytes"].items():
         label, remark = _memory_labels()[name]
@@ -68,7 +75,7 @@ def memory_table(costs: dict[str, Any]) -> "Table":
     return table
 
 
-def formulas_table(costs: dict[str, Any]) -> "Table":
+def formulas_table(costs: dict[str, Any]) -> Table:
     names = _("formula"), _("estimate"), _("exact"), _("reasons for the difference")
     table = _table(*names, left=(3,))
     for row in costs["formulas"]:
@@ -88,7 +95,7 @@ def formulas_table(costs: dict[str, Any]) -> "Table":
     return table
 
 
-def time_table(costs: dict[str, Any]) -> "Table":
+def time_table(costs: dict[str, Any]) -> Table:
     table = _table(_("time"), "", left=(1,))
     measured = (
         _("measured: float32 matrix product on this CPU") if costs["measured"] else _("given")
@@ -100,10 +107,7 @@ def time_table(costs: dict[str, Any]) -> "Table":
     return table
 
 
-def _table(*columns: str, left: tuple[int, ...] = ()) -> "Table":
-    from rich import box
-    from rich.table import Table
-
+def _table(*columns: str, left: tuple[int, ...] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 or index in left else "right")
@@ -135,7 +139,7 @@ def _duration(hours: float) -> str:
     return _("{days:,.1f} days", days=hours / 24)
 
 
-def _family(spec: "Spec") -> str:
+def _family(spec: Spec) -> str:
     layers = " + ".join(
         str(len(stack.each_layer())) for stack in (spec.encoder, spec.decoder) if stack
     )
@@ -144,20 +148,6 @@ def _family(spec: "Spec") -> str:
     if spec.decoder:
         return _("decoder-only, {layers} layers", layers=layers)
     return _("encoder-only, {layers} layers", layers=layers)
-
-
-def _part_name(part: str) -> str:
-    return {
-        "embedding": _("embedding"),
-        "attention": _("attention"),
-        "scores": _("  attention products"),
-        "cross": _("cross-attention"),
-        "cross_scores": _("  attention products"),
-        "feed_forward": _("feed-forward"),
-        "norms": _("norms"),
-        "head": _("head"),
-        "total": _("total"),
-    }[part]
 
 
 def _memory_labels() -> dict[str, tuple[str, str]]:

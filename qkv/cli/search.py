@@ -3,40 +3,33 @@
 The vectors are kept in an index folder. See docs/embedding.md.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from typer import Argument, Option
 
 from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
 from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
+from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
-
-if TYPE_CHECKING:
-    from qkv.pipeline.index import Hit
 
 
 def search(
     folder: Folder,
-    sentences: Path = Argument(metavar="SENTENCES", help=_("file of sentences, one per line")),
-    query: str | None = Argument(None, help=_("query; default: standard input")),
-    k: int = Option(5, "-k", help=_("number of results")),
-    index: Path | None = Option(
-        None, "--index", help=_("folder of the vector index; default SENTENCES.index")
-    ),
-    rebuild: bool = Option(False, "--rebuild", help=_("rebuild the index")),
+    sentences: Path = argument(..., "file of sentences, one per line", metavar="SENTENCES"),
+    query: str | None = argument(None, "query; default: standard input"),
+    k: int = option(5, "number of results", "-k"),
+    index: Path | None = option(None, "folder of the vector index; default SENTENCES.index"),
+    rebuild: bool = option(False, "rebuild the index", "--rebuild"),
     pooling: Pooling = None,
     dimensions: Dimensions = None,
     truncation: Truncation = "truncate",
     batch_size: BatchSize = 64,
     device: Device = "cpu",
-    as_json: bool = Option(False, "--json", help=_("print one JSON object per query")),
+    as_json: bool = option(False, "print one JSON object per query", "--json"),
 ) -> None:
     """Semantic search; the index is built again when the file changes."""
     if k < 1:
@@ -58,12 +51,8 @@ def search(
         if query is None:
             queries = [line for line in queries if line.strip()]  # an empty line is no query
         for line, hits in zip(queries, opened.search(queries, k), strict=True):
-            print(_formatted(line, hits, as_json))
+            if as_json:
+                print_json({"query": line, "hits": list(map(asdict, hits))})
+            else:  # cosine, line number and sentence in columns
+                print("\n".join(f"{hit.score:.4f}\t{hit.line}\t{hit.text}" for hit in hits))
         sys.stdout.flush()
-
-
-def _formatted(query: str, hits: list["Hit"], as_json: bool) -> str:
-    """Cosine, line number and sentence in columns; or one JSON object per query."""
-    if as_json:
-        return json.dumps({"query": query, "hits": list(map(asdict, hits))}, ensure_ascii=False)
-    return "\n".join(f"{hit.score:.4f}\t{hit.line}\t{hit.text}" for hit in hits)

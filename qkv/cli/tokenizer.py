@@ -4,16 +4,17 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, Typer
+from typer import Typer
 
 from qkv.cli.options import Json
 from qkv.cli.output import print_json
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
+from qkv.text.lines import batches, decode_lines, read_lines
 
 if TYPE_CHECKING:
     from qkv.text.train_tokenizer import FileTexts
@@ -22,16 +23,14 @@ app = Typer(no_args_is_help=True, help=_("Train and use tokenizers."))
 
 TokenizerPath = Annotated[
     str,
-    Argument(
+    argument(
+        ...,
+        "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one",
         metavar="TOKENIZER",
-        help=_(
-            "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder "
-            "with one"
-        ),
     ),
 ]
-Files = Annotated[list[Path], Argument(metavar="FILE", help=_("text files in UTF-8, plain or .gz"))]
-Errors = Annotated[str, Option(help=_("bytes that are not UTF-8: strict (error) or replace"))]
+Files = Annotated[list[Path], argument(..., "text files in UTF-8, plain or .gz", metavar="FILE")]
+Errors = Annotated[str, option(..., "bytes that are not UTF-8: strict (error) or replace")]
 COLUMN_NAMES = {
     "step": _("step"),
     "merge": _("merge"),
@@ -53,19 +52,19 @@ COLUMN_NAMES = {
 @app.command(help=_("Train a tokenizer on text files."))
 def train(
     files: Files,
-    out: Path = Option(help=_("tokenizer.json to write")),
-    kind: str = Option("byte_bpe", help=_("word, char, bpe, byte_bpe or wordpiece")),
-    vocab_size: int = Option(8000, help=_("vocabulary size")),
-    lowercase: bool = Option(False, "--lowercase", help=_("convert text to lowercase")),
-    nfkc: bool = Option(False, "--nfkc", help=_("NFKC normalization (Ａ -> A)")),
-    split_chinese: bool = Option(False, "--split-chinese", help=_("split every Chinese character")),
-    add_prefix_space: bool = Option(
+    out: Path = option(..., "tokenizer.json to write"),
+    kind: str = option("byte_bpe", "word, char, bpe, byte_bpe or wordpiece"),
+    vocab_size: int = option(8000, "vocabulary size"),
+    lowercase: bool = option(False, "convert text to lowercase", "--lowercase"),
+    nfkc: bool = option(False, "NFKC normalization (Ａ -> A)", "--nfkc"),
+    split_chinese: bool = option(False, "split every Chinese character", "--split-chinese"),
+    add_prefix_space: bool = option(
         False,
+        "byte_bpe: a word at the beginning of a text is tokenized as after a space",
         "--add-prefix-space",
-        help=_("byte_bpe: a word at the beginning of a text is tokenized as after a space"),
     ),
-    min_frequency: int = Option(1, help=_("minimum frequency of a word or pair")),
-    special: list[str] = Option([], help=_("additional special token; may be repeated")),
+    min_frequency: int = option(1, "minimum frequency of a word or pair"),
+    special: list[str] = option([], "additional special token; may be repeated"),
     errors: Errors = "strict",
     as_json: Json = False,
 ) -> None:
@@ -94,11 +93,11 @@ def train(
 @app.command(help=_("Encode text as token ids, one text per line."))
 def encode(
     tokenizer: TokenizerPath,
-    text: list[str] | None = Argument(None, help=_("default: standard input")),
-    file: Path | None = Option(None, help=_("a text file")),
-    pieces: bool = Option(False, "--pieces", help=_("print tokens instead of ids")),
-    parse_special: bool = Option(
-        False, "--parse-special", help=_("parse special tokens such as <eos> in the text")
+    text: list[str] | None = argument(None, "default: standard input"),
+    file: Path | None = option(None, "a text file"),
+    pieces: bool = option(False, "print tokens instead of ids", "--pieces"),
+    parse_special: bool = option(
+        False, "parse special tokens such as <eos> in the text", "--parse-special"
     ),
     errors: Errors = "strict",
     as_json: Json = False,
@@ -117,8 +116,8 @@ def encode(
 @app.command(help=_("Decode token ids as text, one text per line."))
 def decode(
     tokenizer: TokenizerPath,
-    ids: list[str] | None = Argument(None, help=_("default: standard input")),
-    file: Path | None = Option(None, help=_("a file of ids")),
+    ids: list[str] | None = argument(None, "default: standard input"),
+    file: Path | None = option(None, "a file of ids"),
     as_json: Json = False,
 ) -> None:
     from qkv.text.files import read_tokenizer
@@ -126,7 +125,10 @@ def decode(
     loaded = read_tokenizer(tokenizer)
     for batch in _batches([" ".join(ids)] if ids else None, file, "strict"):
         for text in loaded.decode_batch([_numbers(line, loaded.vocab_size) for line in batch]):
-            print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
+            if as_json:
+                print_json({"text": text})
+            else:
+                print(text)
 
 
 @app.command(help=_("Show the BPE merges of a word, step by step."))
@@ -147,10 +149,8 @@ def show(tokenizer: TokenizerPath, word: str, as_json: Json = False) -> None:
         ]
     else:  # other models have no merges
         ids = loaded.encode(word)
-        rows = [
-            {"piece": piece, "id": id}
-            for piece, id in zip(loaded.display_tokens(ids), ids, strict=True)
-        ]
+        pieces = loaded.display_tokens(ids)
+        rows = [{"piece": piece, "id": id} for piece, id in zip(pieces, ids, strict=True)]
     _print(rows, as_json)
 
 
@@ -166,14 +166,12 @@ def report(
 
     loaded = read_tokenizer(tokenizer)
     _check_errors(errors)
-    found = {str(file): evaluate_tokenizer(loaded, FileTexts([file], errors)) for file in files}
-    _print(
-        [
-            {"file": file, "lines": counts.texts, "tokens": counts.tokens, **counts.metrics()}
-            for file, counts in found.items()
-        ],
-        as_json,
-    )
+    rows = []
+    for file in dict.fromkeys(files):
+        counts = evaluate_tokenizer(loaded, FileTexts([file], errors))
+        row = {"file": str(file), "lines": counts.texts, "tokens": counts.tokens}
+        rows.append(row | counts.metrics())
+    _print(rows, as_json)
 
 
 @contextmanager
@@ -195,17 +193,12 @@ def _reading(files: list[Path], errors: str, passes: int) -> "Iterator[FileTexts
 
 def _check_errors(errors: str) -> None:
     if errors not in ("strict", "replace"):
-        raise QkvError(
-            "--errors",
-            _("no error handler '{errors}'", errors=errors),
-            near_miss(errors, ("strict", "replace")),
-        )
+        wrong = _("no error handler '{errors}'", errors=errors)
+        raise QkvError("--errors", wrong, near_miss(errors, ("strict", "replace")))
 
 
 def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterator[list[str]]:
     """Batches of the arguments, of the file or of standard input; single lines on a terminal."""
-    from qkv.text.lines import decode_lines, read_lines
-
     _check_errors(errors)
     size = 1000
     if texts is not None and file is not None:
@@ -217,36 +210,32 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
     else:
         stdin: Any = sys.stdin.buffer
         lines = decode_lines(stdin, "stdin", errors)
-        size = 1 if sys.stdin.isatty() else 1000
-    while batch := list(islice(lines, size)):
-        yield batch
+        size = 1 if sys.stdin.isatty() else size
+    return batches(lines, size)
 
 
 def _numbers(line: str, vocab_size: int) -> list[int]:
-    for word in line.split():
+    words = line.split()
+    for word in words:
         if not word.isdecimal() or int(word) >= vocab_size:
-            raise QkvError(
-                "ids",
-                _("'{word}' is not an id", word=word),
-                _("use numbers from 0 to {last_id}", last_id=vocab_size - 1),
-            )
-    return [int(word) for word in line.split()]
+            wrong = _("'{word}' is not an id", word=word)
+            right = _("use numbers from 0 to {last_id}", last_id=vocab_size - 1)
+            raise QkvError("ids", wrong, right)
+    return list(map(int, words))
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as JSON or as a table."""
+    if as_json:
+        print_json(rows)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    if as_json:
-        print_json(rows)
-        return
     table = Table(*(COLUMN_NAMES[name] for name in (rows[0] if rows else ())))
-    for row in rows:
-        table.add_row(
-            *(Text(_formatted(value), overflow="fold") for value in row.values())
-        )  # Text: a piece may be "[/]"
+    for row in rows:  # Text: a piece may be "[/]"
+        table.add_row(*(Text(_formatted(value), overflow="fold") for value in row.values()))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

@@ -1,13 +1,18 @@
 """`qkv train`: train a model from files, options and a recipe. See docs/training.md."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Argument, Option, Typer
+from typer import Option, Typer
 
+from qkv.allocator import keep_pages
+from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.text.lines import write_text
+from qkv.threads import chosen_threads
 
 if TYPE_CHECKING:
     from qkv.train.recipe import Recipe
@@ -15,65 +20,65 @@ if TYPE_CHECKING:
 
 app = Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
-Out = Annotated[Path | None, Option(help=_("output folder of the run"))]
-RecipeFile = Annotated[Path | None, Option("--recipe", help=_("recipe file (YAML)"))]
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help=_("an option of the recipe; may be repeated")),
-]
-Resume = Annotated[bool, Option(help=_("resume from the last checkpoint"))]
-SkipDamaged = Annotated[bool, Option(help=_("skip damaged checkpoints"))]
-Device = Annotated[str | None, Option(help=_("device: cpu, cuda or mps"))]
-Dtype = Annotated[
-    str | None, Option(help=_("float32 (fp32), or bf16 (bfloat16) for mixed precision"))
-]
-Compile = Annotated[bool | None, Option("--compile/--no-compile", help="torch.compile")]
-Explain = Annotated[
-    bool, Option(help=_("print every recipe option with its default and description"))
-]
+Out = Annotated[Path | None, option(..., "output folder of the run")]
 Source = Annotated[
-    str | None, Option(help=_("source sentences, one per line; or a TSV or JSONL file of pairs"))
+    str | None, option(..., "source sentences, one per line; or a TSV or JSONL file of pairs")
 ]
 Text = Annotated[
-    list[str] | None, Option(help=_("a text file, a folder of them, or JSONL; may be repeated"))
+    list[str] | None, option(..., "a text file, a folder of them, or JSONL; may be repeated")
 ]
-More = Annotated[list[str] | None, Argument(metavar="[FILE]...", help=_("more files for --text"))]
-Valid = Annotated[str | None, Option(help=_("validation sentences"))]
+More = Annotated[list[str] | None, argument(..., "more files for --text", metavar="[FILE]...")]
+Valid = Annotated[str | None, option(..., "validation sentences")]
+
+
+class RunOptions(NamedTuple):
+    """The options of every training command."""
+
+    recipe: Path | None = option(None, "recipe file (YAML)")
+    set_: list[str] | None = option(
+        None, "an option of the recipe; may be repeated", "--set", metavar="KEY=VALUE"
+    )
+    resume: bool = option(False, "resume from the last checkpoint")
+    skip_damaged: bool = option(False, "skip damaged checkpoints")
+    device: str | None = option(None, "device: cpu, cuda or mps")
+    dtype: str | None = option(None, "float32 (fp32), or bf16 (bfloat16) for mixed precision")
+    compile_: bool | None = Option(None, "--compile/--no-compile", help="torch.compile")
+    explain: bool = option(False, "print every recipe option with its default and description")
+
+
+def _with_run_options(command: Any) -> Any:
+    """Show typer the fields of RunOptions in the place of `**run_options`."""
+    signature = inspect.signature(command)
+    *own, _run_options = signature.parameters.values()
+    shared = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(RunOptions).parameters.values()
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *shared])
+    return command
 
 
 @app.command(help=_("Train a translation model (encoder-decoder) on sentence pairs."))
+@_with_run_options
 def translate(
     out: Out = None,
     source: Source = None,
-    target: str | None = Option(None, help=_("target sentences (translations), one per line")),
+    target: str | None = option(None, "target sentences (translations), one per line"),
     valid_source: Valid = None,
     valid_target: Valid = None,
-    recipe: RecipeFile = None,
-    set_: Settings = None,
-    resume: Resume = False,
-    skip_damaged: SkipDamaged = False,
-    device: Device = None,
-    dtype: Dtype = None,
-    compile_: Compile = None,
-    explain: Explain = False,
+    **run_options: Any,
 ) -> int:
     return _run("translate", **locals())
 
 
 @app.command(help=_("Train a causal language model on plain text."))
+@_with_run_options
 def generate(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    valid_text: list[str] | None = Option(None, help=_("validation text")),
-    recipe: RecipeFile = None,
-    set_: Settings = None,
-    resume: Resume = False,
-    skip_damaged: SkipDamaged = False,
-    device: Device = None,
-    dtype: Dtype = None,
-    compile_: Compile = None,
-    explain: Explain = False,
+    valid_text: list[str] | None = option(None, "validation text"),
+    **run_options: Any,
 ) -> int:
     return _run("generate", **locals())
 
@@ -83,28 +88,22 @@ def generate(
         "Train sentence embeddings: masked language modeling on text, contrastive loss on pairs."
     )
 )
+@_with_run_options
 def embed(
     more: More = None,
     out: Out = None,
     text: Text = None,
-    pairs: str | None = Option(
-        None, help=_("groups of similar sentences, one group per line: TSV or JSONL")
+    pairs: str | None = option(
+        None, "groups of similar sentences, one group per line: TSV or JSONL"
     ),
     source: Source = None,
-    target: str | None = Option(
-        None, help=_("sentences that match the source line by line, such as translations")
+    target: str | None = option(
+        None, "sentences that match the source line by line, such as translations"
     ),
     valid_pairs: Valid = None,
     valid_source: Valid = None,
     valid_target: Valid = None,
-    recipe: RecipeFile = None,
-    set_: Settings = None,
-    resume: Resume = False,
-    skip_damaged: SkipDamaged = False,
-    device: Device = None,
-    dtype: Dtype = None,
-    compile_: Compile = None,
-    explain: Explain = False,
+    **run_options: Any,
 ) -> int:
     return _run("embed", **locals())
 
@@ -112,23 +111,26 @@ def embed(
 def _run(
     task: str,
     out: Path | None,
-    recipe: Path | None,
-    set_: list[str] | None,
-    resume: bool,
-    skip_damaged: bool,
-    explain: bool,
-    compile_: bool | None,
+    run_options: dict[str, Any],
     text: list[str] | None = None,
     more: list[str] | None = None,
     **flags: object,
 ) -> int:
-    """Run the command of a task with its options; `flags` are those of the recipe."""
-    if explain:
+    """Run the command of a task; `flags` are its options that are those of the recipe."""
+    options = RunOptions(**run_options)
+    if options.explain:
         return _explain(task)
     if out is None:
         raise QkvError(f"qkv train {task}", _("no --out"), _("give an output folder"))
-    flags |= {"text": [*(text or []), *(more or [])] or None, "compile": compile_}
-    return run_training(task, out, recipe, set_ or [], flags, resume, skip_damaged)
+    flags |= {
+        "text": [*(text or []), *(more or [])] or None,
+        "device": options.device,
+        "dtype": options.dtype,
+        "compile": options.compile_,
+    }
+    return run_training(
+        task, out, options.recipe, options.set_ or [], flags, options.resume, options.skip_damaged
+    )
 
 
 def run_training(
@@ -141,12 +143,8 @@ def run_training(
     skip_damaged: bool = False,
 ) -> int:
     """Read the recipe, prepare the data and train; train.yaml keeps the recipe for --resume."""
-    from qkv.allocator import keep_pages
-
     keep_pages()  # before torch is imported
     from qkv.checkpoint.load import check_device
-    from qkv.text.lines import write_text
-    from qkv.threads import chosen_threads
     from qkv.train.lock import locked
     from qkv.train.loop import Trainer
     from qkv.train.precision import check_bf16

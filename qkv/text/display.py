@@ -6,6 +6,7 @@ See docs/tokenizers.md.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
+from typing import Any
 
 # GPT-2's byte-to-unicode table: byte-level vocabularies write each byte as one printable
 # character, printable Latin-1 as itself, the other bytes from U+0100 on.
@@ -26,17 +27,14 @@ def display_pieces(pieces: Sequence[bytes | str]) -> list[str]:
     >>> display_pieces([b" low", b"\\xe5\\xa5", b"\\xbd.", "<eos>", b"\\xff"])
     ['␣low', '好[1-2/3]', '好[3/3].', '<eos>', '<FF>']
     """
-    displayed, run = [], list[bytes]()
-    for piece in [*pieces, ""]:  # the empty string at the end closes the last run of bytes
-        if isinstance(piece, bytes):
-            run.append(piece)
-        else:
-            displayed += [*_display_bytes(run), piece]
-            run = []
-    return displayed[:-1]
+    displayed: list[Any] = []
+    for kind, group in groupby(pieces, type):
+        run = list(group)
+        displayed += _display_bytes(run) if kind is bytes else run
+    return displayed
 
 
-def _display_bytes(pieces: list[bytes]) -> list[str]:
+def _display_bytes(pieces: list[Any]) -> list[str]:
     """Display consecutive byte pieces, each as the characters that its bytes belong to."""
     owners = _owners(b"".join(pieces))
     by_piece = [groupby(list(islice(owners, len(piece))), itemgetter(0)) for piece in pieces]
@@ -67,6 +65,5 @@ def _display_part(owner: tuple[int, int, str], part: Iterable[tuple[object, int]
     if len(numbers) == size:
         return character
     first, last = numbers[0], numbers[-1]
-    return (
-        f"{character}[{first}/{size}]" if first == last else f"{character}[{first}-{last}/{size}]"
-    )
+    span = first if first == last else f"{first}-{last}"
+    return f"{character}[{span}/{size}]"

@@ -8,8 +8,9 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -52,6 +53,13 @@ def decode_lines(reader: io.BufferedReader, name: str, errors: str | None = None
     lines = _decoded(reader, name, errors)
     next(lines)  # runs the checks and enters `with`: closing the generator closes the file
     return lines
+
+
+def batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield lists of `size` texts, the last one shorter."""
+    rest = iter(texts)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def replace_surrogates(text: str) -> str:

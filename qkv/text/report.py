@@ -5,8 +5,8 @@ See docs/tokenizers.md.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 
+from qkv.text.lines import batches
 from qkv.text.tokenizer import Tokenizer
 
 
@@ -36,8 +36,8 @@ class TokenizerReport:
 
 def evaluate_tokenizer(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
     """Encode and decode a stream of texts and return the counts."""
-    report, stream = TokenizerReport(), iter(texts)
-    while batch := list(islice(stream, 1000)):
+    report = TokenizerReport()
+    for batch in batches(texts, 1000):
         _add_batch(report, tokenizer, batch)
     return report
 

@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
-from qkv.text.lines import read_lines, replace_surrogates
+from qkv.text.lines import batches, read_lines, replace_surrogates
 from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tokenizer import Tokenizer
 
@@ -106,8 +105,7 @@ class FileTexts:
 
     def __iter__(self) -> Iterator[str]:
         for path in self.paths:
-            lines = read_lines(path, self.errors)
-            while batch := list(islice(lines, 1000)):
+            for batch in batches(read_lines(path, self.errors), 1000):
                 if self.progress:
                     self.progress(sum(len(line.encode()) + 1 for line in batch))
                 yield from batch
@@ -176,13 +174,11 @@ def _train(
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    clean = map(replace_surrogates, texts)
-    batch = list(islice(clean, 256))
+    batch: list[str] = []
+    for batch in batches(map(replace_surrogates, texts), 256):
+        yield batch
     if not batch:
         raise _no_text()
-    while batch:
-        yield batch
-        batch = list(islice(clean, 256))
 
 
 def _no_text() -> QkvError:

@@ -21,6 +21,12 @@ def stories(shared) -> Path:
     return shared / "stories260K_hf"
 
 
+def export(folder: Path, *options: str) -> int:
+    """Export folder/ours to folder/theirs in Hugging Face format."""
+    ours, theirs = str(folder / "ours"), str(folder / "theirs")
+    return run(["export", ours, "--to", "huggingface", "--out", theirs, *options])
+
+
 def test_import_and_export_print_the_comparison(stories, tmp_path, capsys):
     assert run(["import", str(stories), "--out", str(tmp_path / "ours")]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -28,20 +34,7 @@ def test_import_and_export_print_the_comparison(stories, tmp_path, capsys):
     assert out[1].startswith("✓ compared with transformers 5.")
     assert out[2].endswith("same greedy output: 8/8")
     assert any(line.startswith("  model.safetensors  1,045,056  sha256 ") for line in out)
-    assert (
-        run(
-            [
-                "export",
-                str(tmp_path / "ours"),
-                "--to",
-                "huggingface",
-                "--out",
-                str(tmp_path / "theirs"),
-                "--json",
-            ]
-        )
-        == 0
-    )
+    assert export(tmp_path, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (
         report["metadata"]["family"] == "llama"
@@ -65,18 +58,7 @@ def test_special_tokens_of_an_import_survive_a_round_trip(stories, tmp_path, cap
         "start_id": 1,
         "eos_ids": [2],
     }
-    run(
-        [
-            "export",
-            str(tmp_path / "ours"),
-            "--to",
-            "huggingface",
-            "--out",
-            str(tmp_path / "theirs"),
-            "--inputs",
-            "0",
-        ]
-    )
+    export(tmp_path, "--inputs", "0")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 

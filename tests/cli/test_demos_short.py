@@ -2,13 +2,15 @@
 
 import json
 import re
+from importlib import import_module
 
 import pytest
 import yaml
 
-from qkv.cli import demo as demos
 from qkv.cli import demo_generate
 from qkv.cli.app import run
+from qkv.cli.demo import DEMOS
+from qkv.cli.demo_recipe import MODEL
 from qkv.data import builtin
 from qkv.data.builtin import builtin_pairs
 from qkv.data.builtin.recognizer import recognize
@@ -18,18 +20,20 @@ from qkv.train.metrics import read_metrics
 MINUTES = "0.1"
 # Pairs: preparing and translating all of them takes longer than these trainings.
 TRAINED, HELD_OUT = 3_000, 40
-SHAPE = {"layers": 1, "d_model": 64, "n_heads": 2, "d_ff": 128, "max_len": 64}
-SMALL = SHAPE | {"dropout": 0.05, "positions": "rotary", "qk_norm": True}
+SMALL = {**MODEL, "layers": 1, "d_model": 64, "n_heads": 2, "d_ff": 128, "max_len": 64}
 FIGURES = {"translate": "attention.png", "generate": "next-tokens.png", "embed": "similarity.png"}
 
 
-@pytest.fixture(scope="module", params=list(demos.DEMOS))
+def recipe_of(name: str) -> dict:
+    return import_module(f"qkv.cli.demo_{name}").RECIPE
+
+
+@pytest.fixture(scope="module", params=DEMOS)
 def short(request, tmp_path_factory):
     """A demo with a smaller model, trained for seconds: its name, folder and output."""
     out = tmp_path_factory.mktemp("demo") / request.param
     with pytest.MonkeyPatch.context() as patch:
-        module = demos.DEMOS[request.param]
-        patch.setitem(module.RECIPE, "model", SMALL)
+        patch.setitem(recipe_of(request.param), "model", SMALL)
         patch.setattr(demo_generate, "N_SAMPLES", 20)
         train, held_out = builtin_pairs()
         patch.setattr(builtin, "builtin_pairs", lambda: (train[:TRAINED], held_out[:HELD_OUT]))
@@ -60,7 +64,7 @@ def test_the_recorded_number_of_steps_is_that_of_the_run(short):
         yaml.safe_load((out / "train.yaml").read_text()),
     )
     assert recipe["max_minutes"] == float(MINUTES) and chosen["max_minutes"] == 0
-    assert chosen["steps"] < recipe["steps"] == demos.DEMOS[name].RECIPE["steps"]
+    assert chosen["steps"] < recipe["steps"] == recipe_of(name)["steps"]
     assert read_metrics(out / "metrics.jsonl")[-1]["step"] == chosen["steps"]
 
 

@@ -20,6 +20,12 @@ def files(tmp_path: Path, digit_pairs) -> tuple[str, str]:
     return str(tmp_path / "s.zh"), str(tmp_path / "t.en")
 
 
+def evaluate(folder: Path, files: tuple[str, str], *options: object) -> None:
+    source, target = files
+    arguments = ["evaluate", folder, "--source", source, "--target", target, *options]
+    run(list(map(str, arguments)))
+
+
 def sacrebleu(reference: str, output: Path, *options: str) -> str:
     command = [
         sys.executable,
@@ -46,19 +52,7 @@ def test_the_scores_equal_those_of_the_sacrebleu_command(
     digits, files, tmp_path, capsys, options, sacrebleu_options
 ):
     output = tmp_path / "out.en"
-    run(
-        [
-            "evaluate",
-            str(digits),
-            "--source",
-            files[0],
-            "--target",
-            files[1],
-            "--out",
-            str(output),
-            *options,
-        ]
-    )
+    evaluate(digits, files, "--out", output, *options)
     lines = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(lines[:2]) == sacrebleu(files[1], output, *sacrebleu_options)
     assert lines[2].startswith("exact match ") and lines[3].startswith("perplexity 1.")
@@ -70,38 +64,12 @@ def test_the_translations_equal_those_of_qkv_translate(digits, files, tmp_path, 
     run(["translate", str(digits), "--file", files[0], "--beam-size", "2", *more])
     translated = capsys.readouterr().out
     output = tmp_path / "out.en"
-    run(
-        [
-            "evaluate",
-            str(digits),
-            "--source",
-            files[0],
-            "--target",
-            files[1],
-            "--beam-size",
-            "2",
-            "--out",
-            str(output),
-            *more,
-        ]
-    )
+    evaluate(digits, files, "--beam-size", "2", "--out", output, *more)
     assert output.read_text(encoding="utf-8") == translated
 
 
 def test_json_has_the_same_figures(digits, files, capsys):
-    run(
-        [
-            "evaluate",
-            str(digits),
-            "--source",
-            files[0],
-            "--target",
-            files[1],
-            "--json",
-            "--baseline",
-            files[1],
-        ]
-    )
+    evaluate(digits, files, "--json", "--baseline", files[1])
     report = json.loads(capsys.readouterr().out)
     assert (
         20 < report["bleu"] < 100
@@ -114,18 +82,7 @@ def test_json_has_the_same_figures(digits, files, capsys):
 
 
 def test_a_model_does_not_differ_from_itself(digits, files, capsys):
-    run(
-        [
-            "evaluate",
-            str(digits),
-            "--source",
-            files[0],
-            "--target",
-            files[1],
-            "--baseline",
-            str(digits),
-        ]
-    )
+    evaluate(digits, files, "--baseline", digits)
     printed = capsys.readouterr().out
     assert printed.count("p = 1.0000") == 2 and "|bs:1000|seed:12345|" in printed
 
@@ -193,18 +150,7 @@ def test_an_output_that_cannot_be_written_is_rejected_before_translating(
         (tmp_path / "file" / "deeper", "cannot be written; choose another path"),
     ):
         with pytest.raises(QkvError) as error:
-            run(
-                [
-                    "evaluate",
-                    str(digits),
-                    "--source",
-                    files[0],
-                    "--target",
-                    files[1],
-                    "--out",
-                    str(output),
-                ]
-            )
+            evaluate(digits, files, "--out", output)
         assert str(error.value) == f"{output}: {wrong}"
 
 

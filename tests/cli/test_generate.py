@@ -75,14 +75,8 @@ def test_a_prompt_is_printed_with_its_continuation(folder, generator, capsys, fl
 
 
 def test_every_option_reaches_the_generator(folder, generator, capsys):
-    options = {
-        "temperature": 0.9,
-        "top_k": 12,
-        "top_p": 0.95,
-        "min_p": 0.01,
-        "typical_p": 0.99,
-        "repetition_penalty": 1.2,
-    }
+    filters = {"top_k": 12, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.99}
+    options = {"temperature": 0.9, **filters, "repetition_penalty": 1.2}
     flags = [
         part
         for name, value in options.items()
@@ -165,23 +159,10 @@ def test_each_prompt_of_an_open_pipe_is_answered_at_once(folder, generator):
         assert process.wait(timeout=60) == 0
 
 
-def test_a_terminal_gets_a_prompt_and_no_echo_of_its_input(folder, generator):
-    leader, follower = pty.openpty()
-    with subprocess.Popen(
-        command(folder, *OPTIONS, "--stop", "\\n"),
-        stdin=follower,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    ) as process:
-        os.write(leader, "今天\n".encode())
-        assert process.stdout.readline() == generator("今天", stop="\n", **SETTINGS) + "\n"
-        os.write(leader, b"\x04")
-        assert process.wait(timeout=60) == 0
-        assert process.stderr.read() == "Type a prompt; Ctrl-D to exit.\n> > \n"
-    os.close(leader)
-    os.close(follower)
+def test_a_terminal_gets_a_prompt_and_no_echo_of_its_input(folder, generator, type_at_terminal):
+    answer, errors = type_at_terminal(command(folder, *OPTIONS, "--stop", "\\n"), "今天")
+    assert answer == generator("今天", stop="\n", **SETTINGS) + "\n"
+    assert errors == "Type a prompt; Ctrl-D to exit.\n> > \n"
 
 
 def test_output_to_a_terminal_is_streamed(folder, generator):

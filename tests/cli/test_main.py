@@ -192,7 +192,7 @@ def test_an_old_option_name_gives_the_new_one(arguments, line):
     from qkv.cli import app
     from qkv.errors import QkvError
 
-    names = {**app.RENAMED_COMMANDS, **app.RENAMED_OPTIONS}
+    names = app.RENAMED
     with pytest.raises(QkvError) as error:
         app.run(arguments)
     assert str(error.value).startswith(line)

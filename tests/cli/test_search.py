@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
@@ -76,23 +75,15 @@ def test_the_index_is_rebuilt_when_the_file_changes(folder, file, capsys):
     assert capsys.readouterr().out == "1.0000\t1\tthe cow\n"
 
 
-def test_queries_come_from_standard_input_or_a_terminal(folder, file):
+def test_queries_come_from_standard_input_or_a_terminal(folder, file, type_at_terminal):
     command = [sys.executable, "-m", "qkv", "search", str(folder), str(file), "-k", "1"]
     done = subprocess.run(
         command, input="狗在跑\na dog ran home\n", capture_output=True, text=True, timeout=120
     )
     assert done.stdout == "1.0000\t2\t狗在跑\n1.0000\t3\ta dog ran home\n" and done.returncode == 0
-    leader, follower = pty.openpty()
-    with subprocess.Popen(
-        command, stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        os.write(leader, "狗在跑\n".encode())
-        assert process.stdout.readline() == "1.0000\t2\t狗在跑\n"
-        os.write(leader, b"\x04")
-        assert process.wait(timeout=60) == 0
-        assert process.stderr.read() == "Type a query; Ctrl-D to exit.\n> > \n"
-    os.close(leader)
-    os.close(follower)
+    answer, errors = type_at_terminal(command, "狗在跑")
+    assert answer == "1.0000\t2\t狗在跑\n"
+    assert errors == "Type a query; Ctrl-D to exit.\n> > \n"
 
 
 def test_an_index_of_another_model_is_one_line(folder, file, tmp_path, capsys):

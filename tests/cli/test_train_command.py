@@ -34,15 +34,9 @@ def files(tmp_path, monkeypatch):
     """A folder with 300 training pairs and 12 validation pairs."""
     pairs = builtin_pairs()[0]
     for name, chosen in (("a", pairs[:300]), ("v", pairs[300:312])):
-        (tmp_path / f"{name}.zh").write_text(
-            "".join(f"{pair.source}\n" for pair in chosen), encoding="utf-8"
-        )
-        (tmp_path / f"{name}.en").write_text(
-            "".join(f"{pair.target}\n" for pair in chosen), encoding="utf-8"
-        )
-        (tmp_path / f"{name}.tsv").write_text(
-            "".join(f"{pair.source}\t{pair.target}\n" for pair in chosen), encoding="utf-8"
-        )
+        for suffix, line in ((".zh", "{0}\n"), (".en", "{1}\n"), (".tsv", "{0}\t{1}\n")):
+            text = "".join(line.format(pair.source, pair.target) for pair in chosen)
+            (tmp_path / f"{name}{suffix}").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

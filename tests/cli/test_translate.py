@@ -77,24 +77,10 @@ def test_each_line_of_an_open_pipe_is_answered_at_once(digits):
         assert process.wait(timeout=30) == 0
 
 
-def test_a_terminal_gets_a_prompt_and_answers(digits):
-    leader, follower = pty.openpty()
-    with subprocess.Popen(
-        qkv("translate", digits),
-        stdin=follower,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"PYTHONUTF8": "1"},
-    ) as process:
-        os.write(leader, "三一。\n".encode())
-        assert process.stdout.readline() == "three one.\n"
-        os.write(leader, b"\x04")
-        assert process.wait(timeout=30) == 0
-        assert process.stderr.read() == "Type a sentence; Ctrl-D to exit.\n> > \n"
-    os.close(leader)
-    os.close(follower)
+def test_a_terminal_gets_a_prompt_and_answers(digits, type_at_terminal):
+    answer, errors = type_at_terminal(qkv("translate", digits), "三一。")
+    assert answer == "three one.\n"
+    assert errors == "Type a sentence; Ctrl-D to exit.\n> > \n"
 
 
 def test_an_error_is_one_line_and_exit_code_2(digits):

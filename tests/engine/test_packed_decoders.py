@@ -9,53 +9,38 @@ import torch
 from qkv.engine import packed_weights
 from qkv.engine.stepper import PackedStepper, PlainStepper, supports
 from qkv.errors import QkvError
+from qkv.model import spec as s
 from qkv.model.eager_core import eager_attention
 from qkv.model.presets import decoder_only
-from qkv.model.spec import (
-    Attention,
-    Convolution,
-    Dense,
-    Gated,
-    Layer,
-    Learned,
-    LinearScaling,
-    LmHead,
-    MixtureOfExperts,
-    NoPositions,
-    Norm,
-    Rotary,
-    Sinusoidal,
-    Spec,
-    Stack,
-)
 from qkv.model.transformer import Transformer
 
 VOCAB, WIDTH = 60, 24
-GPT2 = Spec(
+GPT2 = s.Spec(
     VOCAB,
     WIDTH,
-    decoder=Stack(
+    decoder=s.Stack(
         (
-            Layer(
-                Attention(3, 3, 8, bias=True, out_bias=True),
-                Dense(48, "gelu_tanh", bias=True),
-                Norm("layer", "pre"),
+            s.Layer(
+                s.Attention(3, 3, 8, bias=True, out_bias=True),
+                s.Dense(48, "gelu_tanh", bias=True),
+                s.Norm("layer", "pre"),
                 repeat=2,
             ),
         ),
         causal=True,
         final_norm=True,
     ),
-    positions=Learned(),
+    positions=s.Learned(),
     max_len=90,
 )
-LLAMA = decoder_only(VOCAB, WIDTH, 2, Attention(4, 2, 6), Gated(40))
-QWEN = decoder_only(VOCAB, WIDTH, 2, Attention(4, 1, 8, qk_norm=True), Gated(40))
+LLAMA = decoder_only(VOCAB, WIDTH, 2, s.Attention(4, 2, 6), s.Gated(40))
+QWEN = decoder_only(VOCAB, WIDTH, 2, s.Attention(4, 1, 8, qk_norm=True), s.Gated(40))
 
 
-def with_convolution(stack: Stack, width: int) -> Stack:
+def with_convolution(stack: s.Stack, width: int) -> s.Stack:
     return replace(
-        stack, layers=(replace(stack.layers[0], mixer=Convolution(width), repeat=1), *stack.layers)
+        stack,
+        layers=(replace(stack.layers[0], mixer=s.Convolution(width), repeat=1), *stack.layers),
     )
 
 
@@ -63,20 +48,20 @@ DECODERS = {
     "gpt2": GPT2,
     "llama": LLAMA,
     "qwen": QWEN,
-    "interleaved rotary": replace(LLAMA, positions=Rotary(interleaved=True)),
+    "interleaved rotary": replace(LLAMA, positions=s.Rotary(interleaved=True)),
     "convolution": replace(QWEN, decoder=with_convolution(QWEN.decoder, 4)),
     "gpt2 with convolution": replace(GPT2, decoder=with_convolution(GPT2.decoder, 3)),
     "partial rotary": replace(
-        QWEN, positions=Rotary(partial_rotary_factor=0.5, scaling=LinearScaling(2.0))
+        QWEN, positions=s.Rotary(partial_rotary_factor=0.5, scaling=s.LinearScaling(2.0))
     ),
 }
 
 
-def random_spec(seed: int) -> Spec:
+def random_spec(seed: int) -> s.Spec:
     """A supported decoder with random options."""
     rng = random.Random(seed)
     n_kv_heads, d_head = rng.choice([1, 2]), rng.choice([4, 8])
-    heads = Attention(
+    heads = s.Attention(
         n_kv_heads * rng.choice([1, 2, 3]),
         n_kv_heads,
         d_head,
@@ -87,36 +72,38 @@ def random_spec(seed: int) -> Spec:
     activation = rng.choice(["relu", "relu2", "gelu", "gelu_tanh", "silu"])
     ffn = rng.choice(
         [
-            Dense(20, activation, bias=True),
-            Dense(20, activation),
-            Gated(20, activation),
-            Gated(20, activation, bias=True),
+            s.Dense(20, activation, bias=True),
+            s.Dense(20, activation),
+            s.Gated(20, activation),
+            s.Gated(20, activation, bias=True),
         ]
     )
-    norm = Norm(rng.choice(["layer", "rms"]), rng.choice(["pre", "post"]), rng.choice([1e-5, 1e-2]))
+    norm = s.Norm(
+        rng.choice(["layer", "rms"]), rng.choice(["pre", "post"]), rng.choice([1e-5, 1e-2])
+    )
     positions = rng.choice(
         [
-            Learned(),
-            Learned(first=2),
-            Sinusoidal(),
-            Sinusoidal("halves"),
-            NoPositions(),
-            Rotary(),
-            Rotary(interleaved=True),
-            Rotary(partial_rotary_factor=0.5),
-            Rotary(theta=100.0, interleaved=True, partial_rotary_factor=0.5),
+            s.Learned(),
+            s.Learned(first=2),
+            s.Sinusoidal(),
+            s.Sinusoidal("halves"),
+            s.NoPositions(),
+            s.Rotary(),
+            s.Rotary(interleaved=True),
+            s.Rotary(partial_rotary_factor=0.5),
+            s.Rotary(theta=100.0, interleaved=True, partial_rotary_factor=0.5),
         ]
     )
-    stack = Stack(
-        (Layer(heads, ffn, norm, repeat=2),),
+    stack = s.Stack(
+        (s.Layer(heads, ffn, norm, repeat=2),),
         causal=True,
         final_norm=rng.random() < 0.5,
         embed_norm=rng.random() < 0.5,
     )
     if rng.random() < 0.3:
         stack = with_convolution(stack, rng.choice([1, 2, 5]))
-    head = LmHead(tied=rng.random() < 0.5, bias=rng.random() < 0.5)
-    return Spec(
+    head = s.LmHead(tied=rng.random() < 0.5, bias=rng.random() < 0.5)
+    return s.Spec(
         VOCAB,
         WIDTH,
         decoder=stack,
@@ -127,7 +114,7 @@ def random_spec(seed: int) -> Spec:
     )
 
 
-def random_model(spec: Spec) -> Transformer:
+def random_model(spec: s.Spec) -> Transformer:
     """Random weights, gains and biases: an omitted gain of 1 would not be detected."""
     torch.manual_seed(0)
     model = Transformer(spec).eval()
@@ -208,13 +195,15 @@ def test_large_products_of_one_row_and_of_many_equal_torch(monkeypatch, bias):
 
 
 def test_other_decoders_are_not_supported():
-    experts = decoder_only(VOCAB, WIDTH, 1, Attention(2, 2, 8), MixtureOfExperts(2, 1, Gated(8)))
-    windowed = decoder_only(VOCAB, WIDTH, 1, Attention(2, 2, 8, window=4), Gated(8))
+    experts = decoder_only(
+        VOCAB, WIDTH, 1, s.Attention(2, 2, 8), s.MixtureOfExperts(2, 1, s.Gated(8))
+    )
+    windowed = decoder_only(VOCAB, WIDTH, 1, s.Attention(2, 2, 8, window=4), s.Gated(8))
     two_convolutions = replace(
         LLAMA, decoder=with_convolution(with_convolution(LLAMA.decoder, 2), 2)
     )
     convolution, attention = with_convolution(LLAMA.decoder, 2).layers
-    layers = replace(convolution, norm=Norm("layer")), attention
+    layers = replace(convolution, norm=s.Norm("layer")), attention
     unequal_norms = replace(LLAMA, decoder=replace(LLAMA.decoder, layers=layers))
     for spec in (experts, windowed, two_convolutions, unequal_norms):
         assert not supports(Transformer(spec))

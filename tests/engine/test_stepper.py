@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_translators import unpadded
+from tiny_translators import repacked, tiny_marian, unpadded
 
 from qkv.engine.packed_model import PackedModel
 from qkv.engine.stepper import PackedStepper, PlainStepper, make_stepper, supports
 from qkv.model.eager_core import eager_attention
-from qkv.model.presets import encoder_decoder, marian, preset
+from qkv.model.presets import encoder_decoder, preset
 from qkv.model.spec import Attention, Gated, Layer, LmHead, MixtureOfExperts, Rotary, Spec, Stack
 from qkv.model.transformer import Transformer
 
@@ -45,28 +45,7 @@ def grouped() -> Spec:
 SPECS = {
     name: replace(preset("seq2seq", vocab_size=60, **shape), source_vocab_size=50)
     for name, shape in SHAPES.items()
-} | {
-    "grouped heads, output bias": grouped(),
-    "marian": replace(
-        marian(),
-        vocab_size=60,
-        d_model=32,
-        **{
-            side: Stack(
-                (
-                    replace(
-                        stack.layers[0],
-                        mixer=Attention(2, 2, 16, bias=True, out_bias=True),
-                        repeat=2,
-                        cross=Attention(2, 2, 16) if side == "decoder" else None,
-                    ),
-                ),
-                stack.causal,
-            )
-            for side, stack in (("encoder", marian().encoder), ("decoder", marian().decoder))
-        },
-    ),
-}
+} | {"grouped heads, output bias": grouped(), "marian": tiny_marian(Attention(2, 2, 16))}
 
 
 def begin(model, source, attention_mask=None):
@@ -159,13 +138,8 @@ def test_float32_steps_agree_to_1e_5(step_backend):
 
 def test_weights_are_packed_again_when_the_model_changes():
     model = Transformer(encoder_decoder(60, 32, 1, 4, 48)).eval()
-    first = PackedModel.of(model)
-    assert PackedModel.of(model) is first
-    with torch.no_grad():
-        model.decoder.layers[0].attn.branch.v_proj.weight.add_(1.0)
-    second = PackedModel.of(model)
-    assert second is not first
-    old, new = (packed.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for packed in (first, second))
+    pair = repacked(PackedModel, model, model.decoder.layers[0].attn.branch.v_proj.weight)
+    old, new = (packed.decoder.layers[0].qkv(torch.eye(32))[:, 64:] for packed in pair)
     torch.testing.assert_close(new, old + 1)
 
 
