@@ -91,7 +91,7 @@ def first_positions(explored: ExploredModel) -> Any:
 def table_of(explored: ExploredModel, side: str) -> Tensor:
     """The token embeddings of a side, (vocab, d_model)."""
     if side not in explored.tokenizers:
-        raise ApiError(404, "This model has no side '{side}'.", side=side[:20])
+        raise ApiError(404, "This model has no side '{side}'.", side=side)
     return explored.embedding(side).weight.detach()
 
 
@@ -110,7 +110,7 @@ def nearest_ids(
 def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> dict[str, Any]:
     """A token and its nearest neighbors, as JSON."""
     table = table_of(explored, side)
-    if not 0 <= id < len(table):
+    if id >= len(table):
         raise ApiError(
             404,
             "There is no token {id}: the vocabulary has {vocab_size} tokens.",

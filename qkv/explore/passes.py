@@ -167,20 +167,19 @@ class Pass:
 
     # ---- activations
 
-    def activations_of(self, block: str) -> dict[str, Any]:
-        """Every activation inside a layer, by module path; "<path" is the module's input."""
-        return self._cached(block, f"{block}.*")
+    def activation(self, path: str) -> Any:
+        """The output of a module inside a layer; of "<path" the module's input."""
+        return self._cached(f"{layer_of(path)}.*")[path]
 
     def weights(self, core: str) -> Tensor:
         """The attention weights of one core, (heads, query, key)."""
-        path, block = f"{core}.weights", ".".join(core.split(".")[:3])
-        all_of_block = f"{block}.*"
-        pattern = all_of_block if all_of_block in self.activations else path
-        return self._cached(block, pattern)[path]
+        path, all_of_layer = f"{core}.weights", f"{layer_of(core)}.*"
+        return self._cached(all_of_layer if all_of_layer in self.activations else path)[path]
 
-    def _record(self, block: str, pattern: str) -> dict[str, Any]:
-        """Run a layer again and record the modules that match the pattern."""
+    def _record(self, pattern: str) -> dict[str, Any]:
+        """Run a layer again and record those of its modules that match the pattern."""
         inputs: dict[str, Any] = {}
+        layer = layer_of(pattern)
 
         def keep(path: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             inputs[f"<{path}"] = given[0].detach()
@@ -192,13 +191,13 @@ class Pass:
                 if path.rpartition(".")[2] in RECORD_INPUT:
                     module = self.model.get_submodule(path)
                     restore.callback(module.register_forward_hook(partial(keep, path)).remove)
-            self.model.get_submodule(block)(*self.layer_inputs[block])
+            self.model.get_submodule(layer)(*self.layer_inputs[layer])
         return {path: without_batch(value) for path, value in {**outputs, **inputs}.items()}
 
-    def _cached(self, block: str, pattern: str) -> dict[str, Any]:
+    def _cached(self, pattern: str) -> dict[str, Any]:
         """The activations of this pattern; the least recently used ones are dropped."""
         if pattern not in self.activations:
-            self.activations[pattern] = self._record(block, pattern)
+            self.activations[pattern] = self._record(pattern)
             while (
                 len(self.activations) > 1
                 and sum(map(n_bytes_of, self.activations.values())) > MAX_ACTIVATION_BYTES
@@ -212,6 +211,11 @@ def pass_id(text: str, edits: Sequence[Edit], target: str | None) -> str:
     """A hash of the text, the edits and the target."""
     content = json.dumps([text, list(map(str, edits)), target])
     return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def layer_of(path: str) -> str:
+    """The layer of a module: layer_of("<decoder.layers.0.attn.norm") == "decoder.layers.0"."""
+    return ".".join(path.lstrip("<").split(".")[:3])
 
 
 def without_batch(output: Any) -> Any:

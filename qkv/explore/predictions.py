@@ -24,7 +24,7 @@ def check_position(pass_: Pass, position: int) -> None:
     if not pass_.explored.has_logits:
         raise ApiError(404, "This model has no language-model head, so it has no logits.")
     n_tokens = len(pass_.ids[pass_.logits_side])
-    if not 0 <= position < n_tokens:
+    if position >= n_tokens:
         raise ApiError(
             404,
             "There is no position {position}: the text has {n_tokens} tokens.",
@@ -90,7 +90,7 @@ def continuation(pass_: Pass, n_tokens: int) -> dict[str, Any] | None:
     with pass_.running():
         if explored.family == "generator":
             before = pass_.ids["target"]
-            n_new = min(n_tokens, MAX_NEW_TOKENS, explored.max_len - len(before))
+            n_new = min(n_tokens, explored.max_len - len(before))
             ids = pass_.greedy(before, n_new) if n_new > 0 else []
         elif pass_.generated is None:
             ids = pass_.translate(pass_.model.encode(pass_.ids_tensor("source")))

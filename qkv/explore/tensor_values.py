@@ -26,30 +26,28 @@ def view_of(pass_: Pass, name: str) -> TensorView:
     return views[name]
 
 
-def fetch(pass_: Pass, view: TensorView, index: int | None, rows: slice | None) -> Tensor:
+def fetch(pass_: Pass, name: str, index: int | None, rows: slice | None) -> Tensor:
     """The tensor, or one element of its first axis, or a range of rows of either."""
-    shape = view.shape
-    if index is not None:
-        if len(shape) < 2 or not 0 <= index < shape[0]:
-            raise ApiError(
-                422,
-                "There is no element {index} in a tensor of shape {shape}.",
-                index=index,
-                shape=shape,
-            )
-        shape = shape[1:]
-    if rows is not None:
-        shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
-    check_size(shape)
+    view = view_of(pass_, name)
+    if index is not None and (len(view.shape) < 2 or index >= view.shape[0]):
+        raise ApiError(
+            422,
+            "There is no element {index} in a tensor of shape {shape}.",
+            index=index,
+            shape=view.shape,
+        )
+    check_size(select(torch.empty(view.shape, device="meta"), index, rows).numel())
     if view.path == "=logits":
         return logits(pass_, rows) if index is None else logits_row(pass_, index)
-    full = full_tensor(pass_, view)
-    part = full if index is None else full[index]
+    return select(full_tensor(pass_, view), index, rows)
+
+
+def select(tensor: Tensor, index: int | None, rows: slice | None) -> Tensor:
+    part = tensor if index is None else tensor[index]
     return part if rows is None else part[rows]
 
 
-def check_size(shape: tuple[int, ...]) -> None:
-    n_elements = torch.Size(shape).numel()
+def check_size(n_elements: int) -> None:
     if n_elements > MAX_ELEMENTS:
         raise ApiError(
             413,
@@ -62,8 +60,7 @@ def full_tensor(pass_: Pass, view: TensorView) -> Tensor:
     """All values of a tensor of the trace."""
     if view.path.startswith("="):
         return derived_tensor(pass_, view.path[1:])
-    block = ".".join(view.path.lstrip("<").split(".")[:3])
-    output = pass_.activations_of(block)[view.path]
+    output = pass_.activation(view.path)
     return output if view.item is None else output[view.item]
 
 
