@@ -5,7 +5,6 @@ See docs/explore.md.
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from qkv.explore.api_error import ApiError
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.trace import ATTENTION, attention_layers, sides_of
 
 THUMBNAIL_SIZE = 32  # maximum rows and columns of a thumbnail
@@ -56,7 +56,7 @@ def word_weights(pass_: Pass, kind: str, layer: int, head: str | None = None) ->
 
 
 def merge_to_words(
-    grid: Tensor, rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]]
+    grid: Tensor, rows: Sequence[JsonObject], columns: Sequence[JsonObject]
 ) -> Tensor:
     """(heads, query, key) -> (heads, words, words): sum over a word's keys, mean over queries."""
     queries = [grid[:, word["tokens"]].mean(dim=1) for word in rows]

@@ -4,12 +4,12 @@ The search is that of generate/beam.py, recorded while it runs. See docs/explore
 """
 
 import math
-from typing import Any
 
 from torch import Tensor
 
 from qkv.engine.stepper import PlainStepper
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.generate.beam import BeamSearch, BeamSearchConfig
 
 MAX_TREE_DEPTH = 12  # new tokens of a generator
@@ -29,7 +29,7 @@ class RecordedSearch(BeamSearch):
         return columns
 
 
-def beam_tree(pass_: Pass, size: int, alpha: float) -> dict[str, Any]:
+def beam_tree(pass_: Pass, size: int, alpha: float) -> JsonObject:
     """All candidates of a search as a tree, and its finished hypotheses, as JSON."""
     with pass_.running():
         search = run_search(pass_, pass_.explored.search_config(size, alpha))
@@ -71,9 +71,9 @@ def run_search(pass_: Pass, config: BeamSearchConfig) -> RecordedSearch:
     return search
 
 
-def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], dict[str, Any]]:
+def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], JsonObject]:
     """The candidates by their ids: children of a live node are candidates of the next step."""
-    nodes: dict[tuple[int, ...], dict[str, Any]] = {}
+    nodes: dict[tuple[int, ...], JsonObject] = {}
 
     def add(ids: tuple[int, ...], token: int, log_prob: float, state: str) -> None:
         parent = nodes.get(ids[:-1], {"id": None, "log_prob": 0.0})

@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig
 from qkv.errors import QkvError
+from qkv.explore.serialize import JsonObject
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.generate.beam import BeamSearchConfig
 from qkv.messages import _
@@ -99,7 +100,7 @@ class ExploredModel:
 
     def token_rows(
         self, ids: Sequence[int], side: str, **columns: Sequence[Any]
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Unrelated tokens with further columns, as JSON: one object per token."""
         table = {"id": ids, "token": self.display_separately(ids, side), **columns}
         return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
@@ -127,7 +128,7 @@ class ExploredModel:
             for token, piece in zip(self.display_tokens(ids, side), raw, strict=True)
         ]
 
-    def side(self, ids: Sequence[int], side: str, text: str | None = None) -> dict[str, Any]:
+    def side(self, ids: Sequence[int], side: str, text: str | None = None) -> JsonObject:
         """Tokens and words of a side, as JSON; `text`: what the ids were encoded from, if known."""
         special = set(self.tokenizers[side].special_ids.values())
         return {
@@ -159,7 +160,7 @@ class ExploredModel:
         return min(self.pooling.max_len or self.spec.max_len, self.spec.max_len)
 
 
-def stacks_of(owner: Any) -> dict[str, Any]:
+def stacks_of(owner: Any) -> JsonObject:
     """The encoder and the decoder of a model or of its spec, by name, where it has them."""
     stacks = {name: getattr(owner, name) for name in SIDE_OF}
     return {name: stack for name, stack in stacks.items() if stack is not None}

@@ -37,12 +37,14 @@ from qkv.explore.predictions import (
     top_tokens,
 )
 from qkv.explore.query_params import Query
+from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_values import fetch, sentence_vectors
 from qkv.explore.trace import make_trace
+from qkv.messages import N_
 
 MAX_PASSES = 6  # cached
 
-Answer = dict[str, Any] | Tensor
+Answer = JsonObject | Tensor
 Respond = Callable[..., Answer]
 
 
@@ -59,9 +61,7 @@ class Explorer:
 
     # ---- opening a text
 
-    def open(
-        self, text: str, edits: Sequence[str] = (), target: str | None = None
-    ) -> dict[str, Any]:
+    def open(self, text: str, edits: Sequence[str] = (), target: str | None = None) -> JsonObject:
         """The trace of this text; the model runs once, then the pass is cached."""
         check_length(text)
         check_length(target or "")
@@ -81,15 +81,11 @@ class Explorer:
         self.passes.move_to_end(id)
         return self.passes[id]
 
-    def compare_with(self, sentences: Sequence[str]) -> dict[str, Any]:
+    def compare_with(self, sentences: Sequence[str]) -> JsonObject:
         """Set the typed sentences among which the nearest ones are searched."""
         if len(sentences) > MAX_SENTENCES:
-            raise ApiError(
-                413,
-                "{n_sentences} sentences are too many; at most {max_sentences}.",
-                n_sentences=len(sentences),
-                max_sentences=MAX_SENTENCES,
-            )
+            wrong = N_("{n_sentences} sentences are too many; at most {max_sentences}.")
+            raise ApiError(413, wrong, n_sentences=len(sentences), max_sentences=MAX_SENTENCES)
         for sentence in sentences:
             check_length(sentence)
         with self.lock:
@@ -98,7 +94,7 @@ class Explorer:
             self.typed_sentences = tuple(sentences)
         return {"count": len(self.typed_sentences)}
 
-    def tokens_of(self, text: str, side: str) -> dict[str, Any]:
+    def tokens_of(self, text: str, side: str) -> JsonObject:
         """The tokens of a text, without special tokens before and after it."""
         check_length(text)
         if side not in self.explored.tokenizers:
@@ -137,21 +133,21 @@ class Explorer:
                     return respond(self, query, **groups)
         raise not_found(name)
 
-    def nearest(self, query: Query, pass_id: str) -> dict[str, Any]:
+    def nearest(self, query: Query, pass_id: str) -> JsonObject:
         self.check_embedder()
         pass_, sentences = self.pass_of(pass_id), [*self.typed_sentences, *self.file_sentences]
         # Vectors of sentences typed earlier are dropped from the cache.
         self.vectors = {sentence: self.vector(sentence) for sentence in sentences}
         return nearest_sentences(pass_, self.vectors)
 
-    def generate(self, query: Query, pass_id: str) -> dict[str, Any]:
+    def generate(self, query: Query, pass_id: str) -> JsonObject:
         self.check_generates()
         n_tokens = query.integer("tokens", 16, 1, MAX_NEW_TOKENS)
         generated = continuation(self.pass_of(pass_id), n_tokens)
         assert generated is not None
         return generated
 
-    def beam(self, query: Query, pass_id: str) -> dict[str, Any]:
+    def beam(self, query: Query, pass_id: str) -> JsonObject:
         self.check_generates()
         pass_ = self.pass_of(pass_id)
         check_position(pass_, 0)
@@ -160,12 +156,10 @@ class Explorer:
 
 def check_length(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        raise ApiError(
-            413,
-            "The text has {n_characters:,} characters; at most {max_characters:,} are allowed.",
-            n_characters=len(text),
-            max_characters=MAX_CHARACTERS,
+        wrong = N_(
+            "The text has {n_characters:,} characters; at most {max_characters:,} are allowed."
         )
+        raise ApiError(413, wrong, n_characters=len(text), max_characters=MAX_CHARACTERS)
 
 
 def of_pass(respond: Respond, **params: Callable[[Query], Any]) -> Respond:

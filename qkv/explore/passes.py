@@ -20,6 +20,7 @@ from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, apply_swaps, edited
 from qkv.explore.explored_model import SIDE_OF, ExploredModel
 from qkv.explore.record import record
+from qkv.explore.serialize import JsonObject
 from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
 from qkv.model.eval_mode import eval_mode
@@ -30,6 +31,8 @@ MAX_ACTIVATION_BYTES = 96 << 20  # cached activations of one pass
 
 # Modules whose input is recorded: joined heads, activated feed-forward, residual sum, split heads.
 RECORD_INPUT = ("o_proj", "down_proj", "norm", "q_norm", "k_norm")
+
+Activations = dict[str, Any]  # by module path; "<path" is the module's input
 
 
 class Pass:
@@ -45,8 +48,8 @@ class Pass:
         self.generated: list[int] | None = None  # the translation: ids after <bos>, with <eos>
         self.layer_inputs: dict[str, tuple[Any, ...]] = {}  # "decoder.layers.0" -> x, context, ...
         self.final_states: dict[str, Tensor] = {}  # "decoder" -> (1, length, d_model)
-        self.activations: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.summary: dict[str, Any] | None = None  # predictions at each position, once requested
+        self.activations: OrderedDict[str, Activations] = OrderedDict()
+        self.summary: JsonObject | None = None  # predictions at each position, once requested
         with self.running(), self.keeping_layer_inputs():
             self._run(target)
 
@@ -176,9 +179,9 @@ class Pass:
         path, all_of_layer = f"{core}.weights", f"{layer_of(core)}.*"
         return self._cached(all_of_layer if all_of_layer in self.activations else path)[path]
 
-    def _record(self, pattern: str) -> dict[str, Any]:
+    def _record(self, pattern: str) -> Activations:
         """Run a layer again and record those of its modules that match the pattern."""
-        inputs: dict[str, Any] = {}
+        inputs: Activations = {}
         layer = layer_of(pattern)
 
         def keep(path: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
@@ -194,7 +197,7 @@ class Pass:
             self.model.get_submodule(layer)(*self.layer_inputs[layer])
         return {path: without_batch(value) for path, value in {**outputs, **inputs}.items()}
 
-    def _cached(self, pattern: str) -> dict[str, Any]:
+    def _cached(self, pattern: str) -> Activations:
         """The activations of this pattern; the least recently used ones are dropped."""
         if pattern not in self.activations:
             self.activations[pattern] = self._record(pattern)
@@ -223,7 +226,7 @@ def without_batch(output: Any) -> Any:
     return output[0] if isinstance(output, Tensor) and output.ndim > 2 else output
 
 
-def n_bytes_of(activations: dict[str, Any]) -> int:
+def n_bytes_of(activations: Activations) -> int:
     tensors = [
         tensor
         for output in activations.values()

@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, read_edits
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_values import logits, logits_row, sentence_vectors
 from qkv.messages import both
 
@@ -41,7 +42,7 @@ def logits_at(pass_: Pass, position: int, edits: Sequence[str] = ()) -> Tensor:
     return logits_row(pass_, position)
 
 
-def top_k(pass_: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
+def top_k(pass_: Pass, row: Tensor, k: int) -> list[JsonObject]:
     """The k most probable tokens of a row of logits, as JSON."""
     scores, ids = row.float().topk(min(k, len(row)))
     probs = row.float().softmax(dim=-1)[ids]
@@ -50,7 +51,7 @@ def top_k(pass_: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
     )
 
 
-def top_tokens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
+def top_tokens(pass_: Pass, position: int, k: int) -> JsonObject:
     """The most probable next tokens at a position."""
     row, side = logits_at(pass_, position), pass_.logits_side
     return {
@@ -60,7 +61,7 @@ def top_tokens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
     }
 
 
-def logit_lens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
+def logit_lens(pass_: Pass, position: int, k: int) -> JsonObject:
     """Logit lens: the residual stream after each layer through the final norm and lm_head."""
     check_position(pass_, position)
     name = pass_.last_stack
@@ -82,7 +83,7 @@ def logit_lens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
     }
 
 
-def continuation(pass_: Pass, n_tokens: int) -> dict[str, Any] | None:
+def continuation(pass_: Pass, n_tokens: int) -> JsonObject | None:
     """The greedy translation, or the greedy continuation of a prompt; None for an embedder."""
     explored, before = pass_.explored, list[int]()
     if explored.family == "embedder":
@@ -118,7 +119,7 @@ class EditedPass(Pass):
         self._set_ids("target", self.first.ids["target"])
 
 
-def change(pass_: Pass, edits: Sequence[str]) -> dict[str, Any]:
+def change(pass_: Pass, edits: Sequence[str]) -> JsonObject:
     """The effect of edits: output and predictions before and after."""
     parsed = read_edits(pass_.model, edits)
     after = EditedPass(pass_, parsed)
@@ -131,7 +132,7 @@ def change(pass_: Pass, edits: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def summary(pass_: Pass) -> dict[str, Any]:
+def summary(pass_: Pass) -> JsonObject:
     """The generated text, and the five most probable tokens at each position."""
     generated, compared = continuation(pass_, 16), slice(MAX_COMPARED_POSITIONS)
     rows = logits(pass_, compared) if pass_.explored.has_logits else ()
@@ -143,7 +144,7 @@ def summary(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def vector_similarity(before: Pass, after: Pass) -> dict[str, Any] | None:
+def vector_similarity(before: Pass, after: Pass) -> JsonObject | None:
     """Cosine similarity of an embedder's vectors before and after edits."""
     if before.explored.family != "embedder":
         return None

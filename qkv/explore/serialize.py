@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+JsonObject = dict[str, Any]
+
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Little-endian float32, or uint8."""

@@ -6,8 +6,8 @@ See docs/explore.md.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from qkv.explore.serialize import JsonObject
 from qkv.model import spec as s
 
 
@@ -28,7 +28,7 @@ class TensorView:
     scale: str = "signed"
     item: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         recorded = None if self.path.startswith(("<", "=")) or self.item is not None else self.path
         return {
             "name": self.name,

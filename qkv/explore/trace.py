@@ -6,13 +6,14 @@ See docs/explore.md.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from qkv.explore.edits import branch_of, n_heads_of
 from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.stages import stage_of, stages_of
 from qkv.explore.tensor_view import Step, Sublayer, TensorView, attention_steps, feed_forward_steps
 from qkv.messages import Both, both
@@ -38,7 +39,7 @@ ATTENTION = {
 }
 
 
-def make_trace(pass_: Pass) -> dict[str, Any]:
+def make_trace(pass_: Pass) -> JsonObject:
     """The trace of a pass, as JSON."""
     steps, family, generated = all_steps(pass_), pass_.explored.family, pass_.generated
     stages = [stage_of(family, step) for step in steps]
@@ -56,7 +57,7 @@ def make_trace(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def as_json(step: Step, stage: str) -> dict[str, Any]:
+def as_json(step: Step, stage: str) -> JsonObject:
     return {
         "key": step.key,
         "kind": step.kind,
@@ -150,7 +151,7 @@ def head_steps(pass_: Pass) -> Iterator[Step]:
 # ---- sides and attention
 
 
-def sides_of(pass_: Pass) -> dict[str, Any]:
+def sides_of(pass_: Pass) -> JsonObject:
     """The tokens and words of each side."""
     input_side = "source" if "source" in pass_.ids else "target"
     return {
@@ -159,7 +160,7 @@ def sides_of(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def sides_with_predictions(pass_: Pass) -> dict[str, Any]:
+def sides_with_predictions(pass_: Pass) -> JsonObject:
     """The sides, with the most probable next token at each position of the decoder."""
     sides = sides_of(pass_)
     if "target" in sides:
@@ -167,7 +168,7 @@ def sides_with_predictions(pass_: Pass) -> dict[str, Any]:
     return sides
 
 
-def next_tokens(pass_: Pass) -> dict[str, Any]:
+def next_tokens(pass_: Pass) -> JsonObject:
     """The most probable next token at each position; None if computing it would take long."""
     model, states = pass_.model, pass_.final_states["decoder"]
     n_macs = states.shape[1] * pass_.spec.vocab_size * pass_.spec.d_model
@@ -183,7 +184,7 @@ def next_tokens(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def attention_kinds(pass_: Pass) -> list[dict[str, Any]]:
+def attention_kinds(pass_: Pass) -> list[JsonObject]:
     """The kinds of attention, each with its layers and their numbers of heads."""
     guided = pass_.explored.alignment
     return [
