@@ -49,16 +49,15 @@ class CheckedModel:
         dtype = torch.float64 if self.n_parameters < MAX_FLOAT64_PARAMETERS else torch.float32
         shares = dtype == self.original.embed.weight.dtype
         shared = (*self.original.parameters(), *self.original.buffers()) if shares else ()
+        memo = {id(tensor): tensor for tensor in shared}
         # A tensor that a training pass left on a module (the router's auxiliary loss) is not a leaf
         # of the autograd graph, and deepcopy refuses such tensors.
-        left = [
-            value
+        memo |= {
+            id(value): value.detach()
             for module in self.original.modules()
             for value in vars(module).values()
             if isinstance(value, Tensor)
-        ]
-        memo = {id(tensor): tensor for tensor in shared}
-        memo |= {id(tensor): tensor.detach() for tensor in left}
+        }
         model = copy.deepcopy(self.original, memo)
         return (model if shares else model.to(dtype)).eval()
 
@@ -97,7 +96,7 @@ class CheckedModel:
         source_vocab_size = spec.source_vocab_size or spec.vocab_size
         source_length = min(9, self.max_length - self.extra_padding)
         source = torch.randint(0, source_vocab_size, (batch, source_length), generator=generator)
-        has_source = spec.encoder is not None and spec.decoder is not None
+        has_source = spec.encoder and spec.decoder
         return TokenBatch(ids.to(self.device), None, source.to(self.device) if has_source else None)
 
     def padded(self, batch: TokenBatch, side: str, pad_id: int) -> TokenBatch:

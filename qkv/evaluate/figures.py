@@ -75,11 +75,11 @@ def attention_heatmap(
     """
     grid = _as_heads(weights)  # (heads, query, key)
     _check_shape(grid, rows, columns)
-    rows, columns, names = list(map(_label, rows)), list(map(_label, columns)), [""]
-    if len(grid) > 1:
-        names = [_("head {number}", number=number) for number in range(len(grid))]
+    rows, columns = list(map(_label, rows)), list(map(_label, columns))
+    heads = range(len(grid))
+    names = [_("head {number}", number=number) for number in heads] if len(grid) > 1 else [""]
     with fonts_with([title, *rows, *columns, *names]):
-        figure, panels = _empty_figure(grid.shape, rows, columns)
+        figure, panels = _empty_figure(len(grid), rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
             image = panel.imshow(
                 head, cmap=COLORMAP, vmin=0, vmax=grid.max() or 1.0, aspect="equal"
@@ -193,16 +193,15 @@ def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) 
 
 
 def _empty_figure(
-    shape: tuple[int, ...], rows: Sequence[str], columns: Sequence[str]
+    heads: int, rows: Sequence[str], columns: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
     """A figure with an empty panel for each head, sized by its cells and labels."""
-    heads, queries, keys = shape
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
     cell = CELL_INCHES * _shrink(rows, columns)
     labels = 0.24 * _longest(columns) if _tilted(columns) else 0.7
-    width = across * (cell * (keys + 0.24 * _longest(rows) + 0.7)) + 1.2
-    height = down * (cell * (queries + labels + 0.7)) + 0.8
+    width = across * (cell * (len(columns) + 0.24 * _longest(rows) + 0.7)) + 1.2
+    height = down * (cell * (len(rows) + labels + 0.7)) + 0.8
     figure = Figure(figsize=(max(width, 4.0), max(height, 3.0)), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
     for empty in panels[heads:]:
@@ -238,7 +237,7 @@ def _write_values(panel: Axes, head: np.ndarray) -> None:
 
 def _label(token: str) -> str:
     """A token as one short printable line."""
-    token = token.translate({ord("\n"): "↵", ord("\t"): "→"})
+    token = token.translate(str.maketrans("\n\t", "↵→"))
     token = "".join(character if character.isprintable() else "�" for character in token)
     return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
 

