@@ -168,7 +168,16 @@ class Pass:
                     restore.callback(block.register_forward_pre_hook(hook).remove)
             yield
 
-    # ---- activations
+    # ---- logits and activations
+
+    def logits(self, rows: slice = slice(None)) -> Tensor:
+        """Logits at these positions, (rows, vocab)."""
+        with self.running():
+            return self.model.logits(self.final_states[self.last_stack][0][rows])
+
+    def logits_at(self, position: int) -> Tensor:
+        """Logits at one position, (vocab,)."""
+        return self.logits(slice(position, position + 1))[0]
 
     def activation(self, path: str) -> Any:
         """The output of a module inside a layer; of "<path" the module's input."""

@@ -13,7 +13,7 @@ from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, read_edits
 from qkv.explore.passes import Pass
 from qkv.explore.serialize import JsonObject
-from qkv.explore.tensor_values import logits, logits_row, sentence_vectors
+from qkv.explore.tensor_values import sentence_vectors
 from qkv.messages import both
 
 MAX_COMPARED_POSITIONS = 64  # at which predictions before and after edits are compared
@@ -39,7 +39,7 @@ def logits_at(pass_: Pass, position: int, edits: Sequence[str] = ()) -> Tensor:
     parsed = read_edits(pass_.model, edits)
     pass_ = EditedPass(pass_, parsed) if parsed else pass_
     check_position(pass_, position)
-    return logits_row(pass_, position)
+    return pass_.logits_at(position)
 
 
 def top_k(pass_: Pass, row: Tensor, k: int) -> list[JsonObject]:
@@ -73,7 +73,7 @@ def logit_lens(pass_: Pass, position: int, k: int) -> JsonObject:
         rows = [pass_.model.logits(stack.norm(x[None, None]))[0, 0] for x in streams]
     names = ["embedding", *(f"{name}.{n}" for n in layers)]
     titles = [both("before the first layer"), *(both("after layer {n}", n=n + 1) for n in layers)]
-    rows.append(logits_row(pass_, position))
+    rows.append(pass_.logits_at(position))
     return {
         "position": position,
         "layers": [
@@ -135,7 +135,7 @@ def change(pass_: Pass, edits: Sequence[str]) -> JsonObject:
 def summary(pass_: Pass) -> JsonObject:
     """The generated text, and the five most probable tokens at each position."""
     generated, compared = continuation(pass_, 16), slice(MAX_COMPARED_POSITIONS)
-    rows = logits(pass_, compared) if pass_.explored.has_logits else ()
+    rows = pass_.logits(compared) if pass_.explored.has_logits else ()
     return {
         "generated": generated and generated["text"],
         "positions": [

@@ -26,7 +26,7 @@ def view_of(pass_: Pass, name: str) -> TensorView:
     return views[name]
 
 
-def fetch(pass_: Pass, name: str, index: int | None, rows: slice | None) -> Tensor:
+def fetch(pass_: Pass, name: str, index: int | None, rows: slice) -> Tensor:
     """The tensor, or one element of its first axis, or a range of rows of either."""
     view = view_of(pass_, name)
     if index is not None and (len(view.shape) < 2 or index >= view.shape[0]):
@@ -38,13 +38,12 @@ def fetch(pass_: Pass, name: str, index: int | None, rows: slice | None) -> Tens
         )
     check_size(select(torch.empty(view.shape, device="meta"), index, rows).numel())
     if view.path == "=logits":
-        return logits(pass_, rows) if index is None else logits_row(pass_, index)
+        return pass_.logits(rows) if index is None else pass_.logits_at(index)
     return select(full_tensor(pass_, view), index, rows)
 
 
-def select(tensor: Tensor, index: int | None, rows: slice | None) -> Tensor:
-    part = tensor if index is None else tensor[index]
-    return part if rows is None else part[rows]
+def select(tensor: Tensor, index: int | None, rows: slice) -> Tensor:
+    return (tensor if index is None else tensor[index])[rows]
 
 
 def check_size(n_elements: int) -> None:
@@ -87,18 +86,6 @@ def input_tensors(pass_: Pass, name: str) -> dict[str, Tensor]:
     x = steps["positions"] = stack.positions(x[None], position_ids_of(len(x), 0, None, x.device))[0]
     steps["embed_norm"] = stack.embed_norm(x)
     return steps
-
-
-def logits(pass_: Pass, rows: slice | None = None) -> Tensor:
-    """Logits at these positions, (rows, vocab)."""
-    states = pass_.final_states[pass_.last_stack][0]
-    with pass_.running():
-        return pass_.model.logits(states if rows is None else states[rows])
-
-
-def logits_row(pass_: Pass, position: int) -> Tensor:
-    """Logits at one position, (vocab,)."""
-    return logits(pass_, slice(position, position + 1))[0]
 
 
 def sentence_vectors(pass_: Pass) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-import torch
-
 from qkv.explore.edits import branch_of, n_heads_of
 from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.explore.passes import Pass
@@ -170,13 +168,10 @@ def sides_with_predictions(pass_: Pass) -> JsonObject:
 
 def next_tokens(pass_: Pass) -> JsonObject:
     """The most probable next token at each position; None if computing it would take long."""
-    model, states = pass_.model, pass_.final_states["decoder"]
-    n_macs = states.shape[1] * pass_.spec.vocab_size * pass_.spec.d_model
+    n_macs = len(pass_.ids["target"]) * pass_.spec.vocab_size * pass_.spec.d_model
     if not pass_.explored.has_logits or n_macs > MAX_PREDICTION_MACS:
         return dict.fromkeys(("predicted", "predicted_ids", "predicted_p"))
-    with pass_.running():
-        probs = model.logits(states[0]).softmax(dim=-1)  # (length, vocab)
-        p, ids = torch.max(probs, dim=-1)
+    p, ids = pass_.logits().softmax(dim=-1).max(dim=-1)  # (length,)
     return {
         "predicted": pass_.explored.display_separately(ids.tolist(), "target"),
         "predicted_ids": ids.tolist(),

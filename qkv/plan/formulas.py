@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from qkv.messages import N_, _
 from qkv.model import spec as s
 from qkv.plan import cost
-from qkv.plan.pieces import Piece, Weight, Workload, layer_pieces, stacks_of
+from qkv.plan.pieces import Weight, Workload, layer_pieces, stacks_of
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ def compare_formulas(
 
 # ── Parameters ────────────────────────────────────────────────────────────────────────────────
 def _layer_parameters(spec: s.Spec) -> Comparison:
-    d2, pieces = len(_each_layer(spec)) * spec.d_model**2, _in_layers(spec)
-    weights = [piece for piece in pieces if isinstance(piece, Weight)]
+    d2, weights = len(_each_layer(spec)) * spec.d_model**2, _layer_weights(spec)
     matrices = [weight for weight in weights if len(weight.shape) > 1]
     vectors = [weight for weight in weights if len(weight.shape) == 1]
     return _comparison(
@@ -69,9 +68,8 @@ def _layer_parameters(spec: s.Spec) -> Comparison:
 
 def _all_parameters(spec: s.Spec) -> Comparison:
     layers, total = _layer_parameters(spec), Counter(cost.parameters(spec))
-    embedding = spec.vocab_size * spec.d_model
+    embedding, weights = spec.vocab_size * spec.d_model, _layer_weights(spec)
     other_embeddings = total["embedding"] - embedding
-    norms_in_layers = _n_parameters(_in_layers(spec), "norms")
     return _comparison(
         _("parameters, all"),
         "12 l d² + V d",
@@ -80,7 +78,7 @@ def _all_parameters(spec: s.Spec) -> Comparison:
         (_("the layers, as above"), layers.exact - layers.estimate),
         (_("embeddings of positions, token types or a second vocabulary"), other_embeddings),
         (_("an untied head"), total["head"]),
-        (_("norms outside the layers"), total["norms"] - norms_in_layers),
+        (_("norms outside the layers"), total["norms"] - _n_parameters(weights, "norms")),
     )
 
 
@@ -218,18 +216,19 @@ def _comparison(
     return Comparison(quantity, formula, estimate, exact, given)
 
 
-def _n_parameters(pieces: Iterable[Piece], *parts: str) -> int:
-    return sum(piece.n_parameters for piece in pieces if piece.part in parts)
+def _n_parameters(weights: Iterable[Weight], *parts: str) -> int:
+    return sum(weight.n_parameters for weight in weights if weight.part in parts)
 
 
 def _each_layer(spec: s.Spec) -> list[s.Layer]:
     return [layer for stack, _ in stacks_of(spec) for layer in stack.each_layer()]
 
 
-def _in_layers(spec: s.Spec) -> list[Piece]:
+def _layer_weights(spec: s.Spec) -> list[Weight]:
     return [
         piece
         for stack, side in stacks_of(spec)
         for layer in stack.each_layer()
         for piece in layer_pieces(layer, spec, stack.causal, side)
+        if isinstance(piece, Weight)
     ]
