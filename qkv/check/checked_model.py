@@ -12,9 +12,8 @@ from qkv.model.transformer import Memory, Transformer
 from qkv.text.tokenizer import Tokenizer
 
 MAX_FLOAT64_PARAMETERS = 50_000_000  # larger models are copied in float32
-Reload = Callable[
-    [Transformer, Mapping[str, Tokenizer]], tuple[Transformer, Mapping[str, Tokenizer]]
-]
+Tokenizers = Mapping[str, Tokenizer]  # by name: "tokenizer", or "source" and "target"
+Reload = Callable[[Transformer, Tokenizers], tuple[Transformer, Tokenizers]]
 
 
 @dataclass
@@ -37,7 +36,7 @@ class CheckedModel:
     """A model, its tokenizers, and the copy that the checks run."""
 
     original: Transformer
-    tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
+    tokenizers: Tokenizers = field(default_factory=dict)
     reload: Reload | None = None  # saves a model and loads it again
 
     @cached_property

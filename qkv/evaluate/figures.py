@@ -56,13 +56,11 @@ MAX_ANNOTATED_WEIGHTS = 200  # larger heatmaps have no numbers in their cells
 FULL_SIZE_TOKENS = 40  # with more tokens, cells and letters shrink, which bounds the image size
 MAX_LABEL_CHARACTERS = 18
 
+Labels = Sequence[str]
+
 
 def attention_heatmap(
-    weights: Tensor | np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    path: str | Path,
-    title: str = "",
+    weights: Tensor | np.ndarray, rows: Labels, columns: Labels, path: str | Path, title: str = ""
 ) -> Path:
     """Draw attention weights as a heatmap, one panel per head.
 
@@ -180,7 +178,7 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
     return grid[None] if grid.ndim == 2 else grid
 
 
-def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _check_shape(grid: np.ndarray, rows: Labels, columns: Labels) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
         wrong = _(
             "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
@@ -192,9 +190,7 @@ def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) 
         raise QkvError(_("attention heatmap"), wrong, right)
 
 
-def _empty_figure(
-    heads: int, rows: Sequence[str], columns: Sequence[str]
-) -> tuple[Figure, list[Axes]]:
+def _empty_figure(heads: int, rows: Labels, columns: Labels) -> tuple[Figure, list[Axes]]:
     """A figure with an empty panel for each head, sized by its cells and labels."""
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
@@ -209,7 +205,7 @@ def _empty_figure(
     return figure, panels[:heads]
 
 
-def _name_axes(panel: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
     """Label keys above and queries on the left; a `$` in a token is not a formula."""
     size = 10 * _shrink(rows, columns)
     rotation: dict[str, Any] = (
@@ -242,16 +238,16 @@ def _label(token: str) -> str:
     return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
-def _shrink(rows: Sequence[str], columns: Sequence[str]) -> float:
+def _shrink(rows: Labels, columns: Labels) -> float:
     return min(1.0, FULL_SIZE_TOKENS / max(len(rows), len(columns)))
 
 
-def _longest(labels: Sequence[str]) -> int:
+def _longest(labels: Labels) -> int:
     """The width of the longest label; wide characters count twice."""
     return max(
         sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label) for label in labels
     )
 
 
-def _tilted(columns: Sequence[str]) -> bool:
+def _tilted(columns: Labels) -> bool:
     return _longest(columns) > 4

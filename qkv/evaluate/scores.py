@@ -28,6 +28,8 @@ UNITS = {
     "": rf"[^\W\d_{HAN}{KANA}{HANGUL}]+",
 }
 
+Lines = Sequence[str]
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -55,9 +57,9 @@ class Comparison:
     """Scores of two systems on the same references, with confidence intervals and p-values."""
 
     names: tuple[str, str]
-    scores: tuple[Scores, Scores]
+    scores: tuple[Scores, ...]
     # Per system, of BLEU and chrF: mean ± half the 95 % confidence interval.
-    intervals: tuple[tuple[str, str], tuple[str, str]]
+    intervals: tuple[tuple[str, str], ...]
     p_bleu: float
     p_chrf: float
     signatures: tuple[str, str]
@@ -80,9 +82,7 @@ class Comparison:
         )
 
 
-def score(
-    outputs: Sequence[str], references: Sequence[str], language: str = "", tokenize: str = ""
-) -> Scores:
+def score(outputs: Lines, references: Lines, language: str = "", tokenize: str = "") -> Scores:
     """Corpus scores.
 
     Args:
@@ -105,28 +105,25 @@ def score(
 
 
 def compare(
-    outputs_a: Sequence[str],
-    outputs_b: Sequence[str],
-    references: Sequence[str],
+    outputs_a: Lines,
+    outputs_b: Lines,
+    references: Lines,
     language: str = "",
     tokenize: str = "",
     names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
     """Paired bootstrap of B against A: 1,000 resamples, seed 12345 or SACREBLEU_SEED."""
-    scores = (
-        score(outputs_a, references, language, tokenize),
-        score(outputs_b, references, language, tokenize),
-    )
-    metrics = dict(zip(("BLEU", "CHRF"), _metrics(references, language, tokenize), strict=True))
     systems = [("A", outputs_a), ("B", outputs_b)]
+    scores = [score(outputs, references, language, tokenize) for _system, outputs in systems]
+    metrics = dict(zip(("BLEU", "CHRF"), _metrics(references, language, tokenize), strict=True))
     signatures, columns = PairedTest(systems, metrics, [references], test_type="bs")()
-    (bleu_a, bleu_b), (chrf_a, chrf_b) = (_results(columns[name]) for name in ("BLEU", "chrF2"))
+    bleu, chrf = (_results(columns[name]) for name in ("BLEU", "chrF2"))
     return Comparison(
         names,
-        scores,
-        ((_interval(bleu_a), _interval(chrf_a)), (_interval(bleu_b), _interval(chrf_b))),
-        _p_value(bleu_a, bleu_b),
-        _p_value(chrf_a, chrf_b),
+        tuple(scores),
+        tuple(zip(map(_interval, bleu), map(_interval, chrf), strict=True)),
+        _p_value(*bleu),
+        _p_value(*chrf),
         (str(signatures["BLEU"]), str(signatures["chrF2"])),
     )
 
@@ -158,7 +155,7 @@ def make_bleu(tokenizer: str, option: str = "--tokenize") -> BLEU:
         raise QkvError(option, wrong, reason) from None
 
 
-def detect_language(lines: Sequence[str]) -> str:
+def detect_language(lines: Lines) -> str:
     """zh, ja or ko by the characters of the lines, "" for any other language."""
     text = "\n".join(lines)
     count = {language: len(re.findall(unit, text)) for language, unit in UNITS.items()}
@@ -170,12 +167,12 @@ def detect_language(lines: Sequence[str]) -> str:
     return "ja" if count["ja"] * 5 > count["zh"] + count["ja"] else "zh"
 
 
-def _metrics(references: Sequence[str], language: str, tokenize: str) -> tuple[BLEU, CHRF]:
+def _metrics(references: Lines, language: str, tokenize: str) -> tuple[BLEU, CHRF]:
     tokenizer = tokenize or bleu_tokenizer(language or detect_language(references))
     return make_bleu(tokenizer), CHRF()
 
 
-def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
+def _check_lengths(outputs: Lines, references: Lines) -> None:
     where = _("scores")
     if len(outputs) != len(references):
         wrong = _(

@@ -14,6 +14,8 @@ from qkv.generate.beam import BeamSearch, BeamSearchConfig
 
 MAX_TREE_DEPTH = 12  # new tokens of a generator
 
+Ids = tuple[int, ...]  # of the tokens from the root to a node
+
 
 class RecordedSearch(BeamSearch):
     """Beam search that keeps the candidates of each step: (live row, token, sum of log-probs)."""
@@ -71,11 +73,11 @@ def run_search(pass_: Pass, config: BeamSearchConfig) -> RecordedSearch:
     return search
 
 
-def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], JsonObject]:
+def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[Ids, JsonObject]:
     """The candidates by their ids: children of a live node are candidates of the next step."""
-    nodes: dict[tuple[int, ...], JsonObject] = {}
+    nodes: dict[Ids, JsonObject] = {}
 
-    def add(ids: tuple[int, ...], token: int, log_prob: float, state: str) -> None:
+    def add(ids: Ids, token: int, log_prob: float, state: str) -> None:
         parent = nodes.get(ids[:-1], {"id": None, "log_prob": 0.0})
         nodes[ids] = {
             "id": len(nodes),
@@ -91,7 +93,7 @@ def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], Js
 
     first = 0 if pass_.explored.family == "translator" else -1
     add((), pass_.ids["target"][first], 0.0, "live")
-    live: list[tuple[int, ...]] = [()]
+    live: list[Ids] = [()]
     for candidates in search.candidates:
         parents, live = live, []
         for row, token, log_prob in candidates:

@@ -30,10 +30,7 @@ class Picture:
 
 
 def picture_of(
-    grid: Tensor,
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    title: str = "",
+    grid: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None, title: str
 ) -> Picture:
     """Draw attention weights, (heads, query, key) or (query, key); default labels are positions."""
     n_rows, n_columns = grid.shape[-2:]
