@@ -4,6 +4,7 @@ The search is that of generate/beam.py, recorded while it runs. See docs/explore
 """
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -20,14 +21,13 @@ Ids = tuple[int, ...]  # of the tokens from the root to a node
 class RecordedSearch(BeamSearch):
     """Beam search that keeps the candidates of each step: (live row, token, sum of log-probs)."""
 
-    def __init__(self, config: BeamSearchConfig, limits: list[int], like: Tensor):
-        super().__init__(config, limits, like)
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         self.candidates: list[list[tuple[int, int, float]]] = []
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         columns = super()._candidates(logits)
-        rows = zip(*(column[0].tolist() for column in columns), strict=True)
-        self.candidates.append(list(rows))
+        self.candidates.append(list(zip(*(column[0].tolist() for column in columns), strict=True)))
         return columns
 
 

@@ -160,7 +160,7 @@ class ExploredModel:
         return min(self.pooling.max_len or self.spec.max_len, self.spec.max_len)
 
 
-def stacks_of(owner: Any) -> JsonObject:
+def stacks_of(owner: Any) -> dict[str, Any]:
     """The encoder and the decoder of a model or of its spec, by name, where it has them."""
     stacks = {name: getattr(owner, name) for name in SIDE_OF}
     return {name: stack for name, stack in stacks.items() if stack is not None}

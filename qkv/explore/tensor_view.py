@@ -20,7 +20,6 @@ class TensorView:
     """
 
     name: str
-    caption: str
     path: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -32,7 +31,7 @@ class TensorView:
         recorded = None if self.path.startswith(("<", "=")) or self.item is not None else self.path
         return {
             "name": self.name,
-            "caption": self.caption,
+            "caption": self.name.rpartition(".")[2],
             "shape": list(self.shape),
             "axes": list(self.axes),
             "labels": self.labels,
@@ -77,8 +76,8 @@ class Sublayer:
         """(token, width); "@" in `path` is the module path of this sublayer."""
         side, length = self.columns if keys else self.rows
         path = path.replace("@", f"{self.stack}.layers.{self.layer}.{self.part}")
-        name, caption = self.key(kind), kind.rpartition(".")[2]
-        return TensorView(name, caption, path, (length, width), ("token", axis), {"token": side})
+        shape, axes = (length, width), ("token", axis)
+        return TensorView(self.key(kind), path, shape, axes, {"token": side})
 
     def per_head(
         self, kind: str, path: str, n_heads: int, width: int, keys: bool = False

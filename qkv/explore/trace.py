@@ -88,7 +88,7 @@ def stream_step(pass_: Pass, stack: str, kind: str, part: str, source: str) -> S
     side, name = SIDE_OF[stack], f"{stack}.{kind}"
     shape = (len(pass_.ids[side]), pass_.spec.d_model)
     path, axes = f"={stack}.{source}", ("token", "d_model")
-    view = TensorView(name, kind, path, shape, axes, {"token": side})
+    view = TensorView(name, path, shape, axes, {"token": side})
     return Step(name, kind, stack, None, part, (view,))
 
 
@@ -137,11 +137,11 @@ def head_steps(pass_: Pass) -> Iterator[Step]:
     explored, spec, side = pass_.explored, pass_.spec, pass_.logits_side
     if explored.family == "embedder":
         for kind in ("pooling", "sentence") if explored.pooling.normalize else ("pooling",):
-            view = TensorView(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
+            view = TensorView(kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (view,))
     if explored.has_logits:
         shape, axes = (len(pass_.ids[side]), spec.vocab_size), ("token", "vocab")
-        view = TensorView("logits", "logits", "=logits", shape, axes, {"token": side})
+        view = TensorView("logits", "=logits", shape, axes, {"token": side})
         yield Step("logits", "logits", None, None, "output", (view,))
         yield Step("next", "next", None, None, "output")
 

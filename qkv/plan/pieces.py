@@ -144,6 +144,7 @@ def _linear(part: str, n_in: int, n_out: int, reads: Side, bias: bool = False) -
 
 # ── Mixers ────────────────────────────────────────────────────────────────────────────────────
 def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
+    """The pieces of a mixer; pooling has none."""
     d = spec.d_model
     match mixer:
         case s.Attention():
@@ -158,8 +159,6 @@ def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
         case s.TokenMlp():  # multiplies along positions: FLOPs per pair of tokens
             yield from 2 * [Weight("attention", (spec.max_len, spec.max_len))]
             yield AttentionProduct("scores", 2 * d, side, side)
-        case s.Pooling():
-            return
 
 
 def _attention(part: str, heads: s.Attention, d: int, queries: Side, keys: Side) -> Pieces:
@@ -232,5 +231,3 @@ def _head(spec: s.Spec) -> Pieces:
             yield Weight("head", (spec.vocab_size,))
         case s.Pooler():
             yield from _linear("head", d, d, "sentence", bias=True)
-        case None:
-            return
