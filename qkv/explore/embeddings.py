@@ -3,7 +3,7 @@
 See docs/explore.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -96,14 +96,12 @@ def table_of(explored: ExploredModel, side: str) -> Tensor:
     return explored.embedding(side).weight.detach()
 
 
-def nearest_ids(
-    table: Tensor, ids: Sequence[int], k: int
-) -> tuple[list[list[int]], list[list[float]]]:
+def nearest_ids(table: Tensor, ids: list[int], k: int) -> tuple[list[list[int]], list[list[float]]]:
     """For each id the k other tokens of the largest cosine similarity, and the cosines."""
-    table, rows = table.float(), list(ids)
-    own = F.normalize(table[rows], dim=-1)  # (ids, d_model)
+    table = table.float()
+    own = F.normalize(table[ids], dim=-1)  # (ids, d_model)
     cosines = own @ table.T / table.norm(dim=-1).clamp(min=1e-8)  # (ids, vocab)
-    cosines[torch.arange(len(rows)), rows] = -2
+    cosines[range(len(ids)), ids] = -2
     top = cosines.topk(min(k, len(table) - 1))
     return top.indices.tolist(), top.values.tolist()
 

@@ -89,9 +89,9 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """The host without its port: host_name("[::1]:80") == "::1"."""
+    """The host in lower case, without its port: host_name("[::1]:80") == "::1"."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
+        return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
 

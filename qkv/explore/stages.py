@@ -47,8 +47,7 @@ def translation_stage(step: Step) -> str:
 def stages_of(family: str, of_steps: list[str]) -> list[JsonObject]:
     """The stages that occur, in order, each with the index of its first step."""
     titles = TRANSLATION_STAGES if family == "translator" else STAGES
-    present = [key for key in titles if key in of_steps]
     return [
         {"key": key, "number": number, "title": titles[key]._asdict(), "first": of_steps.index(key)}
-        for number, key in enumerate(sorted(present, key=of_steps.index), 1)
+        for number, key in enumerate(dict.fromkeys(of_steps), 1)
     ]
