@@ -176,9 +176,7 @@ _LAYER, _POSITION = r"(?P<layer>\d{1,6})", r"(?P<position>\d{1,6})"
 _HEAD, _SIDE = r"(?:/(?P<head>\w{1,6}))?", r"(?P<side>source|target)"
 ROUTES: dict[str, Respond] = {
     _PASS: of_pass(make_trace),
-    rf"{_PASS}/tensor/(?P<name>[a-z0-9_.]{{1,80}})": of_pass(
-        fetch, index=Query.index, rows=Query.rows
-    ),
+    rf"{_PASS}/tensor/(?P<name>[a-z0-9_.]{{1,80}})": of_pass(fetch, query=lambda query: query),
     rf"{_PASS}/attention/{_KIND}/{_LAYER}{_HEAD}": of_pass(weights),
     rf"{_PASS}/attention/{_KIND}/mean": of_pass(mean_over_layers),
     rf"{_PASS}/words/{_KIND}/{_LAYER}{_HEAD}": of_pass(word_weights),

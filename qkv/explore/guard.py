@@ -5,11 +5,10 @@ See docs/explore.md.
 """
 
 import hmac
+from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -46,11 +45,14 @@ class Guard:
         if scope["type"] != "http":
             await self.inner(scope, receive, send)
             return
-        request = Request(scope)
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
         self.in_flight += 1
         try:
-            self.check(request)
-            if self.key and has_key(request.query_params.get("key"), self.key):
+            self.check(scope, headers)
+            if self.key and has_key(query_key(scope), self.key):
                 await redirect_with_cookie(self.key)(scope, receive, send)
                 return
             body = await read_body(receive)
@@ -60,25 +62,24 @@ class Guard:
         finally:
             self.in_flight -= 1
 
-    def check(self, request: Request) -> None:
+    def check(self, scope: Scope, headers: dict[str, str]) -> None:
         """Check concurrency, host name, key and method."""
         if self.in_flight > MAX_CONCURRENT_REQUESTS:
             raise ApiError(503, "Too many concurrent requests; try again later.")
-        if self.key is None and host_name(request.headers.get("host", "")) not in LOOPBACK:
+        if self.key is None and host_name(headers.get("host", "")) not in LOOPBACK:
             raise ApiError(
                 421, "This page is served only under the name of this machine (127.0.0.1)."
             )
-        given = request.cookies.get(COOKIE) or request.query_params.get("key")
-        if self.key is not None and not has_key(given, self.key):
+        if self.key is not None and not has_key(cookie_key(headers) or query_key(scope), self.key):
             raise ApiError(
                 401, "The key is missing or wrong; open the address that the command printed."
             )
-        if request.method not in ("GET", "HEAD", "POST"):
+        if scope["method"] not in ("GET", "HEAD", "POST"):
             raise ApiError(405, "Only GET and POST are allowed.")
-        if request.method == "POST":
-            self.check_post(request.headers)
+        if scope["method"] == "POST":
+            self.check_post(headers)
 
-    def check_post(self, headers: Headers) -> None:
+    def check_post(self, headers: dict[str, str]) -> None:
         """Refuse cross-site requests: a form sends no JSON, and browsers send its origin."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         cross_origin = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
@@ -89,15 +90,28 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """The host in lower case, without its port: host_name("[::1]:80") == "::1"."""
+    """The host without its port: host_name("[::1]:80") == "::1"."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
 
 
 def has_key(given: str | None, key: str) -> bool:
     return given is not None and hmac.compare_digest(given.encode(), key.encode())
+
+
+def query_key(scope: Scope) -> str | None:
+    found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("key")
+    return found[0] if found else None
+
+
+def cookie_key(headers: dict[str, str]) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except Exception:  # a malformed cookie
+        return None
+    return found.value if found else None
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv.explore.api_error import ApiError, not_found
 from qkv.explore.explored_model import SIDE_OF
 from qkv.explore.passes import Pass
+from qkv.explore.query_params import Query
 from qkv.explore.tensor_view import TensorView
 from qkv.explore.trace import all_steps
 from qkv.model.attention_context import position_ids_of
@@ -26,9 +27,9 @@ def view_of(pass_: Pass, name: str) -> TensorView:
     return views[name]
 
 
-def fetch(pass_: Pass, name: str, index: int | None, rows: slice) -> Tensor:
+def fetch(pass_: Pass, name: str, query: Query) -> Tensor:
     """The tensor, or one element of its first axis, or a range of rows of either."""
-    view = view_of(pass_, name)
+    view, index, rows = view_of(pass_, name), query.index(), query.rows()
     if index is not None and (len(view.shape) < 2 or index >= view.shape[0]):
         raise ApiError(
             422,
