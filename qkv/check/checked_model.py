@@ -12,9 +12,8 @@ from qkv.model.transformer import Memory, Transformer
 from qkv.text.tokenizer import Tokenizer
 
 MAX_FLOAT64_PARAMETERS = 50_000_000  # larger models are copied in float32
-Reload = Callable[
-    [Transformer, Mapping[str, Tokenizer]], tuple[Transformer, Mapping[str, Tokenizer]]
-]
+Tokenizers = Mapping[str, Tokenizer]  # by name: "tokenizer", or "source" and "target"
+Reload = Callable[[Transformer, Tokenizers], tuple[Transformer, Tokenizers]]
 
 
 @dataclass
@@ -37,7 +36,7 @@ class CheckedModel:
     """A model, its tokenizers, and the copy that the checks run."""
 
     original: Transformer
-    tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
+    tokenizers: Tokenizers = field(default_factory=dict)
     reload: Reload | None = None  # saves a model and loads it again
 
     @cached_property
@@ -49,16 +48,15 @@ class CheckedModel:
         dtype = torch.float64 if self.n_parameters < MAX_FLOAT64_PARAMETERS else torch.float32
         shares = dtype == self.original.embed.weight.dtype
         shared = (*self.original.parameters(), *self.original.buffers()) if shares else ()
+        memo = {id(tensor): tensor for tensor in shared}
         # A tensor that a training pass left on a module (the router's auxiliary loss) is not a leaf
         # of the autograd graph, and deepcopy refuses such tensors.
-        left = [
-            value
+        memo |= {
+            id(value): value.detach()
             for module in self.original.modules()
             for value in vars(module).values()
             if isinstance(value, Tensor)
-        ]
-        memo = {id(tensor): tensor for tensor in shared}
-        memo |= {id(tensor): tensor.detach() for tensor in left}
+        }
         model = copy.deepcopy(self.original, memo)
         return (model if shares else model.to(dtype)).eval()
 
@@ -97,7 +95,7 @@ class CheckedModel:
         source_vocab_size = spec.source_vocab_size or spec.vocab_size
         source_length = min(9, self.max_length - self.extra_padding)
         source = torch.randint(0, source_vocab_size, (batch, source_length), generator=generator)
-        has_source = spec.encoder is not None and spec.decoder is not None
+        has_source = spec.encoder and spec.decoder
         return TokenBatch(ids.to(self.device), None, source.to(self.device) if has_source else None)
 
     def padded(self, batch: TokenBatch, side: str, pad_id: int) -> TokenBatch:

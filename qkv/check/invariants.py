@@ -1,22 +1,19 @@
 """Checks of the invariants of a Transformer on a user's model. See docs/check.md."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from qkv.check import pass_checks, weight_checks
-from qkv.check.checked_model import CheckedModel, Reload
+from qkv.check.checked_model import CheckedModel, Reload, Tokenizers
 from qkv.check.result import CheckResult
 from qkv.messages import N_, _
 from qkv.model.transformer import Transformer
-from qkv.text.tokenizer import Tokenizer
 
 
 def run_checks(
-    model: Transformer,
-    tokenizers: Mapping[str, Tokenizer] | None = None,
-    reload: Reload | None = None,
+    model: Transformer, tokenizers: Tokenizers | None = None, reload: Reload | None = None
 ) -> list[CheckResult]:
     """Run every check on a model, which is left unchanged.
 

@@ -77,20 +77,19 @@ def cache_differences(model: Transformer, batch: TokenBatch) -> Iterator[float]:
 def padding_has_no_effect(checked: CheckedModel) -> CheckResult:
     spec, differences = checked.model.spec, []
     last_id = min(spec.vocab_size, spec.source_vocab_size or spec.vocab_size) - 1
-    for side, condition in padding_sides().items():
-        batches = [checked.padded(short_batch(checked), side, pad_id) for pad_id in (0, last_id)]
-        a, b = (final_states(checked.model, batch) for batch in batches)
+    others = padded_batches(checked, last_id)
+    for condition, batch in padded_batches(checked).items():
+        a, b = (final_states(checked.model, padded) for padded in (batch, others[condition]))
         if not (a.isfinite().all() and b.isfinite().all()):
             return CheckResult(False, _("{condition}: NaN or infinity", condition=condition))
-        mask = batches[0].attention_mask
+        mask = batch.attention_mask
         differences.append((condition, relative_difference(a[mask], b[mask])))
     return compared(checked, differences)
 
 
 def batch_has_no_effect(checked: CheckedModel) -> CheckResult:
     differences = []
-    for side, condition in padding_sides().items():
-        batch = checked.padded(short_batch(checked), side, pad_id=0)
+    for condition, batch in padded_batches(checked).items():
         assert batch.attention_mask is not None
         for row, states in enumerate(final_states(checked.model, batch)):
             single = final_states(checked.model, unpadded_row(batch, row))[0]
@@ -102,10 +101,7 @@ def batch_has_no_effect(checked: CheckedModel) -> CheckResult:
 def fused_attention_equals_eager(checked: CheckedModel) -> CheckResult:
     if not sdpa_cores(checked.model):
         return CheckResult(None, _("there is no fused attention"))
-    unpadded = short_batch(checked)
-    batches = {_("without padding"): unpadded}
-    for side, condition in padding_sides().items():
-        batches[condition] = checked.padded(unpadded, side, pad_id=0)
+    batches = {_("without padding"): short_batch(checked), **padded_batches(checked)}
     fused = [final_states(checked.model, batch) for batch in batches.values()]
     with eager_attention(checked.model):
         eager = [final_states(checked.model, batch) for batch in batches.values()]
@@ -116,5 +112,8 @@ def short_batch(checked: CheckedModel) -> TokenBatch:
     return checked.random_batch(3, min(12, checked.max_length - checked.extra_padding))
 
 
-def padding_sides() -> dict[str, str]:
-    return {"left": _("padding on the left"), "right": _("padding on the right")}
+def padded_batches(checked: CheckedModel, pad_id: int = 0) -> dict[str, TokenBatch]:
+    """A short batch padded on the left and on the right."""
+    sides = {_("padding on the left"): "left", _("padding on the right"): "right"}
+    batch = short_batch(checked)
+    return {condition: checked.padded(batch, side, pad_id) for condition, side in sides.items()}

@@ -56,13 +56,11 @@ MAX_ANNOTATED_WEIGHTS = 200  # larger heatmaps have no numbers in their cells
 FULL_SIZE_TOKENS = 40  # with more tokens, cells and letters shrink, which bounds the image size
 MAX_LABEL_CHARACTERS = 18
 
+Labels = Sequence[str]
+
 
 def attention_heatmap(
-    weights: Tensor | np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    path: str | Path,
-    title: str = "",
+    weights: Tensor | np.ndarray, rows: Labels, columns: Labels, path: str | Path, title: str = ""
 ) -> Path:
     """Draw attention weights as a heatmap, one panel per head.
 
@@ -75,11 +73,11 @@ def attention_heatmap(
     """
     grid = _as_heads(weights)  # (heads, query, key)
     _check_shape(grid, rows, columns)
-    rows, columns, names = list(map(_label, rows)), list(map(_label, columns)), [""]
-    if len(grid) > 1:
-        names = [_("head {number}", number=number) for number in range(len(grid))]
+    rows, columns = list(map(_label, rows)), list(map(_label, columns))
+    heads = range(len(grid))
+    names = [_("head {number}", number=number) for number in heads] if len(grid) > 1 else [""]
     with fonts_with([title, *rows, *columns, *names]):
-        figure, panels = _empty_figure(grid.shape, rows, columns)
+        figure, panels = _empty_figure(len(grid), rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
             image = panel.imshow(
                 head, cmap=COLORMAP, vmin=0, vmax=grid.max() or 1.0, aspect="equal"
@@ -180,7 +178,7 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
     return grid[None] if grid.ndim == 2 else grid
 
 
-def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _check_shape(grid: np.ndarray, rows: Labels, columns: Labels) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
         wrong = _(
             "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
@@ -192,17 +190,14 @@ def _check_shape(grid: np.ndarray, rows: Sequence[str], columns: Sequence[str]) 
         raise QkvError(_("attention heatmap"), wrong, right)
 
 
-def _empty_figure(
-    shape: tuple[int, ...], rows: Sequence[str], columns: Sequence[str]
-) -> tuple[Figure, list[Axes]]:
+def _empty_figure(heads: int, rows: Labels, columns: Labels) -> tuple[Figure, list[Axes]]:
     """A figure with an empty panel for each head, sized by its cells and labels."""
-    heads, queries, keys = shape
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
     cell = CELL_INCHES * _shrink(rows, columns)
     labels = 0.24 * _longest(columns) if _tilted(columns) else 0.7
-    width = across * (cell * (keys + 0.24 * _longest(rows) + 0.7)) + 1.2
-    height = down * (cell * (queries + labels + 0.7)) + 0.8
+    width = across * (cell * (len(columns) + 0.24 * _longest(rows) + 0.7)) + 1.2
+    height = down * (cell * (len(rows) + labels + 0.7)) + 0.8
     figure = Figure(figsize=(max(width, 4.0), max(height, 3.0)), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
     for empty in panels[heads:]:
@@ -210,7 +205,7 @@ def _empty_figure(
     return figure, panels[:heads]
 
 
-def _name_axes(panel: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
     """Label keys above and queries on the left; a `$` in a token is not a formula."""
     size = 10 * _shrink(rows, columns)
     rotation: dict[str, Any] = (
@@ -238,21 +233,21 @@ def _write_values(panel: Axes, head: np.ndarray) -> None:
 
 def _label(token: str) -> str:
     """A token as one short printable line."""
-    token = token.translate({ord("\n"): "↵", ord("\t"): "→"})
+    token = token.translate(str.maketrans("\n\t", "↵→"))
     token = "".join(character if character.isprintable() else "�" for character in token)
     return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
-def _shrink(rows: Sequence[str], columns: Sequence[str]) -> float:
+def _shrink(rows: Labels, columns: Labels) -> float:
     return min(1.0, FULL_SIZE_TOKENS / max(len(rows), len(columns)))
 
 
-def _longest(labels: Sequence[str]) -> int:
+def _longest(labels: Labels) -> int:
     """The width of the longest label; wide characters count twice."""
     return max(
         sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label) for label in labels
     )
 
 
-def _tilted(columns: Sequence[str]) -> bool:
+def _tilted(columns: Labels) -> bool:
     return _longest(columns) > 4

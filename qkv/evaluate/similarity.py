@@ -80,8 +80,8 @@ def count_distractors(a: Array, b: Array) -> tuple[Array, Array]:
         closer = (scores > partner + TIE_TOLERANCE).sum(axis=1)
         as_close = (scores >= partner - TIE_TOLERANCE).sum(axis=1)
         counts.append((closer, as_close - closer - 1))  # without the partner
-    closer_counts, tied_counts = zip(*counts, strict=True)
-    return np.concatenate(closer_counts), np.concatenate(tied_counts)
+    closer, tied = np.concatenate(counts, axis=1)
+    return closer, tied
 
 
 def nearest(vectors: Array, queries: Array, k: int) -> tuple[Array, Array]:

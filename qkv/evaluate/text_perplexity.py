@@ -105,13 +105,11 @@ def windows(n: int, context_length: int, stride: int) -> list[Window]:
     [Window(start=0, length=4, scored=4), Window(start=3, length=4, scored=3)]
     """
     assert context_length > 0 and 0 < stride <= context_length, (context_length, stride)
-    found, done = [], min(n, context_length)
-    if n:
-        found.append(Window(0, done, done))
-    while done < n:
+    first = min(n, context_length)
+    found = [Window(0, first, first)] if n else []
+    for done in range(first, n, stride):
         scored = min(stride, n - done)
-        done += scored
-        found.append(Window(done - context_length, context_length, scored))
+        found.append(Window(done + scored - context_length, context_length, scored))
     return found
 
 

@@ -5,7 +5,6 @@ comes with the extra `serve`. See docs/explore.md.
 """
 
 import json
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +16,7 @@ from qkv.explore.api_error import ApiError, not_found
 from qkv.explore.bundle import PAGE
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.guard import Guard, error_response
-from qkv.explore.serialize import to_json, to_numpy
+from qkv.explore.serialize import JsonObject, to_json, to_numpy
 from qkv.text.lines import replace_surrogates
 
 MEDIA_TYPES = {
@@ -49,7 +48,7 @@ def make_app(explorer: Explorer, key: str | None = None) -> Guard:
     return Guard(app, key)
 
 
-def answer_post(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
+def answer_post(explorer: Explorer, name: str, body: JsonObject) -> Answer:
     """The requests that carry a text."""
     match name:
         case "pass":
@@ -65,7 +64,7 @@ def answer_post(explorer: Explorer, name: str, body: dict[str, Any]) -> Answer:
 # ---- requests
 
 
-def read_json(body: bytes) -> dict[str, Any]:
+def read_json(body: bytes) -> JsonObject:
     """The JSON object of a request body."""
     try:
         value = json.loads(body)
@@ -76,14 +75,14 @@ def read_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def text_in(body: dict[str, Any], name: str) -> str:
+def text_in(body: JsonObject, name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiError(422, "'{name}' must be a string.", name=name)
     return replace_surrogates(value)
 
 
-def texts_in(body: dict[str, Any], name: str) -> list[str]:
+def texts_in(body: JsonObject, name: str) -> list[str]:
     value = body.get(name, [])
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ApiError(422, "'{name}' must be a list of strings.", name=name)

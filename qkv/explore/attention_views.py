@@ -5,7 +5,6 @@ See docs/explore.md.
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,22 +12,23 @@ from torch import Tensor
 
 from qkv.explore.api_error import ApiError
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.trace import ATTENTION, attention_layers, sides_of
 
 THUMBNAIL_SIZE = 32  # maximum rows and columns of a thumbnail
 
 
-def weights(pass_: Pass, name: str, layer: int, head: str | None = None) -> Tensor:
+def weights(pass_: Pass, kind: str, layer: int, head: str | None = None) -> Tensor:
     """Attention weights of all heads, (heads, query, key), or of one of them, or their mean."""
-    if layer not in attention_layers(pass_, name):
+    if layer not in attention_layers(pass_, kind):
         raise ApiError(
             404,
             "There is no attention '{kind}' in layer {layer} of this model.",
-            kind=name,
+            kind=kind,
             layer=layer,
         )
-    kind = ATTENTION[name]
-    path = f"{kind.stack}.layers.{layer}.{kind.part}.branch.core"
+    stack, part = ATTENTION[kind].stack, ATTENTION[kind].part
+    path = f"{stack}.layers.{layer}.{part}.branch.core"
     return select_head(pass_.weights(path), head)
 
 
@@ -38,25 +38,25 @@ def select_head(grid: Tensor, head: str | None) -> Tensor:
         return grid
     if head == "mean":
         return grid.mean(dim=0)
-    if not (head.isascii() and head.isdigit() and len(head) < 6 and int(head) < len(grid)):
+    if not (head.isdigit() and len(head) < 6 and int(head) < len(grid)):
         raise ApiError(
             404,
             "There is no head '{head}': this layer has {n_heads} heads.",
-            head=head[:20],
+            head=head,
             n_heads=len(grid),
         )
     return grid[int(head)]
 
 
-def word_weights(pass_: Pass, name: str, layer: int, head: str | None = None) -> Tensor:
+def word_weights(pass_: Pass, kind: str, layer: int, head: str | None = None) -> Tensor:
     """Attention weights between words, (heads, words, words), or of one head, or their mean."""
-    grid, sides, kind = weights(pass_, name, layer), sides_of(pass_), ATTENTION[name]
-    rows, columns = sides[kind.rows]["words"], sides[kind.columns]["words"]
+    grid, sides, attention = weights(pass_, kind, layer), sides_of(pass_), ATTENTION[kind]
+    rows, columns = sides[attention.rows]["words"], sides[attention.columns]["words"]
     return select_head(merge_to_words(grid, rows, columns), head)
 
 
 def merge_to_words(
-    grid: Tensor, rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]]
+    grid: Tensor, rows: Sequence[JsonObject], columns: Sequence[JsonObject]
 ) -> Tensor:
     """(heads, query, key) -> (heads, words, words): sum over a word's keys, mean over queries."""
     queries = [grid[:, word["tokens"]].mean(dim=1) for word in rows]

@@ -10,26 +10,28 @@ from torch import Tensor
 
 from qkv.engine.stepper import PlainStepper
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.generate.beam import BeamSearch, BeamSearchConfig
 
 MAX_TREE_DEPTH = 12  # new tokens of a generator
+
+Ids = tuple[int, ...]  # of the tokens from the root to a node
 
 
 class RecordedSearch(BeamSearch):
     """Beam search that keeps the candidates of each step: (live row, token, sum of log-probs)."""
 
-    def __init__(self, config: BeamSearchConfig, limits: list[int], like: Tensor):
-        super().__init__(config, limits, like)
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         self.candidates: list[list[tuple[int, int, float]]] = []
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         columns = super()._candidates(logits)
-        rows = zip(*(column[0].tolist() for column in columns), strict=True)
-        self.candidates.append(list(rows))
+        self.candidates.append(list(zip(*(column[0].tolist() for column in columns), strict=True)))
         return columns
 
 
-def beam_tree(pass_: Pass, size: int, alpha: float) -> dict[str, Any]:
+def beam_tree(pass_: Pass, size: int, alpha: float) -> JsonObject:
     """All candidates of a search as a tree, and its finished hypotheses, as JSON."""
     with pass_.running():
         search = run_search(pass_, pass_.explored.search_config(size, alpha))
@@ -71,11 +73,11 @@ def run_search(pass_: Pass, config: BeamSearchConfig) -> RecordedSearch:
     return search
 
 
-def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], dict[str, Any]]:
+def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[Ids, JsonObject]:
     """The candidates by their ids: children of a live node are candidates of the next step."""
-    nodes: dict[tuple[int, ...], dict[str, Any]] = {}
+    nodes: dict[Ids, JsonObject] = {}
 
-    def add(ids: tuple[int, ...], token: int, log_prob: float, state: str) -> None:
+    def add(ids: Ids, token: int, log_prob: float, state: str) -> None:
         parent = nodes.get(ids[:-1], {"id": None, "log_prob": 0.0})
         nodes[ids] = {
             "id": len(nodes),
@@ -91,7 +93,7 @@ def build_nodes(pass_: Pass, search: RecordedSearch) -> dict[tuple[int, ...], di
 
     first = 0 if pass_.explored.family == "translator" else -1
     add((), pass_.ids["target"][first], 0.0, "live")
-    live: list[tuple[int, ...]] = [()]
+    live: list[Ids] = [()]
     for candidates in search.candidates:
         parents, live = live, []
         for row, token, log_prob in candidates:

@@ -34,8 +34,7 @@ class Edit:
 
 
 def read_edits(model: Transformer, texts: Sequence[str]) -> tuple[Edit, ...]:
-    """Parse edits, sorted and without duplicates; a part that the model lacks is an error."""
-    edits = set()
+    """Parse edits, sorted and without duplicates."""
     if len(texts) > MAX_EDITS:
         raise ApiError(
             422,
@@ -43,13 +42,16 @@ def read_edits(model: Transformer, texts: Sequence[str]) -> tuple[Edit, ...]:
             n_edits=len(texts),
             max_edits=MAX_EDITS,
         )
-    for text in texts:
-        kind, _, path = text.partition(":")
-        edit = Edit(kind, tuple(path.split(".")))
-        if not exists(model, edit):
-            raise ApiError(422, "This model has no '{edit}' to edit.", edit=shortened(text))
-        edits.add(edit)
-    return tuple(sorted(edits))
+    return tuple(sorted({read_edit(model, text) for text in texts}))
+
+
+def read_edit(model: Transformer, text: str) -> Edit:
+    """Parse one edit; a part that the model lacks is an error."""
+    kind, _, path = text.partition(":")
+    edit = Edit(kind, tuple(path.split(".")))
+    if not exists(model, edit):
+        raise ApiError(422, "This model has no '{edit}' to edit.", edit=shortened(text))
+    return edit
 
 
 def exists(model: Transformer, edit: Edit) -> bool:

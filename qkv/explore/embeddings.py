@@ -3,7 +3,7 @@
 See docs/explore.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from qkv.explore.api_error import ApiError
 from qkv.explore.explored_model import ExploredModel
 from qkv.explore.kinds import POSITIONS
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.step_texts import STEP_TEXTS
 from qkv.explore.tensor_values import sentence_vectors
 from qkv.messages import both
@@ -51,7 +52,7 @@ def position_values(explored: ExploredModel) -> Tensor:
     raise ApiError(404, "This model has no position encodings.")
 
 
-def position_encodings(explored: ExploredModel) -> dict[str, Any]:
+def position_encodings(explored: ExploredModel) -> JsonObject:
     """Description of the position encodings, as JSON."""
     values, kind = position_values(explored), explored.spec.positions.kind
     step = STEP_TEXTS["rotation" if kind == "rotary" else "positions"]
@@ -91,26 +92,24 @@ def first_positions(explored: ExploredModel) -> Any:
 def table_of(explored: ExploredModel, side: str) -> Tensor:
     """The token embeddings of a side, (vocab, d_model)."""
     if side not in explored.tokenizers:
-        raise ApiError(404, "This model has no side '{side}'.", side=side[:20])
+        raise ApiError(404, "This model has no side '{side}'.", side=side)
     return explored.embedding(side).weight.detach()
 
 
-def nearest_ids(
-    table: Tensor, ids: Sequence[int], k: int
-) -> tuple[list[list[int]], list[list[float]]]:
+def nearest_ids(table: Tensor, ids: list[int], k: int) -> tuple[list[list[int]], list[list[float]]]:
     """For each id the k other tokens of the largest cosine similarity, and the cosines."""
-    table, rows = table.float(), list(ids)
-    own = F.normalize(table[rows], dim=-1)  # (ids, d_model)
+    table = table.float()
+    own = F.normalize(table[ids], dim=-1)  # (ids, d_model)
     cosines = own @ table.T / table.norm(dim=-1).clamp(min=1e-8)  # (ids, vocab)
-    cosines[torch.arange(len(rows)), rows] = -2
+    cosines[range(len(ids)), ids] = -2
     top = cosines.topk(min(k, len(table) - 1))
     return top.indices.tolist(), top.values.tolist()
 
 
-def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> dict[str, Any]:
+def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> JsonObject:
     """A token and its nearest neighbors, as JSON."""
     table = table_of(explored, side)
-    if not 0 <= id < len(table):
+    if id >= len(table):
         raise ApiError(
             404,
             "There is no token {id}: the vocabulary has {vocab_size} tokens.",
@@ -122,7 +121,7 @@ def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> dict[str, 
     return {**own, "neighbors": explored.token_rows(ids, side, cosine=cosines)}
 
 
-def project_tokens(pass_: Pass, side: str) -> dict[str, Any]:
+def project_tokens(pass_: Pass, side: str) -> JsonObject:
     """The text's tokens and some neighbors of each on their first two principal components."""
     table = table_of(pass_.explored, side)
     own = list(dict.fromkeys(pass_.ids[side]))[:MAX_POINTS]
@@ -147,7 +146,7 @@ def principal_components(vectors: Tensor) -> tuple[Tensor, list[float]]:
 # ---- sentences
 
 
-def nearest_sentences(pass_: Pass, vectors: Mapping[str, Tensor]) -> dict[str, Any]:
+def nearest_sentences(pass_: Pass, vectors: Mapping[str, Tensor]) -> JsonObject:
     """Sentences by cosine similarity to that of the pass; `vectors`: (d_model,) of each."""
     own = sentence_vectors(pass_)[1]
     rows = list(vectors.values())

@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig
 from qkv.errors import QkvError
+from qkv.explore.serialize import JsonObject
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.generate.beam import BeamSearchConfig
 from qkv.messages import _
@@ -24,6 +25,8 @@ from qkv.text.special_tokens import (
 )
 from qkv.text.tokenizer import Tokenizer
 
+Ids = Sequence[int]
+
 SIDE_OF = {"encoder": "source", "decoder": "target"}
 FAMILIES = {
     ("encoder", "decoder"): "translator",
@@ -36,7 +39,7 @@ _PART = re.compile(r"(<[^<>]+>|.)\[(\d+)(?:-\d+)?/\d\]")  # a part of a characte
 class ExploredModel:
     """A model of any family and its tokenizers, one for each side."""
 
-    def __init__(self, loaded: LoadedModel, name: str, begin: Sequence[int] | None = None):
+    def __init__(self, loaded: LoadedModel, name: str, begin: Ids | None = None):
         """`begin`: ids before every prompt of a generator; None: the <bos> of its tokenizer."""
         self.model, self.spec, self.name = loaded.model, loaded.model.spec, name
         self.stacks = stacks_of(self.model)
@@ -88,23 +91,21 @@ class ExploredModel:
         of_source = translation_template if self.family == "translator" else encoder_template
         return of_source(self.tokenizers[side])
 
-    def display_tokens(self, ids: Sequence[int], side: str) -> list[str]:
+    def display_tokens(self, ids: Ids, side: str) -> list[str]:
         """A readable string for each id of a text; "<id>" if the tokenizer has no such token."""
         named = self.tokenizers[side].display_tokens(ids)
         return [text or f"<{id}>" for text, id in zip(named, ids, strict=True)]
 
-    def display_separately(self, ids: Sequence[int], side: str) -> list[str]:
+    def display_separately(self, ids: Ids, side: str) -> list[str]:
         """Readable strings for unrelated ids: bytes of adjacent ids are not decoded together."""
         return [self.display_tokens([id], side)[0] for id in ids]
 
-    def token_rows(
-        self, ids: Sequence[int], side: str, **columns: Sequence[Any]
-    ) -> list[dict[str, Any]]:
+    def token_rows(self, ids: Ids, side: str, **columns: Sequence[Any]) -> list[JsonObject]:
         """Unrelated tokens with further columns, as JSON: one object per token."""
         table = {"id": ids, "token": self.display_separately(ids, side), **columns}
         return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
-    def text_of(self, ids: Sequence[int], before: Sequence[int] = ()) -> str:
+    def text_of(self, ids: Ids, before: Ids = ()) -> str:
         """Decode ids; bytes of incomplete characters are written as in tokens, never as U+FFFD."""
         tokenizer = self.tokenizers["target"]
         text = tokenizer.decode(ids)
@@ -119,7 +120,7 @@ class ExploredModel:
             _PART.sub(first_part, token) if partial else token for token, partial in tokens
         ).replace("␣", " ")
 
-    def partial(self, ids: Sequence[int], side: str) -> list[bool]:
+    def partial(self, ids: Ids, side: str) -> list[bool]:
         """Whether a token is a part of a character, and not a text that resembles our notation."""
         raw = self.tokenizers[side].tokens(ids)
         return [
@@ -127,7 +128,7 @@ class ExploredModel:
             for token, piece in zip(self.display_tokens(ids, side), raw, strict=True)
         ]
 
-    def side(self, ids: Sequence[int], side: str, text: str | None = None) -> dict[str, Any]:
+    def side(self, ids: Ids, side: str, text: str | None) -> JsonObject:
         """Tokens and words of a side, as JSON; `text`: what the ids were encoded from, if known."""
         special = set(self.tokenizers[side].special_ids.values())
         return {
@@ -138,7 +139,7 @@ class ExploredModel:
             "words": [word._asdict() for word in self.words(ids, side, text)],
         }
 
-    def words(self, ids: Sequence[int], side: str, text: str | None) -> list[Unit]:
+    def words(self, ids: Ids, side: str, text: str | None) -> list[Unit]:
         """Tokens grouped into words; a token outside of words, such as <eos>, is its own unit."""
         template, tokenizer = self.templates[side], self.tokenizers[side]
         begin = len(template.before)

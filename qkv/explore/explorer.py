@@ -37,12 +37,15 @@ from qkv.explore.predictions import (
     top_tokens,
 )
 from qkv.explore.query_params import Query
-from qkv.explore.tensor_values import fetch, sentence_vectors, view_of
+from qkv.explore.serialize import JsonObject
+from qkv.explore.tensor_values import fetch, sentence_vectors
 from qkv.explore.trace import make_trace
+from qkv.messages import N_
 
 MAX_PASSES = 6  # cached
 
-Answer = dict[str, Any] | Tensor
+Answer = JsonObject | Tensor
+Respond = Callable[..., Answer]
 
 
 class Explorer:
@@ -58,9 +61,7 @@ class Explorer:
 
     # ---- opening a text
 
-    def open(
-        self, text: str, edits: Sequence[str] = (), target: str | None = None
-    ) -> dict[str, Any]:
+    def open(self, text: str, edits: Sequence[str] = (), target: str | None = None) -> JsonObject:
         """The trace of this text; the model runs once, then the pass is cached."""
         check_length(text)
         check_length(target or "")
@@ -80,15 +81,11 @@ class Explorer:
         self.passes.move_to_end(id)
         return self.passes[id]
 
-    def compare_with(self, sentences: Sequence[str]) -> dict[str, Any]:
+    def compare_with(self, sentences: Sequence[str]) -> JsonObject:
         """Set the typed sentences among which the nearest ones are searched."""
         if len(sentences) > MAX_SENTENCES:
-            raise ApiError(
-                413,
-                "{n_sentences} sentences are too many; at most {max_sentences}.",
-                n_sentences=len(sentences),
-                max_sentences=MAX_SENTENCES,
-            )
+            wrong = N_("{n_sentences} sentences are too many; at most {max_sentences}.")
+            raise ApiError(413, wrong, n_sentences=len(sentences), max_sentences=MAX_SENTENCES)
         for sentence in sentences:
             check_length(sentence)
         with self.lock:
@@ -97,7 +94,7 @@ class Explorer:
             self.typed_sentences = tuple(sentences)
         return {"count": len(self.typed_sentences)}
 
-    def tokens_of(self, text: str, side: str) -> dict[str, Any]:
+    def tokens_of(self, text: str, side: str) -> JsonObject:
         """The tokens of a text, without special tokens before and after it."""
         check_length(text)
         if side not in self.explored.tokenizers:
@@ -127,86 +124,80 @@ class Explorer:
         """The answer to a request by name."""
         query = Query(parameters or {})
         for pattern, respond in ROUTES.items():
-            match = re.fullmatch(pattern, name, re.ASCII)
-            if match:
+            if match := re.fullmatch(pattern, name, re.ASCII):
+                groups = {
+                    group: int(text) if group in INTEGER_GROUPS else text
+                    for group, text in match.groupdict().items()
+                }
                 with self.lock, torch.inference_mode():
-                    return respond(self, query, *match.groups())
+                    return respond(self, query, **groups)
         raise not_found(name)
 
-    def nearest(self, query: Query, id: str) -> dict[str, Any]:
+    def nearest(self, query: Query, pass_id: str) -> JsonObject:
         self.check_embedder()
-        pass_, sentences = self.pass_of(id), [*self.typed_sentences, *self.file_sentences]
+        pass_, sentences = self.pass_of(pass_id), [*self.typed_sentences, *self.file_sentences]
         # Vectors of sentences typed earlier are dropped from the cache.
         self.vectors = {sentence: self.vector(sentence) for sentence in sentences}
         return nearest_sentences(pass_, self.vectors)
 
-    def generate(self, query: Query, id: str) -> dict[str, Any]:
+    def generate(self, query: Query, pass_id: str) -> JsonObject:
         self.check_generates()
         n_tokens = query.integer("tokens", 16, 1, MAX_NEW_TOKENS)
-        generated = continuation(self.pass_of(id), n_tokens)
+        generated = continuation(self.pass_of(pass_id), n_tokens)
         assert generated is not None
         return generated
 
-    def beam(self, query: Query, id: str) -> dict[str, Any]:
+    def beam(self, query: Query, pass_id: str) -> JsonObject:
         self.check_generates()
-        pass_ = self.pass_of(id)
+        pass_ = self.pass_of(pass_id)
         check_position(pass_, 0)
         return beam_tree(pass_, query.integer("size", 4, 1, 8), query.number("alpha", 0.6, 0, 5))
 
 
 def check_length(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        raise ApiError(
-            413,
-            "The text has {n_characters:,} characters; at most {max_characters:,} are allowed.",
-            n_characters=len(text),
-            max_characters=MAX_CHARACTERS,
+        wrong = N_(
+            "The text has {n_characters:,} characters; at most {max_characters:,} are allowed."
         )
+        raise ApiError(413, wrong, n_characters=len(text), max_characters=MAX_CHARACTERS)
 
 
-def of_pass(respond: Callable[..., Answer]) -> Callable[..., Answer]:
-    """A response that depends on a cached pass, whose id is the first group of its pattern."""
-    return lambda self, query, id, *groups: respond(self.pass_of(id), query, *groups)
+def of_pass(respond: Respond, **params: Callable[[Query], Any]) -> Respond:
+    """The response to a request about a cached pass; `params` are read from the query."""
+    return lambda self, query, pass_id, **groups: respond(
+        self.pass_of(pass_id), **groups, **{name: read(query) for name, read in params.items()}
+    )
 
 
-_ID, _N, _SIDE = r"pass/([0-9a-f]{12})", r"(\d{1,6})", r"(source|target)"
-_KIND, _HEAD = r"(encoder|decoder|cross)", r"(?:/(\w{1,6}))?"
-# Requests about a pass: what follows its id -> response to (pass, query, groups of the pattern).
-PASS_ROUTES: dict[str, Callable[..., Answer]] = {
-    "": lambda pass_, query: make_trace(pass_),
-    r"/tensor/([a-z0-9_.]{1,80})": lambda pass_, query, name: fetch(
-        pass_, view_of(pass_, name), query.index(), query.rows()
+# Patterns of request names: a group is an argument of the response.
+INTEGER_GROUPS = ("layer", "position", "id")
+_PASS, _KIND = r"pass/(?P<pass_id>[0-9a-f]{12})", r"(?P<kind>encoder|decoder|cross)"
+_LAYER, _POSITION = r"(?P<layer>\d{1,6})", r"(?P<position>\d{1,6})"
+_HEAD, _SIDE = r"(?:/(?P<head>\w{1,6}))?", r"(?P<side>source|target)"
+ROUTES: dict[str, Respond] = {
+    _PASS: of_pass(make_trace),
+    rf"{_PASS}/tensor/(?P<name>[a-z0-9_.]{{1,80}})": of_pass(fetch, query=lambda query: query),
+    rf"{_PASS}/attention/{_KIND}/{_LAYER}{_HEAD}": of_pass(weights),
+    rf"{_PASS}/attention/{_KIND}/mean": of_pass(mean_over_layers),
+    rf"{_PASS}/words/{_KIND}/{_LAYER}{_HEAD}": of_pass(word_weights),
+    rf"{_PASS}/thumbnails/{_KIND}/{_LAYER}": of_pass(thumbnails),
+    rf"{_PASS}/rollout/{_KIND}": of_pass(rollout),
+    rf"{_PASS}/top/{_POSITION}": of_pass(
+        top_tokens, k=lambda query: query.integer("k", 10, 1, 200)
     ),
-    rf"/attention/{_KIND}/{_N}{_HEAD}": lambda pass_, query, kind, layer, head: weights(
-        pass_, kind, int(layer), head
+    rf"{_PASS}/logit_lens/{_POSITION}": of_pass(
+        logit_lens, k=lambda query: query.integer("k", 5, 1, 50)
     ),
-    rf"/attention/{_KIND}/mean": lambda pass_, query, kind: mean_over_layers(pass_, kind),
-    rf"/words/{_KIND}/{_N}{_HEAD}": lambda pass_, query, kind, layer, head: word_weights(
-        pass_, kind, int(layer), head
-    ),
-    rf"/thumbnails/{_KIND}/{_N}": lambda pass_, query, kind, layer: thumbnails(
-        pass_, kind, int(layer)
-    ),
-    rf"/rollout/{_KIND}": lambda pass_, query, kind: rollout(pass_, kind),
-    rf"/top/{_N}": lambda pass_, query, position: top_tokens(
-        pass_, int(position), query.integer("k", 10, 1, 200)
-    ),
-    rf"/logit_lens/{_N}": lambda pass_, query, position: logit_lens(
-        pass_, int(position), query.integer("k", 5, 1, 50)
-    ),
-    rf"/logits/{_N}": lambda pass_, query, position: logits_at(pass_, int(position), query.edits()),
-    "/change": lambda pass_, query: change(pass_, query.edits()),
-    rf"/projection/{_SIDE}": lambda pass_, query, side: project_tokens(pass_, side),
-}
-ROUTES: dict[str, Callable[..., Answer]] = {
-    **{f"{_ID}{pattern}": of_pass(respond) for pattern, respond in PASS_ROUTES.items()},
-    f"{_ID}/generate": Explorer.generate,
-    f"{_ID}/beam": Explorer.beam,
-    f"{_ID}/nearest": Explorer.nearest,
+    rf"{_PASS}/logits/{_POSITION}": of_pass(logits_at, edits=Query.edits),
+    rf"{_PASS}/change": of_pass(change, edits=Query.edits),
+    rf"{_PASS}/projection/{_SIDE}": of_pass(project_tokens),
+    rf"{_PASS}/generate": Explorer.generate,
+    rf"{_PASS}/beam": Explorer.beam,
+    rf"{_PASS}/nearest": Explorer.nearest,
     "model": lambda self, query: model_metadata(self.explored),
     "positions": lambda self, query: position_encodings(self.explored),
     "positions/values": lambda self, query: position_values(self.explored),
-    rf"neighbors/{_SIDE}/(\d{{1,9}})": lambda self, query, side, id: neighbors(
-        self.explored, side, int(id), query.integer("k", 12, 1, 200)
+    rf"neighbors/{_SIDE}/(?P<id>\d{{1,9}})": lambda self, query, side, id: neighbors(
+        self.explored, side, id, query.integer("k", 12, 1, 200)
     ),
 }

@@ -1,6 +1,7 @@
 """Figures of attention weights as PNG images. See docs/explore.md."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,11 +15,11 @@ from qkv.explore.trace import ATTENTION, attention_layers
 from qkv.messages import _
 
 
+@dataclass
 class Picture:
     """A PNG image that a notebook displays; `save` writes it to a file."""
 
-    def __init__(self, png: bytes):
-        self.png = png
+    png: bytes
 
     def _repr_png_(self) -> bytes:
         return self.png
@@ -29,18 +30,15 @@ class Picture:
 
 
 def picture_of(
-    grid: Tensor,
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    title: str = "",
+    grid: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None, title: str
 ) -> Picture:
     """Draw attention weights, (heads, query, key) or (query, key); default labels are positions."""
-    rows = [str(n) for n in range(grid.shape[-2])] if rows is None else rows
-    columns = [str(n) for n in range(grid.shape[-1])] if columns is None else columns
+    n_rows, n_columns = grid.shape[-2:]
+    rows = list(map(str, range(n_rows))) if rows is None else rows
+    columns = list(map(str, range(n_columns))) if columns is None else columns
     with TemporaryDirectory() as folder:
-        return Picture(
-            attention_heatmap(grid, rows, columns, Path(folder) / "picture.png", title).read_bytes()
-        )
+        path = attention_heatmap(grid, rows, columns, Path(folder) / "picture.png", title)
+        return Picture(path.read_bytes())
 
 
 def draw_attention(

@@ -8,9 +8,9 @@ from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from textwrap import dedent
-from typing import Any
 
 from qkv.explore.explored_model import stacks_of
+from qkv.explore.serialize import JsonObject
 from qkv.explore.step_texts import STEP_TEXTS, StepText
 from qkv.model import spec as s
 
@@ -73,14 +73,14 @@ def feed_forward_texts(spec: s.Dense | s.Gated) -> dict[str, tuple[str, str]]:
     }
 
 
-def kinds_for_page(kinds: dict[str, StepText]) -> dict[str, Any]:
+def kinds_for_page(kinds: dict[str, StepText]) -> JsonObject:
     return {
         kind: text._asdict() | {"title": text.title._asdict(), "text": text.text._asdict()}
         for kind, text in kinds.items()
     }
 
 
-def code_for_page(kinds: dict[str, StepText]) -> dict[str, Any]:
+def code_for_page(kinds: dict[str, StepText]) -> JsonObject:
     """The source of the textbook code of every kind."""
     names = {text.code for text in kinds.values() if text.code}
     return {name: source_of(name) for name in sorted(names)}

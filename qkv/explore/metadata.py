@@ -8,6 +8,7 @@ from typing import Any
 from qkv.explore.explored_model import ExploredModel, stacks_of
 from qkv.explore.kinds import code_for_page, kinds_for_page, kinds_of
 from qkv.explore.passes import MAX_TOKENS
+from qkv.explore.serialize import JsonObject
 from qkv.messages import Both, both, current_language
 from qkv.model import spec as s
 
@@ -51,7 +52,7 @@ EXAMPLES = {
 }
 
 
-def model_metadata(explored: ExploredModel) -> dict[str, Any]:
+def model_metadata(explored: ExploredModel) -> JsonObject:
     """The metadata of a model, as JSON."""
     spec, family, has_logits = explored.spec, explored.family, explored.has_logits
     kinds, has_positions = kinds_of(spec, explored.pooling.pooling), spec.positions.kind != "none"
@@ -102,7 +103,7 @@ def n_parameters(explored: ExploredModel) -> int:
     return sum(weight.numel() for weight in explored.model.parameters())
 
 
-def stack_json(name: str, stack: s.Stack) -> dict[str, Any]:
+def stack_json(name: str, stack: s.Stack) -> JsonObject:
     layers = [
         {
             "mixer": layer.mixer.kind,
@@ -116,7 +117,7 @@ def stack_json(name: str, stack: s.Stack) -> dict[str, Any]:
     return {"name": name, "n_layers": len(layers), "causal": stack.causal, "layers": layers}
 
 
-def metadata_rows(explored: ExploredModel) -> list[dict[str, Any]]:
+def metadata_rows(explored: ExploredModel) -> list[JsonObject]:
     """Titles and values, in the order of the page."""
     spec, stacks = explored.spec, list(stacks_of(explored.spec).values())
     first = stacks[-1].layers[0]

@@ -7,7 +7,6 @@ live page. See docs/explore.md.
 import base64
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from qkv.explore.api_error import ApiError
 from qkv.explore.bundle import PAGE, bundle
 from qkv.explore.edits import PARTS, branch_of, n_heads_of
 from qkv.explore.explorer import Answer, Explorer
-from qkv.explore.serialize import finite, to_numpy
+from qkv.explore.serialize import JsonObject, finite, to_numpy
 from qkv.messages import _
 from qkv.text.lines import write_text
 
@@ -31,7 +30,7 @@ def write_page(explorer: Explorer, texts: Sequence[str], path: str | Path) -> Pa
     return Path(path)
 
 
-def record_answers(explorer: Explorer, texts: Sequence[str]) -> dict[str, Any]:
+def record_answers(explorer: Explorer, texts: Sequence[str]) -> JsonObject:
     """All answers by request name."""
     recorder, passes = AnswerRecorder(explorer), []
     for name in ("model", "positions", "positions/values"):
@@ -59,8 +58,8 @@ class AnswerRecorder:
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        self.answers: dict[str, Any] = {}
-        self.tensors: dict[str, Any] = {}
+        self.answers: JsonObject = {}
+        self.tensors: JsonObject = {}
         self.n_bytes = 0
 
     def record(self, name: str) -> None:
@@ -94,7 +93,7 @@ def too_large(wrong: str) -> QkvError:
     return QkvError("--out", wrong, _("record a shorter text"))
 
 
-def request_names(explorer: Explorer, trace: dict[str, Any]) -> Iterator[str]:
+def request_names(explorer: Explorer, trace: JsonObject) -> Iterator[str]:
     """The name of every request that the page may send about a pass."""
     prefix = f"pass/{trace['id']}"
     yield prefix

@@ -20,6 +20,7 @@ from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, apply_swaps, edited
 from qkv.explore.explored_model import SIDE_OF, ExploredModel
 from qkv.explore.record import record
+from qkv.explore.serialize import JsonObject
 from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
 from qkv.model.eval_mode import eval_mode
@@ -30,6 +31,8 @@ MAX_ACTIVATION_BYTES = 96 << 20  # cached activations of one pass
 
 # Modules whose input is recorded: joined heads, activated feed-forward, residual sum, split heads.
 RECORD_INPUT = ("o_proj", "down_proj", "norm", "q_norm", "k_norm")
+
+Activations = dict[str, Any]  # by module path; "<path" is the module's input
 
 
 class Pass:
@@ -45,8 +48,8 @@ class Pass:
         self.generated: list[int] | None = None  # the translation: ids after <bos>, with <eos>
         self.layer_inputs: dict[str, tuple[Any, ...]] = {}  # "decoder.layers.0" -> x, context, ...
         self.final_states: dict[str, Tensor] = {}  # "decoder" -> (1, length, d_model)
-        self.activations: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.summary: dict[str, Any] | None = None  # predictions at each position, once requested
+        self.activations: OrderedDict[str, Activations] = OrderedDict()
+        self.summary: JsonObject | None = None  # predictions at each position, once requested
         with self.running(), self.keeping_layer_inputs():
             self._run(target)
 
@@ -165,22 +168,30 @@ class Pass:
                     restore.callback(block.register_forward_pre_hook(hook).remove)
             yield
 
-    # ---- activations
+    # ---- logits and activations
 
-    def activations_of(self, block: str) -> dict[str, Any]:
-        """Every activation inside a layer, by module path; "<path" is the module's input."""
-        return self._cached(block, f"{block}.*")
+    def logits(self, rows: slice = slice(None)) -> Tensor:
+        """Logits at these positions, (rows, vocab)."""
+        with self.running():
+            return self.model.logits(self.final_states[self.last_stack][0][rows])
+
+    def logits_at(self, position: int) -> Tensor:
+        """Logits at one position, (vocab,)."""
+        return self.logits(slice(position, position + 1))[0]
+
+    def activation(self, path: str) -> Any:
+        """The output of a module inside a layer; of "<path" the module's input."""
+        return self._cached(f"{layer_of(path)}.*")[path]
 
     def weights(self, core: str) -> Tensor:
         """The attention weights of one core, (heads, query, key)."""
-        path, block = f"{core}.weights", ".".join(core.split(".")[:3])
-        all_of_block = f"{block}.*"
-        pattern = all_of_block if all_of_block in self.activations else path
-        return self._cached(block, pattern)[path]
+        path, all_of_layer = f"{core}.weights", f"{layer_of(core)}.*"
+        return self._cached(all_of_layer if all_of_layer in self.activations else path)[path]
 
-    def _record(self, block: str, pattern: str) -> dict[str, Any]:
-        """Run a layer again and record the modules that match the pattern."""
-        inputs: dict[str, Any] = {}
+    def _record(self, pattern: str) -> Activations:
+        """Run a layer again and record those of its modules that match the pattern."""
+        inputs: Activations = {}
+        layer = layer_of(pattern)
 
         def keep(path: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             inputs[f"<{path}"] = given[0].detach()
@@ -192,13 +203,13 @@ class Pass:
                 if path.rpartition(".")[2] in RECORD_INPUT:
                     module = self.model.get_submodule(path)
                     restore.callback(module.register_forward_hook(partial(keep, path)).remove)
-            self.model.get_submodule(block)(*self.layer_inputs[block])
+            self.model.get_submodule(layer)(*self.layer_inputs[layer])
         return {path: without_batch(value) for path, value in {**outputs, **inputs}.items()}
 
-    def _cached(self, block: str, pattern: str) -> dict[str, Any]:
+    def _cached(self, pattern: str) -> Activations:
         """The activations of this pattern; the least recently used ones are dropped."""
         if pattern not in self.activations:
-            self.activations[pattern] = self._record(block, pattern)
+            self.activations[pattern] = self._record(pattern)
             while (
                 len(self.activations) > 1
                 and sum(map(n_bytes_of, self.activations.values())) > MAX_ACTIVATION_BYTES
@@ -214,12 +225,17 @@ def pass_id(text: str, edits: Sequence[Edit], target: str | None) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
+def layer_of(path: str) -> str:
+    """The layer of a module: layer_of("<decoder.layers.0.attn.norm") == "decoder.layers.0"."""
+    return ".".join(path.lstrip("<").split(".")[:3])
+
+
 def without_batch(output: Any) -> Any:
     """The only row of a batch of one; a router's outputs have no batch axis."""
     return output[0] if isinstance(output, Tensor) and output.ndim > 2 else output
 
 
-def n_bytes_of(activations: dict[str, Any]) -> int:
+def n_bytes_of(activations: Activations) -> int:
     tensors = [
         tensor
         for output in activations.values()

@@ -12,7 +12,8 @@ from torch import Tensor
 from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, read_edits
 from qkv.explore.passes import Pass
-from qkv.explore.tensor_values import logits, logits_row, sentence_vectors
+from qkv.explore.serialize import JsonObject
+from qkv.explore.tensor_values import sentence_vectors
 from qkv.messages import both
 
 MAX_COMPARED_POSITIONS = 64  # at which predictions before and after edits are compared
@@ -24,7 +25,7 @@ def check_position(pass_: Pass, position: int) -> None:
     if not pass_.explored.has_logits:
         raise ApiError(404, "This model has no language-model head, so it has no logits.")
     n_tokens = len(pass_.ids[pass_.logits_side])
-    if not 0 <= position < n_tokens:
+    if position >= n_tokens:
         raise ApiError(
             404,
             "There is no position {position}: the text has {n_tokens} tokens.",
@@ -38,10 +39,10 @@ def logits_at(pass_: Pass, position: int, edits: Sequence[str] = ()) -> Tensor:
     parsed = read_edits(pass_.model, edits)
     pass_ = EditedPass(pass_, parsed) if parsed else pass_
     check_position(pass_, position)
-    return logits_row(pass_, position)
+    return pass_.logits_at(position)
 
 
-def top_k(pass_: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
+def top_k(pass_: Pass, row: Tensor, k: int) -> list[JsonObject]:
     """The k most probable tokens of a row of logits, as JSON."""
     scores, ids = row.float().topk(min(k, len(row)))
     probs = row.float().softmax(dim=-1)[ids]
@@ -50,7 +51,7 @@ def top_k(pass_: Pass, row: Tensor, k: int) -> list[dict[str, Any]]:
     )
 
 
-def top_tokens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
+def top_tokens(pass_: Pass, position: int, k: int) -> JsonObject:
     """The most probable next tokens at a position."""
     row, side = logits_at(pass_, position), pass_.logits_side
     return {
@@ -60,7 +61,7 @@ def top_tokens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
     }
 
 
-def logit_lens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
+def logit_lens(pass_: Pass, position: int, k: int) -> JsonObject:
     """Logit lens: the residual stream after each layer through the final norm and lm_head."""
     check_position(pass_, position)
     name = pass_.last_stack
@@ -72,7 +73,7 @@ def logit_lens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
         rows = [pass_.model.logits(stack.norm(x[None, None]))[0, 0] for x in streams]
     names = ["embedding", *(f"{name}.{n}" for n in layers)]
     titles = [both("before the first layer"), *(both("after layer {n}", n=n + 1) for n in layers)]
-    rows.append(logits_row(pass_, position))
+    rows.append(pass_.logits_at(position))
     return {
         "position": position,
         "layers": [
@@ -82,7 +83,7 @@ def logit_lens(pass_: Pass, position: int, k: int) -> dict[str, Any]:
     }
 
 
-def continuation(pass_: Pass, n_tokens: int) -> dict[str, Any] | None:
+def continuation(pass_: Pass, n_tokens: int) -> JsonObject | None:
     """The greedy translation, or the greedy continuation of a prompt; None for an embedder."""
     explored, before = pass_.explored, list[int]()
     if explored.family == "embedder":
@@ -90,7 +91,7 @@ def continuation(pass_: Pass, n_tokens: int) -> dict[str, Any] | None:
     with pass_.running():
         if explored.family == "generator":
             before = pass_.ids["target"]
-            n_new = min(n_tokens, MAX_NEW_TOKENS, explored.max_len - len(before))
+            n_new = min(n_tokens, explored.max_len - len(before))
             ids = pass_.greedy(before, n_new) if n_new > 0 else []
         elif pass_.generated is None:
             ids = pass_.translate(pass_.model.encode(pass_.ids_tensor("source")))
@@ -118,7 +119,7 @@ class EditedPass(Pass):
         self._set_ids("target", self.first.ids["target"])
 
 
-def change(pass_: Pass, edits: Sequence[str]) -> dict[str, Any]:
+def change(pass_: Pass, edits: Sequence[str]) -> JsonObject:
     """The effect of edits: output and predictions before and after."""
     parsed = read_edits(pass_.model, edits)
     after = EditedPass(pass_, parsed)
@@ -131,10 +132,10 @@ def change(pass_: Pass, edits: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def summary(pass_: Pass) -> dict[str, Any]:
+def summary(pass_: Pass) -> JsonObject:
     """The generated text, and the five most probable tokens at each position."""
     generated, compared = continuation(pass_, 16), slice(MAX_COMPARED_POSITIONS)
-    rows = logits(pass_, compared) if pass_.explored.has_logits else ()
+    rows = pass_.logits(compared) if pass_.explored.has_logits else ()
     return {
         "generated": generated and generated["text"],
         "positions": [
@@ -143,7 +144,7 @@ def summary(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def vector_similarity(before: Pass, after: Pass) -> dict[str, Any] | None:
+def vector_similarity(before: Pass, after: Pass) -> JsonObject | None:
     """Cosine similarity of an embedder's vectors before and after edits."""
     if before.explored.family != "embedder":
         return None

@@ -33,11 +33,11 @@ class Query:
     def index(self) -> int | None:
         return self.integer("index", 0, 0, 100_000) if "index" in self.params else None
 
-    def rows(self) -> slice | None:
-        """rows=0:64."""
+    def rows(self) -> slice:
+        """rows=0:64; all rows by default."""
         text = self.params.get("rows")
         if text is None:
-            return None
+            return slice(None)
         match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
         if not match or int(match[1]) >= int(match[2]):
             raise invalid_parameter("rows", text, both("rows such as 0:64"))

@@ -5,10 +5,11 @@ Hooks and attention cores are restored afterwards. See docs/explore.md.
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,13 +78,9 @@ class Steps(Mapping[str, Any]):
             )
         return picture_of(self[path][0], rows, columns, path)
 
-    def hook(self, path: str) -> Callable[..., None]:
-        """A forward hook that keeps the module's output."""
-
-        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-            self._passes.setdefault(path, []).append(detached(output))
-
-        return keep
+    def keep(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Keep the output of the module at this path: a forward hook once the path is given."""
+        self._passes.setdefault(path, []).append(detached(output))
 
 
 @contextmanager
@@ -102,8 +99,8 @@ def record(model: nn.Module, *patterns: str) -> Iterator[Steps]:
         restore.enter_context(uncompiled())
         restore.enter_context(eager_attention(plain, cores))
         for path in paths:
-            handle = plain.get_submodule(path).register_forward_hook(steps.hook(path))
-            restore.callback(handle.remove)
+            hook = partial(steps.keep, path)
+            restore.callback(plain.get_submodule(path).register_forward_hook(hook).remove)
         yield steps
 
 

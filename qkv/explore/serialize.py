@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+JsonObject = dict[str, Any]
+
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
     """Little-endian float32, or uint8."""
-    flat = tensor.detach().cpu()
-    if flat.dtype == torch.uint8:
-        return flat.contiguous().numpy()
-    return flat.float().contiguous().numpy().astype("<f4", copy=False)
+    values = tensor.detach().cpu()
+    if values.dtype == torch.uint8:
+        return values.numpy()
+    return values.float().numpy().astype("<f4", copy=False)
 
 
 def to_json(value: Any) -> str:

@@ -1,7 +1,6 @@
 """Stages of a trace: headings that group its steps. See docs/explore.md."""
 
-from typing import Any
-
+from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_view import Step
 from qkv.messages import both
 
@@ -45,11 +44,10 @@ def translation_stage(step: Step) -> str:
     return "decode" if step.part == "attn" else "cross"
 
 
-def stages_of(family: str, of_steps: list[str]) -> list[dict[str, Any]]:
+def stages_of(family: str, of_steps: list[str]) -> list[JsonObject]:
     """The stages that occur, in order, each with the index of its first step."""
     titles = TRANSLATION_STAGES if family == "translator" else STAGES
-    present = [key for key in titles if key in of_steps]
     return [
         {"key": key, "number": number, "title": titles[key]._asdict(), "first": of_steps.index(key)}
-        for number, key in enumerate(sorted(present, key=of_steps.index), 1)
+        for number, key in enumerate(dict.fromkeys(of_steps), 1)
     ]

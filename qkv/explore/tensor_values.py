@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv.explore.api_error import ApiError, not_found
 from qkv.explore.explored_model import SIDE_OF
 from qkv.explore.passes import Pass
+from qkv.explore.query_params import Query
 from qkv.explore.tensor_view import TensorView
 from qkv.explore.trace import all_steps
 from qkv.model.attention_context import position_ids_of
@@ -26,30 +27,27 @@ def view_of(pass_: Pass, name: str) -> TensorView:
     return views[name]
 
 
-def fetch(pass_: Pass, view: TensorView, index: int | None, rows: slice | None) -> Tensor:
+def fetch(pass_: Pass, name: str, query: Query) -> Tensor:
     """The tensor, or one element of its first axis, or a range of rows of either."""
-    shape = view.shape
-    if index is not None:
-        if len(shape) < 2 or not 0 <= index < shape[0]:
-            raise ApiError(
-                422,
-                "There is no element {index} in a tensor of shape {shape}.",
-                index=index,
-                shape=shape,
-            )
-        shape = shape[1:]
-    if rows is not None:
-        shape = (len(range(*rows.indices(shape[0]))), *shape[1:])
-    check_size(shape)
+    view, index, rows = view_of(pass_, name), query.index(), query.rows()
+    if index is not None and (len(view.shape) < 2 or index >= view.shape[0]):
+        raise ApiError(
+            422,
+            "There is no element {index} in a tensor of shape {shape}.",
+            index=index,
+            shape=view.shape,
+        )
+    check_size(select(torch.empty(view.shape, device="meta"), index, rows).numel())
     if view.path == "=logits":
-        return logits(pass_, rows) if index is None else logits_row(pass_, index)
-    full = full_tensor(pass_, view)
-    part = full if index is None else full[index]
-    return part if rows is None else part[rows]
+        return pass_.logits(rows) if index is None else pass_.logits_at(index)
+    return select(full_tensor(pass_, view), index, rows)
 
 
-def check_size(shape: tuple[int, ...]) -> None:
-    n_elements = torch.Size(shape).numel()
+def select(tensor: Tensor, index: int | None, rows: slice) -> Tensor:
+    return (tensor if index is None else tensor[index])[rows]
+
+
+def check_size(n_elements: int) -> None:
     if n_elements > MAX_ELEMENTS:
         raise ApiError(
             413,
@@ -62,8 +60,7 @@ def full_tensor(pass_: Pass, view: TensorView) -> Tensor:
     """All values of a tensor of the trace."""
     if view.path.startswith("="):
         return derived_tensor(pass_, view.path[1:])
-    block = ".".join(view.path.lstrip("<").split(".")[:3])
-    output = pass_.activations_of(block)[view.path]
+    output = pass_.activation(view.path)
     return output if view.item is None else output[view.item]
 
 
@@ -90,18 +87,6 @@ def input_tensors(pass_: Pass, name: str) -> dict[str, Tensor]:
     x = steps["positions"] = stack.positions(x[None], position_ids_of(len(x), 0, None, x.device))[0]
     steps["embed_norm"] = stack.embed_norm(x)
     return steps
-
-
-def logits(pass_: Pass, rows: slice | None = None) -> Tensor:
-    """Logits at these positions, (rows, vocab)."""
-    states = pass_.final_states[pass_.last_stack][0]
-    with pass_.running():
-        return pass_.model.logits(states if rows is None else states[rows])
-
-
-def logits_row(pass_: Pass, position: int) -> Tensor:
-    """Logits at one position, (vocab,)."""
-    return logits(pass_, slice(position, position + 1))[0]
 
 
 def sentence_vectors(pass_: Pass) -> tuple[Tensor, Tensor]:

@@ -6,8 +6,8 @@ See docs/explore.md.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from qkv.explore.serialize import JsonObject
 from qkv.model import spec as s
 
 
@@ -20,7 +20,6 @@ class TensorView:
     """
 
     name: str
-    caption: str
     path: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -28,11 +27,11 @@ class TensorView:
     scale: str = "signed"
     item: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         recorded = None if self.path.startswith(("<", "=")) or self.item is not None else self.path
         return {
             "name": self.name,
-            "caption": self.caption,
+            "caption": self.name.rpartition(".")[2],
             "shape": list(self.shape),
             "axes": list(self.axes),
             "labels": self.labels,
@@ -71,20 +70,19 @@ class Sublayer:
     def step(self, kind: str, *tensors: TensorView) -> Step:
         return Step(self.key(kind), kind, self.stack, self.layer, self.part, tensors)
 
-    def per_token(
-        self, kind: str, path: str, width: int, axis: str = "heads*d_head", keys: bool = False
-    ) -> TensorView:
-        """(token, width); "@" in `path` is the module path of this sublayer."""
-        side, length = self.columns if keys else self.rows
-        path = path.replace("@", f"{self.stack}.layers.{self.layer}.{self.part}")
-        name, caption = self.key(kind), kind.rpartition(".")[2]
-        return TensorView(name, caption, path, (length, width), ("token", axis), {"token": side})
+    def per_token(self, kind: str, path: str, width: int, axis: str = "heads*d_head") -> TensorView:
+        """(token, width); "@" in `path` is the module path of this sublayer.
 
-    def per_head(
-        self, kind: str, path: str, n_heads: int, width: int, keys: bool = False
-    ) -> TensorView:
+        The tokens of "k" and "v" are the keys, those of other tensors the queries.
+        """
+        side, length = self.columns if kind.rpartition(".")[2] in ("k", "v") else self.rows
+        path = path.replace("@", f"{self.stack}.layers.{self.layer}.{self.part}")
+        shape, axes = (length, width), ("token", axis)
+        return TensorView(self.key(kind), path, shape, axes, {"token": side})
+
+    def per_head(self, kind: str, path: str, n_heads: int, width: int) -> TensorView:
         """(head, token, d_head)."""
-        view = self.per_token(kind, path, width, "d_head", keys)
+        view = self.per_token(kind, path, width, "d_head")
         return replace(view, shape=(n_heads, *view.shape), axes=("head", *view.axes))
 
     def pair_step(self, kind: str, output: str, n_heads: int, scale: str = "signed") -> Step:
@@ -94,11 +92,9 @@ class Sublayer:
         axes, labels = ("head", "query", "key"), {"query": query, "key": key}
         return self.step(kind, replace(view, axes=axes, labels=labels, scale=scale))
 
-    def token_step(
-        self, kind: str, path: str, width: int, axis: str = "heads*d_head", keys: bool = False
-    ) -> Step:
+    def token_step(self, kind: str, path: str, width: int, axis: str = "heads*d_head") -> Step:
         """A step with one tensor, (token, width)."""
-        return self.step(kind, self.per_token(kind, path, width, axis, keys))
+        return self.step(kind, self.per_token(kind, path, width, axis))
 
     def stream_step(self, kind: str, path: str) -> Step:
         """A step with one tensor, (token, d_model)."""
@@ -128,25 +124,25 @@ def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> Iterato
 def heads_steps(sublayer: Sublayer, heads: s.Attention, rotary: bool) -> Iterator[Step]:
     n, kv, d = heads.n_heads, heads.n_kv_heads, heads.d_head
     per_head = sublayer.per_head
-    for kind, n_heads, keys in (("q", n, False), ("k", kv, True), ("v", kv, True)):
-        yield sublayer.token_step(kind, f"@.branch.{kind}_proj", n_heads * d, keys=keys)
+    for kind, n_heads in (("q", n), ("k", kv), ("v", kv)):
+        yield sublayer.token_step(kind, f"@.branch.{kind}_proj", n_heads * d)
     yield sublayer.step(
         "split",
         per_head("split.q", "<@.branch.q_norm", n, d),
-        per_head("split.k", "<@.branch.k_norm", kv, d, keys=True),
-        per_head("split.v", "@.branch.core.v", n, d, keys=True),
+        per_head("split.k", "<@.branch.k_norm", kv, d),
+        per_head("split.v", "@.branch.core.v", n, d),
     )
     if heads.qk_norm:
         yield sublayer.step(
             "qk_norm",
             per_head("qk_norm.q", "@.branch.q_norm", n, d),
-            per_head("qk_norm.k", "@.branch.k_norm", kv, d, keys=True),
+            per_head("qk_norm.k", "@.branch.k_norm", kv, d),
         )
     if rotary:
         yield sublayer.step(
             "rotation",
             per_head("rotation.q", "@.branch.core.q", n, d),
-            per_head("rotation.k", "@.branch.core.k", n, d, keys=True),
+            per_head("rotation.k", "@.branch.core.k", n, d),
         )
 
 

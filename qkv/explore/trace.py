@@ -6,13 +6,12 @@ See docs/explore.md.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 from qkv.explore.edits import branch_of, n_heads_of
 from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.explore.passes import Pass
+from qkv.explore.serialize import JsonObject
 from qkv.explore.stages import stage_of, stages_of
 from qkv.explore.tensor_view import Step, Sublayer, TensorView, attention_steps, feed_forward_steps
 from qkv.messages import Both, both
@@ -38,7 +37,7 @@ ATTENTION = {
 }
 
 
-def make_trace(pass_: Pass) -> dict[str, Any]:
+def make_trace(pass_: Pass) -> JsonObject:
     """The trace of a pass, as JSON."""
     steps, family, generated = all_steps(pass_), pass_.explored.family, pass_.generated
     stages = [stage_of(family, step) for step in steps]
@@ -56,7 +55,7 @@ def make_trace(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def as_json(step: Step, stage: str) -> dict[str, Any]:
+def as_json(step: Step, stage: str) -> JsonObject:
     return {
         "key": step.key,
         "kind": step.kind,
@@ -89,7 +88,7 @@ def stream_step(pass_: Pass, stack: str, kind: str, part: str, source: str) -> S
     side, name = SIDE_OF[stack], f"{stack}.{kind}"
     shape = (len(pass_.ids[side]), pass_.spec.d_model)
     path, axes = f"={stack}.{source}", ("token", "d_model")
-    view = TensorView(name, kind, path, shape, axes, {"token": side})
+    view = TensorView(name, path, shape, axes, {"token": side})
     return Step(name, kind, stack, None, part, (view,))
 
 
@@ -138,11 +137,11 @@ def head_steps(pass_: Pass) -> Iterator[Step]:
     explored, spec, side = pass_.explored, pass_.spec, pass_.logits_side
     if explored.family == "embedder":
         for kind in ("pooling", "sentence") if explored.pooling.normalize else ("pooling",):
-            view = TensorView(kind, kind, f"={kind}", (spec.d_model,), ("d_model",))
+            view = TensorView(kind, f"={kind}", (spec.d_model,), ("d_model",))
             yield Step(kind, kind, None, None, "pool", (view,))
     if explored.has_logits:
         shape, axes = (len(pass_.ids[side]), spec.vocab_size), ("token", "vocab")
-        view = TensorView("logits", "logits", "=logits", shape, axes, {"token": side})
+        view = TensorView("logits", "=logits", shape, axes, {"token": side})
         yield Step("logits", "logits", None, None, "output", (view,))
         yield Step("next", "next", None, None, "output")
 
@@ -150,7 +149,7 @@ def head_steps(pass_: Pass) -> Iterator[Step]:
 # ---- sides and attention
 
 
-def sides_of(pass_: Pass) -> dict[str, Any]:
+def sides_of(pass_: Pass) -> JsonObject:
     """The tokens and words of each side."""
     input_side = "source" if "source" in pass_.ids else "target"
     return {
@@ -159,7 +158,7 @@ def sides_of(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def sides_with_predictions(pass_: Pass) -> dict[str, Any]:
+def sides_with_predictions(pass_: Pass) -> JsonObject:
     """The sides, with the most probable next token at each position of the decoder."""
     sides = sides_of(pass_)
     if "target" in sides:
@@ -167,15 +166,12 @@ def sides_with_predictions(pass_: Pass) -> dict[str, Any]:
     return sides
 
 
-def next_tokens(pass_: Pass) -> dict[str, Any]:
+def next_tokens(pass_: Pass) -> JsonObject:
     """The most probable next token at each position; None if computing it would take long."""
-    model, states = pass_.model, pass_.final_states["decoder"]
-    n_macs = states.shape[1] * pass_.spec.vocab_size * pass_.spec.d_model
+    n_macs = len(pass_.ids["target"]) * pass_.spec.vocab_size * pass_.spec.d_model
     if not pass_.explored.has_logits or n_macs > MAX_PREDICTION_MACS:
         return dict.fromkeys(("predicted", "predicted_ids", "predicted_p"))
-    with pass_.running():
-        probs = model.logits(states[0]).softmax(dim=-1)  # (length, vocab)
-        p, ids = torch.max(probs, dim=-1)
+    p, ids = pass_.logits().softmax(dim=-1).max(dim=-1)  # (length,)
     return {
         "predicted": pass_.explored.display_separately(ids.tolist(), "target"),
         "predicted_ids": ids.tolist(),
@@ -183,7 +179,7 @@ def next_tokens(pass_: Pass) -> dict[str, Any]:
     }
 
 
-def attention_kinds(pass_: Pass) -> list[dict[str, Any]]:
+def attention_kinds(pass_: Pass) -> list[JsonObject]:
     """The kinds of attention, each with its layers and their numbers of heads."""
     guided = pass_.explored.alignment
     return [

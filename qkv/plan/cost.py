@@ -32,17 +32,12 @@ def make_workload(
     workload = Workload(batch, source if spec.encoder else 0, seq_len if spec.decoder else 0)
     for stack, side in stacks_of(spec):
         tokens = workload.length(side)
-        if _has_learned_positions(spec, stack) and tokens > spec.max_len:
+        has_token_mlp = any(isinstance(layer.mixer, s.TokenMlp) for layer in stack.layers)
+        if tokens > spec.max_len and (isinstance(spec.positions, s.Learned) or has_token_mlp):
             wrong = _("{n_tokens} tokens are too many", n_tokens=tokens)
             right = _("the context length of this model is {max_len}", max_len=spec.max_len)
             raise QkvError("--seq-len", wrong, right)
     return workload
-
-
-def _has_learned_positions(spec: s.Spec, stack: s.Stack) -> bool:
-    return isinstance(spec.positions, s.Learned) or any(
-        isinstance(layer.mixer, s.TokenMlp) for layer in stack.layers
-    )
 
 
 # ── Parameters and FLOPs ──────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from qkv.messages import N_, _
 from qkv.model import spec as s
 from qkv.plan import cost
-from qkv.plan.pieces import Piece, Weight, Workload, layer_pieces, stacks_of
+from qkv.plan.pieces import Weight, Workload, layer_pieces, stacks_of
 
 
 @dataclass(frozen=True)
@@ -50,33 +50,36 @@ def compare_formulas(
 
 # ── Parameters ────────────────────────────────────────────────────────────────────────────────
 def _layer_parameters(spec: s.Spec) -> Comparison:
-    d2, pieces = len(_each_layer(spec)) * spec.d_model**2, _in_layers(spec)
-    weights = [piece for piece in pieces if isinstance(piece, Weight)]
+    d2, weights = len(_each_layer(spec)) * spec.d_model**2, _layer_weights(spec)
     matrices = [weight for weight in weights if len(weight.shape) > 1]
     vectors = [weight for weight in weights if len(weight.shape) == 1]
-    reasons = _reasons(
+    return _comparison(
+        _("parameters of the layers"),
+        "12 l d²",
+        12 * d2,
+        sum(weight.n_parameters for weight in weights),
         (_attention_reason(spec), _n_parameters(matrices, "attention") - 4 * d2),
         (_("cross-attention in every decoder layer"), _n_parameters(matrices, "cross")),
         (_feed_forward_reason(spec), _n_parameters(matrices, "feed_forward") - 8 * d2),
         (_("biases"), _n_parameters(vectors, *cost.LAYER_PARTS)),
         (_("norms"), _n_parameters(vectors, "norms")),
     )
-    exact = sum(weight.n_parameters for weight in weights)
-    return Comparison(_("parameters of the layers"), "12 l d²", 12 * d2, exact, reasons)
 
 
 def _all_parameters(spec: s.Spec) -> Comparison:
     layers, total = _layer_parameters(spec), Counter(cost.parameters(spec))
-    embedding = spec.vocab_size * spec.d_model
-    formula, other_embeddings = layers.estimate + embedding, total["embedding"] - embedding
-    outside = total["norms"] - _n_parameters(_in_layers(spec), "norms")
-    reasons = _reasons(
+    embedding, weights = spec.vocab_size * spec.d_model, _layer_weights(spec)
+    other_embeddings = total["embedding"] - embedding
+    return _comparison(
+        _("parameters, all"),
+        "12 l d² + V d",
+        layers.estimate + embedding,
+        total.total(),
         (_("the layers, as above"), layers.exact - layers.estimate),
         (_("embeddings of positions, token types or a second vocabulary"), other_embeddings),
         (_("an untied head"), total["head"]),
-        (_("norms outside the layers"), outside),
+        (_("norms outside the layers"), total["norms"] - _n_parameters(weights, "norms")),
     )
-    return Comparison(_("parameters, all"), "12 l d² + V d", formula, sum(total.values()), reasons)
 
 
 def _feed_forward_fraction(spec: s.Spec) -> Comparison:
@@ -94,22 +97,24 @@ def _forward(spec: s.Spec, workload: Workload) -> Comparison:
     lengths = [workload.length(side) for stack, side in stacks_of(spec) for _ in stack.each_layer()]
     linear = b * sum(lengths) * d**2  # b s d², summed over layers
     pairs = b * sum(length**2 for length in lengths) * d  # b s² d
-    reasons = _reasons(
+    return _comparison(
+        _("FLOPs forward"),
+        "l (24 b s d² + 4 b s² d)",
+        24 * linear + 4 * pairs,
+        exact.total(),
         (_attention_reason(spec), exact["attention"] - 8 * linear),
         (_scores_reason(spec), exact["scores"] - 4 * pairs),
         (_("cross-attention"), exact["cross"] + exact["cross_scores"]),
         (_feed_forward_reason(spec, active=True), exact["feed_forward"] - 16 * linear),
         (_head_reason(spec), exact["head"]),
     )
-    formula, estimate = "l (24 b s d² + 4 b s² d)", 24 * linear + 4 * pairs
-    return Comparison(_("FLOPs forward"), formula, estimate, exact.total(), reasons)
 
 
 def _training(spec: s.Spec, workload: Workload) -> Comparison:
-    forward, exact = _forward(spec, workload), cost.training_flops(spec, workload)
+    estimate, exact = 3 * _forward(spec, workload).estimate, cost.training_flops(spec, workload)
     text = _("3 x the difference of forward; recomputed scores of fused attention are not counted")
-    reasons = _reasons((text, exact - 3 * forward.estimate))
-    return Comparison(_("FLOPs of a training step"), "3 x", 3 * forward.estimate, exact, reasons)
+    reason = text, exact - estimate
+    return _comparison(_("FLOPs of a training step"), "3 x", estimate, exact, reason)
 
 
 def _compute(spec: s.Spec, workload: Workload, tokens: int) -> Comparison:
@@ -117,15 +122,18 @@ def _compute(spec: s.Spec, workload: Workload, tokens: int) -> Comparison:
     passes = 3 * tokens / workload.tokens  # forward passes that cost as much as the training
     linear = sum(exact[part] for part in cost.LAYER_PARTS)
     products = exact["scores"] + exact["cross_scores"]
-    reasons = _reasons(
+    quantity = _("training compute per token")
+    if tokens > 1:
+        quantity = _("training compute, {tokens:,} tokens", tokens=tokens)
+    return _comparison(
+        quantity,
+        "C = 6 N D",
+        6 * n * tokens,
+        passes * exact.total(),
         (_used_reason(spec), passes * linear - 6 * n * tokens),
         (_("attention products, which have no parameters"), passes * products),
         (_("the output head"), passes * exact["head"]),
     )
-    quantity = _("training compute per token")
-    if tokens > 1:
-        quantity = _("training compute, {tokens:,} tokens", tokens=tokens)
-    return Comparison(quantity, "C = 6 N D", 6 * n * tokens, passes * exact.total(), reasons)
 
 
 # ── The cache ─────────────────────────────────────────────────────────────────────────────────
@@ -133,9 +141,9 @@ def _cache(spec: s.Spec, dtype: str) -> Comparison:
     assert spec.decoder is not None
     exact = cost.memory(spec, Workload(1, 0, 1), dtype).cache_per_token
     width = exact // cost.cached_values(spec)  # bytes of one value
-    formula = width * 2 * len(spec.decoder.each_layer()) * spec.d_model
-    reasons = _reasons((_cache_reason(spec), exact - formula))
-    return Comparison(_("KV cache bytes per token"), f"2 l d x {width}", formula, exact, reasons)
+    estimate = width * 2 * len(spec.decoder.each_layer()) * spec.d_model
+    quantity, reason = _("KV cache bytes per token"), (_cache_reason(spec), exact - estimate)
+    return _comparison(quantity, f"2 l d x {width}", estimate, exact, reason)
 
 
 # ── Texts of the reasons ──────────────────────────────────────────────────────────────────────
@@ -200,22 +208,27 @@ def _cache_reason(spec: s.Spec) -> str:
 
 
 # ── Helpers ───────────────────────────────────────────────────────────────────────────────────
-def _reasons(*candidates: tuple[str, float]) -> tuple[Reason, ...]:
-    return tuple(Reason(text, difference) for text, difference in candidates if difference)
+def _comparison(
+    quantity: str, formula: str, estimate: float, exact: float, *reasons: tuple[str, float]
+) -> Comparison:
+    """A comparison with those of the reasons that make a difference."""
+    given = tuple(Reason(text, difference) for text, difference in reasons if difference)
+    return Comparison(quantity, formula, estimate, exact, given)
 
 
-def _n_parameters(pieces: Iterable[Piece], *parts: str) -> int:
-    return sum(piece.n_parameters for piece in pieces if piece.part in parts)
+def _n_parameters(weights: Iterable[Weight], *parts: str) -> int:
+    return sum(weight.n_parameters for weight in weights if weight.part in parts)
 
 
 def _each_layer(spec: s.Spec) -> list[s.Layer]:
     return [layer for stack, _ in stacks_of(spec) for layer in stack.each_layer()]
 
 
-def _in_layers(spec: s.Spec) -> list[Piece]:
+def _layer_weights(spec: s.Spec) -> list[Weight]:
     return [
         piece
         for stack, side in stacks_of(spec)
         for layer in stack.each_layer()
         for piece in layer_pieces(layer, spec, stack.causal, side)
+        if isinstance(piece, Weight)
     ]

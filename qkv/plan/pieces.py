@@ -86,6 +86,7 @@ class AttentionProduct:
 
 
 Piece = Weight | AttentionProduct
+Pieces = Iterator[Piece]
 
 
 def pieces_of(spec: s.Spec) -> list[Piece]:
@@ -102,13 +103,13 @@ def stacks_of(spec: s.Spec) -> Iterator[tuple[s.Stack, Side]]:
         yield spec.decoder, "target"
 
 
-def _embeddings(spec: s.Spec) -> Iterator[Piece]:
+def _embeddings(spec: s.Spec) -> Pieces:
     for rows in (spec.vocab_size, spec.source_vocab_size, spec.token_types):
         if rows:
             yield Weight("embedding", (rows, spec.d_model))
 
 
-def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Iterator[Piece]:
+def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Pieces:
     if isinstance(spec.positions, s.Learned):
         yield Weight("embedding", (spec.max_len + spec.positions.first, spec.d_model))
     if stack.embed_norm:
@@ -119,7 +120,7 @@ def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Iterator[Piece]:
         yield from _norm(stack.layers[-1].norm, spec.d_model)
 
 
-def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Iterator[Piece]:
+def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
     """The pieces of one block: mixer, cross-attention, feed-forward, and a norm for each."""
     yield from _norm(layer.norm, spec.d_model)
     yield from _mixer(layer.mixer, spec, causal, side)
@@ -130,20 +131,20 @@ def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Iter
     yield from _feed_forward(layer.feed_forward, spec.d_model, side)
 
 
-def _norm(norm: s.Norm, width: int) -> Iterator[Piece]:
-    yield Weight("norms", (width,))  # the scale; RMSNorm has nothing else
-    if norm.kind != "rms":
-        yield Weight("norms", (width,))
+def _norm(norm: s.Norm, width: int) -> Pieces:
+    n_vectors = 1 if norm.kind == "rms" else 2  # RMSNorm has only a scale
+    yield from n_vectors * [Weight("norms", (width,))]
 
 
-def _linear(part: str, n_in: int, n_out: int, reads: Side, bias: bool = False) -> Iterator[Piece]:
+def _linear(part: str, n_in: int, n_out: int, reads: Side, bias: bool = False) -> Pieces:
     yield Weight(part, (n_out, n_in), reads)
     if bias:
         yield Weight(part, (n_out,))
 
 
 # ── Mixers ────────────────────────────────────────────────────────────────────────────────────
-def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Iterator[Piece]:
+def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
+    """The pieces of a mixer; pooling has none."""
     d = spec.d_model
     match mixer:
         case s.Attention():
@@ -158,11 +159,9 @@ def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Iterator[P
         case s.TokenMlp():  # multiplies along positions: FLOPs per pair of tokens
             yield from 2 * [Weight("attention", (spec.max_len, spec.max_len))]
             yield AttentionProduct("scores", 2 * d, side, side)
-        case s.Pooling():
-            return
 
 
-def _attention(part: str, heads: s.Attention, d: int, queries: Side, keys: Side) -> Iterator[Piece]:
+def _attention(part: str, heads: s.Attention, d: int, queries: Side, keys: Side) -> Pieces:
     q_width, kv_width = heads.n_heads * heads.d_head, heads.n_kv_heads * heads.d_head
     yield from _linear(part, d, q_width, queries, heads.bias)
     yield from _linear(part, d, kv_width, keys, heads.bias)
@@ -174,7 +173,7 @@ def _attention(part: str, heads: s.Attention, d: int, queries: Side, keys: Side)
     yield AttentionProduct(scores, 2 * q_width, queries, keys)
 
 
-def _latent(latent: s.LatentAttention, d: int, side: Side) -> Iterator[Piece]:
+def _latent(latent: s.LatentAttention, d: int, side: Side) -> Pieces:
     """As in training: the keys and values of every head are computed from the latent vector."""
     h, q_rank, kv_rank = latent.n_heads, latent.q_lora_rank, latent.kv_lora_rank
     d_key, d_value = latent.qk_nope_head_dim + latent.qk_rope_head_dim, latent.v_head_dim
@@ -187,7 +186,7 @@ def _latent(latent: s.LatentAttention, d: int, side: Side) -> Iterator[Piece]:
     yield AttentionProduct("scores", h * (d_key + d_value), side, side)
 
 
-def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Iterator[Piece]:
+def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Pieces:
     gates = 4 if recurrent.cell == "lstm" else 3
     directions, width = (1, d) if causal else (2, d // 2)
     for _ in range(directions):
@@ -197,7 +196,7 @@ def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Iter
 
 
 # ── Feed-forward and head ─────────────────────────────────────────────────────────────────────
-def _feed_forward(part: s.FeedForward, d: int, side: Side) -> Iterator[Piece]:
+def _feed_forward(part: s.FeedForward, d: int, side: Side) -> Pieces:
     match part:
         case s.Dense() | s.Gated():
             for _ in range(2 if isinstance(part, s.Gated) else 1):
@@ -207,7 +206,7 @@ def _feed_forward(part: s.FeedForward, d: int, side: Side) -> Iterator[Piece]:
             yield from _experts(part, d, side)
 
 
-def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Iterator[Piece]:
+def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Pieces:
     yield from _linear("feed_forward", d, experts.n_experts, side)  # the router
     if experts.score_correction_bias:
         yield Weight("feed_forward", (experts.n_experts,))
@@ -218,10 +217,8 @@ def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Iterator[Piece]
         yield from _feed_forward(experts.shared_expert, d, side)
 
 
-def _head(spec: s.Spec) -> Iterator[Piece]:
-    side: Side = "target" if spec.decoder else "source"
-    d, stack = spec.d_model, spec.decoder or spec.encoder
-    assert stack is not None
+def _head(spec: s.Spec) -> Pieces:
+    d, (stack, side) = spec.d_model, list(stacks_of(spec))[-1]
     match spec.head:
         case s.LmHead():
             yield Weight("head", (spec.vocab_size, d), side, copies=0 if spec.head.tied else 1)
@@ -234,5 +231,3 @@ def _head(spec: s.Spec) -> Iterator[Piece]:
             yield Weight("head", (spec.vocab_size,))
         case s.Pooler():
             yield from _linear("head", d, d, "sentence", bias=True)
-        case None:
-            return

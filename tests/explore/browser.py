@@ -117,3 +117,10 @@ def until(page: Any, expression: str, seconds: float = 120) -> Any:
         assert time.monotonic() < end, f"still not: {expression}"
         time.sleep(0.02)
     return value
+
+
+def ask(page: Any, text: str) -> None:
+    """Type a text and wait until the page shows it."""
+    page.fill("textarea[name=text]", text)
+    page.click(".text-form .main")
+    until(page, "!document.querySelector('#view').classList.contains('busy')")

@@ -22,6 +22,7 @@ LINES = [
     "<b>bold</b> & 😀",
 ]
 TEXT = "今天 lower 😀"
+SCORES_TO_RESIDUAL = ("scores", "mask", "softmax", "mixed", "joined", "output", "residual")  # kinds
 
 
 def tokenizer(kind: str = "byte_bpe") -> Tokenizer:

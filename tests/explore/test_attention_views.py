@@ -13,6 +13,12 @@ from qkv.model.guided import AlignmentHead
 from qkv.model.presets import decoder_only
 from qkv.model.spec import Attention, Dense
 
+PARTS = {
+    "encoder": "encoder.layers.{}.attn",
+    "decoder": "decoder.layers.{}.attn",
+    "cross": "decoder.layers.{}.cross",
+}
+
 
 def opened(family):
     explorer = small(family)
@@ -20,7 +26,8 @@ def opened(family):
     return explorer, trace, f"pass/{trace['id']}"
 
 
-def weights_of(explorer, trace, path):
+def weights_of(explorer, trace, kind, layer):
+    path = f"{PARTS[kind].format(layer)}.branch.core.weights"
     model, sides = explorer.explored.model, trace["sides"]
     ids = {side: torch.tensor([sides[side]["ids"]]) for side in sides}
     with torch.no_grad(), record(model, path) as steps:
@@ -31,19 +38,17 @@ def weights_of(explorer, trace, path):
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "path"),
+    ("family", "kind"),
     [
-        ("translator", "encoder", "encoder.layers.1.attn"),
-        ("translator", "decoder", "decoder.layers.1.attn"),
-        ("translator", "cross", "decoder.layers.1.cross"),
-        ("generator", "decoder", "decoder.layers.1.attn"),
-        ("embedder", "encoder", "encoder.layers.1.attn"),
-        ("latent", "decoder", "decoder.layers.1.attn"),
+        *(("translator", kind) for kind in PARTS),
+        ("generator", "decoder"),
+        ("embedder", "encoder"),
+        ("latent", "decoder"),
     ],
 )
-def test_weights_are_those_of_the_pass(family, kind, path):
+def test_weights_are_those_of_the_pass(family, kind):
     explorer, trace, this = opened(family)
-    theirs = weights_of(explorer, trace, f"{path}.branch.core.weights")
+    theirs = weights_of(explorer, trace, kind, 1)
     ours = explorer.answer(f"{this}/attention/{kind}/1")
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
     assert torch.equal(explorer.answer(f"{this}/attention/{kind}/1/1"), ours[1])
@@ -71,21 +76,12 @@ def test_the_guided_head_of_a_translator_is_named_and_that_of_others_is_not():
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "part"),
-    [
-        ("translator", "encoder", "encoder.layers.{}.attn"),
-        ("translator", "cross", "decoder.layers.{}.cross"),
-        ("generator", "decoder", "decoder.layers.{}.attn"),
-    ],
+    ("family", "kind"),
+    [("translator", "encoder"), ("translator", "cross"), ("generator", "decoder")],
 )
-def test_the_mean_of_all_layers_is_that_of_every_head(family, kind, part):
+def test_the_mean_of_all_layers_is_that_of_every_head(family, kind):
     explorer, trace, this = opened(family)
-    heads = torch.cat(
-        [
-            weights_of(explorer, trace, f"{part.format(layer)}.branch.core.weights")
-            for layer in range(2)
-        ]
-    )
+    heads = torch.cat([weights_of(explorer, trace, kind, layer) for layer in range(2)])
     ours = explorer.answer(f"{this}/attention/{kind}/mean")
     assert len(heads) == 8
     torch.testing.assert_close(ours, heads.mean(dim=0), rtol=0, atol=1e-10)
@@ -113,11 +109,7 @@ def test_rollout_multiplies_half_the_weights_and_half_the_residual():
     explorer, trace, this = opened("generator")
     expected = None
     for layer in range(2):
-        mean = (
-            weights_of(explorer, trace, f"decoder.layers.{layer}.attn.branch.core.weights")
-            .numpy()
-            .mean(0)
-        )
+        mean = weights_of(explorer, trace, "decoder", layer).numpy().mean(0)
         step = 0.5 * mean + 0.5 * np.eye(len(mean))
         expected = step if expected is None else step @ expected
     np.testing.assert_allclose(

@@ -5,8 +5,8 @@ import re
 
 import pytest
 import torch
-from browser import Tab, chromium, served, tab, until
-from small_explorers import small
+from browser import Tab, ask, served, tab, until
+from small_explorers import SCORES_TO_RESIDUAL, small
 
 from qkv.explore.app import make_app
 from qkv.explore.record import record
@@ -47,12 +47,6 @@ BRIGHTNESS = """(() => { const frame = document.querySelector('.step .heatmap-fr
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def explorers():
     return {family: small(family) for family in ("translator", "generator")}
 
@@ -76,13 +70,6 @@ def translator(browser, addresses):
 def generator(browser, addresses):
     with tab(browser, addresses["generator"]) as page:
         yield page
-
-
-def ask(page, text):
-    """Type a text and wait until the page shows it."""
-    page.fill("textarea[name=text]", text)
-    page.click(".text-form .main")
-    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def keys(page):
@@ -326,13 +313,7 @@ def test_all_steps_of_a_decoder_can_be_selected_with_the_keyboard(generator, exp
         "v",
         "split",
         "rotation",
-        "scores",
-        "mask",
-        "softmax",
-        "mixed",
-        "joined",
-        "output",
-        "residual",
+        *SCORES_TO_RESIDUAL,
         "norm",
         "gate",
         "up",

@@ -4,7 +4,7 @@ Contrast is that of WCAG 2 (AA: 4.5), measured on the drawn page, in both themes
 """
 
 import pytest
-from browser import chromium, served, tab, until
+from browser import served, tab, until
 from small_explorers import small
 
 from qkv.explore.app import make_app
@@ -57,12 +57,6 @@ LOW_CONTRAST = """(() => {
         if (ratio < 4.5) found.push([text.slice(0, 20), name, ratio.toFixed(2)]);
     }
     return found; })()"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

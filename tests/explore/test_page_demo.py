@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import chromium, served, tab, until
+from browser import served, tab, until
 from test_page_layout import requests_of_first_view
 
 import qkv
@@ -24,12 +24,6 @@ FOLDER = ROOT / "runs" / "demo"
 SENTENCE = "机器学习很有趣"
 LARGEST_ERROR_RATE = 0.05
 pytestmark = pytest.mark.serial  # the demo trains for minutes if there is no trained one
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import SCREENSHOTS, Tab, chromium, served, tab, until
+from browser import SCREENSHOTS, Tab, ask, served, tab, until
 from small_explorers import explorer_of, small
 
 import qkv.explore
@@ -40,12 +40,6 @@ SMALLEST_FONT = """Math.min(99, ...[...document.querySelectorAll('svg text')].ma
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A trained translator: 三七二。 -> three seven two."""
     toy = runpy.run_path(str(Path(__file__).resolve().parents[1] / "toy_translator.py"))
@@ -53,12 +47,6 @@ def address(tmp_path_factory):
         make_app(open_explorer(toy["make"](tmp_path_factory.mktemp("digits") / "digits")))
     ) as url:
         yield url
-
-
-def ask(page, text):
-    page.fill("textarea", text)
-    page.click(".text-form .main")
-    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def show(page, name):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from browser import Tab, chromium, served, tab, until
+from browser import Tab, ask, served, tab, until
 from small_explorers import explorer_of, small, specs, tokenizer
 
 from qkv.explore.app import make_app
@@ -18,12 +18,6 @@ BARS = (
     "[...document.querySelectorAll('{} .bar')]"
     ".map(({{ dataset }}) => [dataset.id, dataset.name, +dataset.value])"
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module", params=["generator"])
@@ -41,13 +35,6 @@ def address(explorer):
 def page(browser, address):
     with tab(browser, address) as opened:
         yield opened
-
-
-def ask(page, text):
-    """Type a text and wait until the page shows it."""
-    page.fill("textarea", text)
-    page.click(".text-form .main")
-    until(page, "!document.querySelector('#view').classList.contains('busy')")
 
 
 def token_ids(page):
