@@ -19,35 +19,52 @@ class Activation(IntEnum):
 ACTIVATION_CODES = {}  # by function
 for code in Activation:
     ACTIVATION_CODES[ACTIVATIONS[code.name.lower()]] = code
-
-
-def pointers(*names: str) -> list[tuple[str, type]]:
-    return [(name, c.c_void_p) for name in names]
-
-
-def ints(*names: str) -> list[tuple[str, type]]:
-    return [(name, c.c_int32) for name in names]
+POINTER, INT = c.c_void_p, c.c_int32
 
 
 class Matrix(c.Structure):
-    _fields_ = pointers("panels", "scales", "bias") + ints("outputs", "inputs")
+    _fields_ = [
+        ("panels", POINTER),
+        ("scales", POINTER),
+        ("bias", POINTER),
+        ("outputs", INT),
+        ("inputs", INT),
+    ]
 
 
 class Positions(c.Structure):
-    _fields_ = pointers("added", "cos", "sin") + ints("half", "interleaved")
+    _fields_ = [
+        ("added", POINTER),
+        ("cos", POINTER),
+        ("sin", POINTER),
+        ("half", INT),
+        ("interleaved", INT),
+    ]
 
 
 class Rows(c.Structure):
     _fields_ = [
-        *pointers("ids", "sequence", "slot", "position", "end", "outputs"),
-        *ints("n", "n_outputs", "advance"),
+        ("ids", POINTER),
+        ("sequence", POINTER),
+        ("slot", POINTER),
+        ("position", POINTER),
+        ("end", POINTER),
+        ("outputs", POINTER),
+        ("n", INT),
+        ("n_outputs", INT),
+        ("advance", INT),
     ]
 
 
 class Cache(c.Structure):
     _fields_ = [
-        *pointers("keys", "values", "conv_inputs", "mask", "lengths"),
-        *ints("sequences", "capacity"),
+        ("keys", POINTER),
+        ("values", POINTER),
+        ("conv_inputs", POINTER),
+        ("mask", POINTER),
+        ("lengths", POINTER),
+        ("sequences", INT),
+        ("capacity", INT),
     ]
 
 
@@ -56,7 +73,7 @@ STRUCTURES: dict[torch.dtype, tuple[type[c.Structure], ...]] = {}
 for dtype, number in ((torch.float32, c.c_float), (torch.float64, c.c_double)):
 
     class Norm(c.Structure):
-        _fields_ = [*pointers("gain", "bias"), ("eps", number), *ints("kind")]
+        _fields_ = [("gain", POINTER), ("bias", POINTER), ("eps", number), ("kind", INT)]
 
     class Attention(c.Structure):
         _fields_ = [
@@ -65,26 +82,33 @@ for dtype, number in ((torch.float32, c.c_float), (torch.float64, c.c_double)):
             ("out", Matrix),
             ("q_norm", Norm),
             ("k_norm", Norm),
-            *ints("heads", "kv_heads", "d_head"),
+            ("heads", INT),
+            ("kv_heads", INT),
+            ("d_head", INT),
         ]
 
     class Layer(c.Structure):
         _fields_ = [
             ("self", Attention),
             ("cross", Attention),
-            *ints("has_cross", "pre_norm"),
+            ("has_cross", INT),
+            ("pre_norm", INT),
             ("norm", Norm),
             ("up", Matrix),
             ("down", Matrix),
-            *ints("gated", "activation", "kernel_size"),
+            ("gated", INT),
+            ("activation", INT),
+            ("kernel_size", INT),
         ]
 
     class Model(c.Structure):
         _fields_ = [
             ("layers", c.POINTER(Layer)),
-            *ints("n_layers", "d_model", "max_width"),
-            *pointers("table"),
-            *ints("vocab"),
+            ("n_layers", INT),
+            ("d_model", INT),
+            ("max_width", INT),
+            ("table", POINTER),
+            ("vocab", INT),
             ("scale", number),
             ("embed_norm", Norm),
             ("norm", Norm),
