@@ -215,6 +215,7 @@ def test_accepted_drafts_save_steps_and_rejected_drafts_pause_drafting(monkeypat
         monkeypatch.setattr(speculative, "MIN_WEIGHTS", 0)
 
 
+@pytest.mark.native
 def test_drafts_of_the_int8_weights_are_accepted(monkeypatch, for_all_sizes):
     stepper = PackedStepper(random_model(DECODERS["llama"]))
     sizes = record_steps(stepper, monkeypatch)
