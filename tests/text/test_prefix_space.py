@@ -25,7 +25,10 @@ CORPUS = [
 ]
 WITH = train_tokenizer("byte_bpe", CORPUS * 3, 340, TokenizerOptions(add_prefix_space=True))
 WITHOUT = train_tokenizer("byte_bpe", CORPUS * 3, 340)
-TEXTS = st.text(st.sampled_from(" \n\tab1é好ก“.я\u0301\ufeff"), max_size=12) | st.text(max_size=20)
+COMMON = st.text(st.sampled_from(" \n\tab1é好ก“.я\u0301\ufeff"), max_size=12)
+TEXTS = COMMON | st.text(max_size=20)
+# The tokenizers library has a newer version of Unicode: it knows letters that Python does not.
+ASSIGNED = COMMON | st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=20)
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO ", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -69,7 +72,7 @@ def test_a_word_at_the_beginning_is_one_token():
     assert tokens(WITHOUT, "machine learning")[0] != "Ġmachine"
 
 
-@given(TEXTS)
+@given(ASSIGNED)
 @example(" machine")
 @example("zebra")
 @example("  é")
