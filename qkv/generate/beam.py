@@ -77,7 +77,7 @@ class BeamSearch:
 
     def advance(self, logits: Tensor) -> list[int]:
         """Add one token; return the parent row of each new row, the same number per sentence."""
-        columns = map(Tensor.tolist, self._candidates(logits))
+        columns = [column.tolist() for column in self._candidates(logits)]
         n_live, rows, active = self.log_prob.shape[1], list[int](), list[SentenceBeam]()
         for index, (sentence, *candidates) in enumerate(zip(self.active, *columns, strict=True)):
             sentence.advance(list(zip(*candidates, strict=True)))
