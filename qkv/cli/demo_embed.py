@@ -43,7 +43,7 @@ def show(out: Path) -> tuple[Path, str]:
     """Print recall@1 and nearest neighbors, draw similarities; return the figure and a command."""
     from qkv.evaluate.similarity import retrieval
 
-    embedder = qkv.load(out)
+    embedder = qkv.load(out, task="embed")
     held_out = builtin.builtin_pairs()[1]
     # both (500, d_model)
     chinese, english = (embedder(list(side)) for side in zip(*held_out, strict=True))

@@ -46,7 +46,7 @@ def show(out: Path) -> tuple[Path, str]:
     """Print perplexity, grammatical samples and continuations; return the figure and a command."""
     from qkv.train.metrics import METRICS, read_metrics
 
-    generator = qkv.load(out)
+    generator = qkv.load(out, task="generate")
     best = min(
         (entry for entry in read_metrics(out / METRICS) if entry["kind"] == "valid"),
         key=lambda entry: entry["loss"],

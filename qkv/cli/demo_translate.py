@@ -53,7 +53,7 @@ def show(out: Path) -> tuple[Path, str]:
     from qkv.evaluate.alignment_error import alignment_error_rate
     from qkv.evaluate.scores import score
 
-    translator = qkv.load(out)
+    translator = qkv.load(out, task="translate")
     held_out = builtin.builtin_pairs()[1]
     outputs = translator([pair.source for pair in held_out])
     scores = score(outputs, [pair.target for pair in held_out], "en")
