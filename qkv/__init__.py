@@ -5,8 +5,9 @@
     translator = qkv.load("runs/zh-en", task="translate")
     translator(["机器学习很有趣"])  # ['machine learning is interesting']
 
-`load` returns a Translator, a Generator or an Embedder. `preset`, Spec and Transformer describe and
-build models, Tokenizer converts between text and ids, QkvError is an error that the user can fix.
+`load` returns a Translator, a Generator or an Embedder; `train.run` trains one. `preset`, Spec and
+Transformer describe and build models, Tokenizer converts between text and ids, QkvError is an error
+that the user can fix.
 """
 
 from importlib import import_module
@@ -17,6 +18,7 @@ from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
 if TYPE_CHECKING:
+    from qkv import train
     from qkv.model.presets import preset
     from qkv.model.spec import Spec
     from qkv.model.transformer import Transformer
@@ -37,6 +39,7 @@ __all__ = [
     "__version__",
     "load",
     "preset",
+    "train",
 ]
 MODULES = {  # imported on first use: torch takes seconds
     "Embedder": "qkv.pipeline.embedder",
@@ -116,6 +119,8 @@ def _load_ctranslate2(folder: Path, device: str, task: str | None, int8: bool) -
 
 def __getattr__(name: str) -> Any:
     """Import the public names that need torch on first use, so that `import qkv` is fast."""
+    if name == "train":
+        return import_module("qkv.train")
     if name in MODULES:
         return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module 'qkv' has no attribute '{name}'")

@@ -11,12 +11,11 @@ from qkv.allocator import keep_pages
 from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.lines import write_text
 from qkv.threads import chosen_threads
 
 if TYPE_CHECKING:
     from qkv.train.recipe import Recipe
-    from qkv.train.task import Task
+    from qkv.train.run_recipe import FinishedRun
 
 app = Typer(no_args_is_help=True, help=_("Train a model on your own text."))
 
@@ -142,35 +141,18 @@ def run_training(
     resume: bool,
     skip_damaged: bool = False,
 ) -> int:
-    """Read the recipe, prepare the data and train; train.yaml keeps the recipe for --resume."""
+    """Read the recipe and train; train.yaml keeps the recipe for --resume."""
     keep_pages()  # before torch is imported
-    from qkv.checkpoint.load import check_device
-    from qkv.train.lock import locked
-    from qkv.train.loop import Trainer
-    from qkv.train.precision import check_bf16
     from qkv.train.recipe_reader import read_recipe
-    from qkv.train.resume import state_to_resume
-    from qkv.train.time_limit import check_time_limit
+    from qkv.train.run_recipe import SAVED_RECIPE, train_recipe
+    from qkv.train.signals import STOPPED
 
-    saved_recipe = out / "train.yaml"
-    if resume and recipe_file is None and saved_recipe.is_file():
-        recipe_file = saved_recipe
+    if resume and recipe_file is None and (out / SAVED_RECIPE).is_file():
+        recipe_file = out / SAVED_RECIPE
     flags = {**flags, "threads": chosen_threads()}
     recipe = read_recipe(_recipe_type(task), recipe_file, settings, flags)
-    check_device(recipe.device)
-    check_time_limit(recipe)
-    if recipe.dtype == "bfloat16":
-        check_bf16(recipe.device)
-    if resume and not out.is_dir():
-        state_to_resume(out, resume)  # raises before the folder is created
-    with locked(out):
-        state = state_to_resume(out, resume, skip_damaged)
-        prepared = _prepared(recipe, out / "data", resume)
-        trainer = Trainer(prepared, recipe, out, state)
-        del state  # frees the second copy of the weights
-        trainer.choose_threads()
-        write_text(saved_recipe, trainer.recipe.to_yaml())  # after the checks of the trainer
-        return trainer.run() or _print_result(out, prepared)
+    finished = train_recipe(recipe, out, resume, skip_damaged)
+    return STOPPED if finished is None else _print_result(out, finished)
 
 
 def _recipe_type(task: str) -> "type[Recipe]":
@@ -179,30 +161,12 @@ def _recipe_type(task: str) -> "type[Recipe]":
     return {"translate": TranslateRecipe, "generate": GenerateRecipe, "embed": EmbedRecipe}[task]
 
 
-def _prepared(recipe: Any, folder: Path, resume: bool) -> "Task":
-    """The task with its data; imports only the modules of this task."""
-    match recipe.task:
-        case "generate":
-            from qkv.train.prepare_text import prepare_generation
+def _print_result(out: Path, finished: "FinishedRun") -> int:
+    """Print the scores of the final evaluation and the next command."""
+    from qkv.train.card import command_of
 
-            return prepare_generation(recipe, folder, resume)
-        case "embed":
-            from qkv.train.prepare_embed import prepare_embedding
-
-            return prepare_embedding(recipe, folder, resume)
-        case _:
-            from qkv.train.prepare import prepare_translation
-
-            return prepare_translation(recipe, folder, resume)
-
-
-def _print_result(out: Path, task: "Task") -> int:
-    """Write the model card and print the final validation score."""
-    import qkv
-    from qkv.train.card import command_of, write_card
-
-    print(write_card(out, task, qkv.load(out)))
-    command = command_of(task)
+    print(finished.scores)
+    command = command_of(finished.task)
     arguments = _("FILE --out vectors.npy") if command == "embed" else _("TEXT")
     print(
         _(

@@ -23,7 +23,7 @@ from qkv.text.lines import write_text
 from qkv.train.average import Ema, average_checkpoints
 from qkv.train.optim import make_optimizers, set_lr
 from qkv.train.recipe import Recipe
-from qkv.train.report import Clock, Reporter, validation_text
+from qkv.train.report import Clock, OnStep, Reporter, TrainingStep, validation_text
 from qkv.train.resume import check_same_run
 from qkv.train.schedule import lr_factor
 from qkv.train.seeds import derive_seed
@@ -53,6 +53,7 @@ class Trainer:
     """
 
     saved = -1  # the last step saved by this process
+    on_step: OnStep | None = None  # called after each step
 
     def __init__(
         self,
@@ -165,9 +166,10 @@ class Trainer:
         predicted, tokens = map(sum, zip(*map(self.task.sizes, batches), strict=True))
         torch.manual_seed(derive_seed(recipe.seed, number))
         loss = self.update(batches, predicted)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         self.reporter.step(number, loss, tokens, lr)
+        if self.on_step:
+            self.on_step(TrainingStep(number, loss, tokens, lr))
 
     def update(self, batches: list[Any], predicted: int) -> float:
         """Update the weights; returns the loss, or NaN if the step is skipped."""
@@ -286,8 +288,7 @@ class Trainer:
         """Average the last checkpoints if asked to; publish the mean if it is not worse."""
         if self.recipe.average_checkpoints < 2:
             return
-        steps = self.steps_to_average()
-        group = "ema" if self.ema else "model"
+        steps, group = self.steps_to_average(), "ema" if self.ema else "model"
         mean = average_checkpoints(self.folder, steps, group)
         self.model.load_state_dict(mean, strict=self.ema is None)
         score, text = self.measure("average")

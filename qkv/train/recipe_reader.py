@@ -98,7 +98,7 @@ def read_recipe(
     for key, value in read_settings(settings):
         _set(tree, key, value)
     tree.update({key: value for key, value in (flags or {}).items() if value is not None})
-    return _validated(kind, tree, str(path or "--set"))
+    return validated(kind, tree, str(path or "--set"))
 
 
 # Options, and values of options, in recipes of earlier versions.
@@ -196,7 +196,8 @@ def _set(tree: Options, key: str, value: Any) -> None:
     tree[name] = {**(model if isinstance(model, dict) else {"preset": model}), path: value}
 
 
-def _validated(kind: type[Kind], tree: Options, where: str) -> Kind:
+def validated(kind: type[Kind], tree: Options, where: str) -> Kind:
+    """The recipe with these options; one error names all that are wrong."""
     from pydantic import ValidationError
 
     if isinstance(tree.get("dtype"), str):

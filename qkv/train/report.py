@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from textwrap import indent
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -22,6 +22,18 @@ from qkv.train.metrics import METRICS, append_metrics, truncate_after
 
 NEW_RUN = {"step": 0, "seconds": 0.0, "loss_sum": 0.0, "tokens": 0, "all_tokens": 0, "skipped": 0}
 Clock = Callable[[], float]
+
+
+class TrainingStep(NamedTuple):
+    """An optimizer step: its number, loss per prediction, tokens and learning rate."""
+
+    step: int
+    loss: float  # NaN: the step was skipped
+    tokens: int
+    lr: float
+
+
+OnStep = Callable[[TrainingStep], object]
 
 
 class Throughput:
