@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import fastest, run_worker
+from qkv.threads import set_torch_threads
 
 PROMPT, NEW, VOCAB = 64, 128, 32_000
 ROUND = {1: 5, NEW: 1}  # calls per round, by new tokens
@@ -58,11 +59,10 @@ def qkv_model(folder: str):
     from qkv.allocator import keep_pages
 
     keep_pages()
-    import torch
 
     from qkv.checkpoint.huggingface.reader import load_huggingface
 
-    torch.set_num_threads(THREADS)
+    set_torch_threads(THREADS)
     return load_huggingface(f"{folder}/huggingface").model.eval()
 
 
@@ -72,7 +72,7 @@ def load_transformers(folder: str, kind: str, tokens: int):
 
     from benchmarks.peers import generated
 
-    torch.set_num_threads(THREADS)
+    set_torch_threads(THREADS)
     model = LlamaForCausalLM.from_pretrained(f"{folder}/huggingface").eval()
     # A static cache without torch.compile, which would take minutes.
     cache = {"cache_implementation": "static", "disable_compile": True} if kind == "static" else {}

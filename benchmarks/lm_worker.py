@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks.harness import run_worker
+from qkv.threads import set_torch_threads
 
 LAYERS, D_MODEL, HEADS, VOCAB, BATCH, LENGTH = 6, 384, 6, 8_000, 8, 256
 
@@ -15,7 +16,7 @@ def main() -> None:
         keep_pages()  # as the qkv command does, before torch is imported
     import torch
 
-    torch.set_num_threads(2)
+    set_torch_threads(2)
     torch.manual_seed(0)
     ids = torch.randint(0, VOCAB, (BATCH, LENGTH + 1))
     model, loss = (load_qkv if system == "qkv" else load_transformers)(shape)

@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from qkv.threads import set_torch_threads
+
 ROWS, LENGTH, WARMUP_STEPS, MAX_LR, MIN_LR = 12, 64, 100, 1e-3, 1e-4
 
 
 def main(file: str, iterations: int) -> None:
-    torch.set_num_threads(2)
+    set_torch_threads(2)
     torch.manual_seed(1337)
     text = Path(file).read_bytes().decode()
     vocabulary = {character: i for i, character in enumerate(sorted(set(text)))}

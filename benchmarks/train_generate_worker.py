@@ -6,6 +6,7 @@ python -m benchmarks.train_generate_worker SYSTEM SHAPE SIZE
 import sys
 
 from benchmarks.harness import run_worker
+from qkv.threads import set_torch_threads
 
 VOCAB = 65  # characters of Tiny Shakespeare
 SIZES = {  # layers, d_model, heads, tokens per row, rows, steps per round
@@ -23,7 +24,7 @@ def main() -> None:
         keep_pages()  # as the qkv command does, before torch is imported
     import torch
 
-    torch.set_num_threads(2)
+    set_torch_threads(2)
     torch.manual_seed(0)
     _, _, _, length, rows, steps = SIZES[size]
     batches = [torch.randint(0, VOCAB, (rows, length + 1)) for _ in range(steps)]

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from benchmarks.harness import run_worker
+from qkv.threads import set_torch_threads
 
 
 def main() -> None:
@@ -18,7 +19,7 @@ def main() -> None:
         keep_pages()  # as the qkv command does, before torch is imported
     import torch
 
-    torch.set_num_threads(2)
+    set_torch_threads(2)
     torch.manual_seed(0)
     stored = np.load(file)
     count = len(stored.files) // 3

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import fastest, run_worker
+from qkv.threads import set_torch_threads
 
 LENGTH, SENTENCES = 16, {1: 32, 32: 64}  # output tokens; sentences per round, by batch size
 THREADS = int(os.environ.get("OMP_NUM_THREADS", 2))
@@ -33,13 +34,12 @@ def load_qkv(folder: str, beam: int, batch: int, int8: bool):
     from qkv.allocator import keep_pages
 
     keep_pages()
-    import torch
 
     from qkv.checkpoint.huggingface.reader import load_huggingface
     from qkv.generate.beam import BeamSearchConfig, beam_search
     from qkv.generate.decode import greedy
 
-    torch.set_num_threads(THREADS)
+    set_torch_threads(THREADS)
     model = load_huggingface(f"{folder}/huggingface").model.eval()
 
     def translate(rows):
@@ -60,7 +60,7 @@ def load_transformers(folder: str, beam: int, batch: int, _: bool):
 
     from benchmarks.peers import generated
 
-    torch.set_num_threads(THREADS)
+    set_torch_threads(THREADS)
     model = MarianMTModel.from_pretrained(f"{folder}/huggingface").eval()
 
     def translate(rows):

@@ -20,6 +20,7 @@ from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
 from qkv.model.experts import ExpertFeedForward
 from qkv.text.lines import write_text
+from qkv.threads import set_torch_threads
 from qkv.train.average import Ema, average_checkpoints
 from qkv.train.optim import make_optimizers, set_lr
 from qkv.train.recipe import Recipe
@@ -65,7 +66,7 @@ class Trainer:
     ):
         self.task, self.recipe, self.folder, self.clock = task, recipe, folder, clock
         if recipe.threads:
-            torch.set_num_threads(recipe.threads)
+            set_torch_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
         self.model = task.initial_model().to(recipe.device)
         self.has_experts = any(

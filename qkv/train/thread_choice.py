@@ -11,6 +11,8 @@ from statistics import fmean
 
 import torch
 
+from qkv.threads import set_torch_threads
+
 MIN_GAIN = 1.1  # fewer threads are chosen only if they are this much faster: timings are noisy
 MEASURE_SECONDS = 0.6  # for each number of threads
 MAX_ROUNDS = 6
@@ -40,7 +42,7 @@ def choose_threads(run_pass: Callable[[], None], device: str) -> int:
     threads = torch.get_num_threads()
     if threads > 1 and device == "cpu":
         threads = fastest(measure_threads(run_pass, threads))
-    torch.set_num_threads(threads)
+    set_torch_threads(threads)
     return threads
 
 
@@ -53,12 +55,12 @@ def measure_threads(run_pass: Callable[[], None], limit: int) -> dict[int, float
         while len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < MEASURE_SECONDS * len(counts):
             rounds.append([seconds_of(run_pass, count) for count in counts])
     finally:
-        torch.set_num_threads(before)
+        set_torch_threads(before)
     return dict(zip(counts, map(fmean, zip(*rounds, strict=True)), strict=True))
 
 
 def seconds_of(run_pass: Callable[[], None], threads: int) -> float:
-    torch.set_num_threads(threads)
+    set_torch_threads(threads)
     start = time.perf_counter()
     run_pass()
     return time.perf_counter() - start
