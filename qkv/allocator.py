@@ -1,7 +1,7 @@
 """Set glibc's malloc to keep freed memory in the process instead of returning it to the system.
 
 Page faults of large temporary tensors cost as much as the arithmetic on a CPU, and relatively
-more for smaller models. See docs/performance.md, "Memory allocator".
+more for smaller models. See docs/explanation/performance.md, "Memory allocator".
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Errors that the user can fix, reported in one line: where, what is wrong, what would be right.
 
-See docs/design-notes.md, "Errors".
+See docs/explanation/design-notes.md, "Errors".
 """
 
 import difflib

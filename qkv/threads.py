@@ -1,7 +1,8 @@
 """Number of threads: `--threads N`, or what the load of other processes leaves free.
 
 OpenMP threads spin at barriers. With more threads than free cores, each barrier waits for a thread
-that is not scheduled, and a step takes 4 to 100 times as long. See docs/performance.md, "Threads".
+that is not scheduled, and a step takes 4 to 100 times as long. See
+docs/explanation/performance.md, "Threads".
 """
 
 import ctypes

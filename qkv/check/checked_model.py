@@ -1,4 +1,7 @@
-"""The model under check: a float64 copy, random batches, and comparisons. See docs/check.md."""
+"""The model under check: a float64 copy, random batches, and comparisons.
+
+See docs/guides/inspect.md.
+"""
 
 import copy
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Checks of the invariants of a Transformer on a user's model. See docs/check.md."""
+"""Checks of the invariants of a Transformer on a user's model. See docs/guides/inspect.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

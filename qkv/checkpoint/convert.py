@@ -1,6 +1,6 @@
 """Import and export Hugging Face folders, each with a parity report.
 
-See docs/convert.md.
+See docs/guides/import-export.md.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Save and load a model folder: model.json, model.safetensors and the tokenizers.
 
 A save is atomic and keeps other files (metrics, checkpoints); a loaded model is bit-identical to
-the saved one. See docs/files.md, "Model folder".
+the saved one. See docs/reference/files.md, "Model folder".
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """Load a model folder in the qkv or the Hugging Face format: the entry point of every command.
 
-See docs/files.md, "Model folder".
+See docs/reference/files.md, "Model folder".
 """
 
 from pathlib import Path

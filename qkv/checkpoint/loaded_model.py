@@ -1,7 +1,7 @@
 """A loaded model with its tokenizers, special token ids, pooling, alignment head and metadata.
 
 Reads and writes generation.json, pooling.json and alignment.json.
-See docs/files.md, "Model folder".
+See docs/reference/files.md, "Model folder".
 """
 
 from collections.abc import Callable

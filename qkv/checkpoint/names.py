@@ -2,7 +2,7 @@
 
 Tensors that are transposed, concatenated or stacked in one of the formats are subclasses of `Row`.
 "foreign" is the other format (Hugging Face, GGUF), "native" is qkv's.
-See docs/convert.md, "Weight names".
+See docs/guides/import-export.md, "Weight names".
 """
 
 import re

@@ -1,7 +1,7 @@
 """Parity report of a conversion: the outputs of two models on the same random inputs.
 
 The reference is transformers if it is installed, else the converted files read again.
-See docs/convert.md, "Parity report".
+See docs/guides/import-export.md, "Parity report".
 """
 
 import importlib.util

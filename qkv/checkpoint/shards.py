@@ -1,6 +1,7 @@
 """Read an untrusted checkpoint: one safetensors file or several with an index, a tensor at a time.
 
-No file outside the folder is opened, and no pickle. See docs/convert.md, "Untrusted checkpoints".
+No file outside the folder is opened, and no pickle. See docs/guides/import-export.md, "Untrusted
+checkpoints".
 """
 
 import json

@@ -1,6 +1,6 @@
 """Find the nearest spec that another format supports, and weights that compute the same with it.
 
-Shared by the Hugging Face and GGUF exports. See docs/convert.md, "Export".
+Shared by the Hugging Face and GGUF exports. See docs/guides/import-export.md, "Export".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Load the weights of a safetensors file into a model on the meta device, without extra memory.
 
 One error names every weight that is missing, unknown, of another shape or not finite.
-See docs/files.md, "Weights".
+See docs/reference/files.md, "Weights".
 """
 
 import json

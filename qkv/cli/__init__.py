@@ -1,7 +1,7 @@
 """The command line: `qkv COMMAND`.
 
 Results go to stdout, progress to stderr. Exit codes: 0, 1 (a check failed), 2 (an error that the
-user can fix, in one line). See docs/design-notes.md.
+user can fix, in one line). See docs/explanation/design-notes.md.
 """
 
 import sys

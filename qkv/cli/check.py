@@ -1,4 +1,7 @@
-"""`qkv check`: check the invariants of a Transformer on a model folder. See docs/check.md."""
+"""`qkv check`: check the invariants of a Transformer on a model folder.
+
+See docs/guides/inspect.md.
+"""
 
 import math
 from dataclasses import asdict

@@ -1,6 +1,6 @@
 """`qkv import` and `qkv export`: convert a model between formats and compare the outputs.
 
-The exit code is 1 if the two models compute different results. See docs/convert.md.
+The exit code is 1 if the two models compute different results. See docs/guides/import-export.md.
 """
 
 from dataclasses import asdict

@@ -1,6 +1,6 @@
 """`qkv embed`: sentence embeddings of the lines of a file, as .npy, .jsonl or JSON lines on stdout.
 
-Files are written atomically; memory does not grow with the file. See docs/embedding.md.
+Files are written atomically; memory does not grow with the file. See docs/guides/embeddings.md.
 """
 
 import sys

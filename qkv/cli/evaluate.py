@@ -1,7 +1,8 @@
 """`qkv evaluate`: the metrics of a model on files; the options choose the metrics.
 
 --source and --target: BLEU and chrF, or retrieval of an embedding model; --text: perplexity and
-bits per byte; --pairs: similarity. See docs/translation.md, docs/generation.md, docs/embedding.md.
+bits per byte; --pairs: similarity. See docs/guides/translation.md, docs/guides/generation.md,
+docs/guides/embeddings.md.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """`qkv evaluate` of an embedding model: similarity (--pairs) or retrieval (--source --target).
 
 Prints Spearman and Pearson, or recall@k and MRR; and alignment and uniformity.
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 import time

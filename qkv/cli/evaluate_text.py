@@ -1,6 +1,6 @@
 """`qkv evaluate --text`: perplexity, bits per byte and throughput of a language model on a text.
 
-The text is a file, a folder or JSONL; every token is predicted once. See docs/generation.md.
+The text is a file, a folder or JSONL; every token is predicted once. See docs/guides/generation.md.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`qkv evaluate --source --target` of a translation model: BLEU, chrF, perplexity, throughput.
 
-With --baseline, a paired bootstrap test of the two systems. See docs/translation.md.
+With --baseline, a paired bootstrap test of the two systems. See docs/guides/translation.md.
 """
 
 import sys

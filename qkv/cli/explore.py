@@ -1,6 +1,6 @@
 """`qkv explore`: serve the explorer page of a model, or write it as one HTML file.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 import socket

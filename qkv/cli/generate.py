@@ -1,6 +1,6 @@
 """`qkv generate`: generate text from prompts: an argument, a file, standard input or a terminal.
 
-Each prompt is printed with its continuation. See docs/generation.md.
+Each prompt is printed with its continuation. See docs/guides/generation.md.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`qkv model`: write a spec, show a spec and its tensor shapes. See docs/model.md."""
+"""`qkv model`: write a spec, show a spec and its tensor shapes. See docs/explanation/model.md."""
 
 import json
 from dataclasses import asdict

@@ -1,6 +1,6 @@
 """`qkv plan`: parameters, FLOPs, memory and training time of a model, from its spec.
 
-The model is not built. See docs/cost.md.
+The model is not built. See docs/explanation/cost.md.
 """
 
 from dataclasses import asdict

@@ -1,6 +1,6 @@
 """`qkv search`: exact top-k search by cosine similarity in a file of sentences.
 
-The vectors are kept in an index folder. See docs/embedding.md.
+The vectors are kept in an index folder. See docs/guides/embeddings.md.
 """
 
 import sys

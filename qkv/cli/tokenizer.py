@@ -1,4 +1,4 @@
-"""`qkv tokenizer`: train, encode, decode, show, report. See docs/tokenizers.md."""
+"""`qkv tokenizer`: train, encode, decode, show, report. See docs/explanation/tokenization.md."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`qkv train`: train a model from files, options and a recipe. See docs/training.md."""
+"""`qkv train`: train a model from files, options and a recipe. See docs/guides/training.md."""
 
 import inspect
 from collections.abc import Mapping

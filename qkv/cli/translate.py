@@ -1,6 +1,6 @@
 """`qkv translate`: translate an argument, the lines of a file, standard input or a terminal.
 
-See docs/translation.md.
+See docs/guides/translation.md.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Word alignments of training pairs: read in Pharaoh format ("0-0 1-2"), mapped to tokens, stored.
 
-Guided alignment trains an attention head on them. See docs/training.md.
+Guided alignment trains an attention head on them. See docs/guides/training.md.
 """
 
 import re

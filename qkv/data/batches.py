@@ -1,6 +1,6 @@
 """Length-bucketed batches with a token budget, in a seeded order, and their padded tensors.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from collections.abc import Callable, Sequence

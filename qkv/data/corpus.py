@@ -1,6 +1,6 @@
 """Read sentence pairs (aligned files, TSV, JSONL) and documents (text, JSONL, folders) as streams.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 import hashlib

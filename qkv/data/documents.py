@@ -1,6 +1,6 @@
 """Encode documents into one stored stream of ids, each document followed by <eos>.
 
-The store is reused while files and tokenizer are unchanged. See docs/language-models.md.
+The store is reused while files and tokenizer are unchanged. See docs/guides/training.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Batches for contrastive training: the groups of each step and the texts sampled from each group.
 
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 from functools import lru_cache

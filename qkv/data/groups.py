@@ -1,6 +1,7 @@
 """Groups of texts with the same meaning, for contrastive training: read from files and stored.
 
-One group per line: paraphrases, captions of one image, or translations. See docs/embedding.md.
+One group per line: paraphrases, captions of one image, or translations. See
+docs/guides/embeddings.md.
 """
 
 import json

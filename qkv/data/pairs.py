@@ -1,6 +1,6 @@
 """Store the texts and token ids of a parallel corpus; reuse them while nothing has changed.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """Read sentence pairs with human similarity scores (STS) from TSV or JSONL.
 
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Memory-mapped store for rows of token ids or text, so that a corpus may be larger than memory.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Training windows of a language model over a stream of ids, packed or per document.
 
 The shuffled order is computed, not stored, so a corpus may be larger than memory.
-See docs/language-models.md.
+See docs/guides/training.md.
 """
 
 from collections.abc import Sequence

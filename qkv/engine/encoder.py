@@ -1,7 +1,7 @@
 """Packed encoder: the tokens of a batch concatenated without padding.
 
 Sentences of equal length are adjacent, so that attention runs per length without a mask. The result
-equals the model's own. See docs/embedding.md.
+equals the model's own. See docs/guides/embeddings.md.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """int8 quantization: a quarter of the bytes of float32 weights, two to four times as fast on a CPU.
 
 Each output of a matrix has one scale. Products run in the native library, or in fbgemm without it.
-See docs/performance.md.
+See docs/explanation/performance.md.
 """
 
 import warnings

@@ -3,7 +3,7 @@
 A sequence fills its slots from 0 on, so that the slot of a token is its position, independent of
 the other sequences. The beams of a sequence share its slots: each step takes one more slot per
 beam, and a mask selects the slots of a beam's own past, so that reordering beams copies no keys.
-See docs/performance.md.
+See docs/explanation/performance.md.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The native step: all layers of a packed stack in one call of kernels/decode_step.cpp.
 
 It computes what the torch operations of packed_layers.py compute, from the same weights and into
-the same cache, batch-invariant to the last bit. See docs/performance.md.
+the same cache, batch-invariant to the last bit. See docs/explanation/performance.md.
 """
 
 import ctypes as c

@@ -1,7 +1,7 @@
 """Packed layers in torch operations: decode steps, and forward passes over whole sequences.
 
 The native library runs the same packed weights in one call (native_step.py). For a single query two
-matrix products are faster than fused attention. See docs/performance.md.
+matrix products are faster than fused attention. See docs/explanation/performance.md.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """A model with packed weights: prefill, decode steps and encoder, in the native library or torch.
 
 Logits equal the model's own up to rounding; on the native path they are batch-invariant to the last
-bit. See docs/performance.md.
+bit. See docs/explanation/performance.md.
 """
 
 import math

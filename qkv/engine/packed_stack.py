@@ -1,6 +1,6 @@
 """A packed encoder or decoder in torch operations: embedding, positions, layers and norms.
 
-See docs/performance.md.
+See docs/explanation/performance.md.
 """
 
 from functools import cache

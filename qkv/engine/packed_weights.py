@@ -1,6 +1,6 @@
 """Packed weights: merged matrices, folded norm gains and position tables for fast decode steps.
 
-Matrices with the same input are concatenated into one. See docs/performance.md.
+Matrices with the same input are concatenated into one. See docs/explanation/performance.md.
 """
 
 import math

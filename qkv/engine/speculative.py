@@ -2,7 +2,7 @@
 
 The logits are those of plain decode steps to the last bit. Reading the weights takes most of a
 step, and one read serves every accepted draft token (Leviathan et al. 2023, with the quantized
-model itself as the draft model). See docs/performance.md.
+model itself as the draft model). See docs/explanation/performance.md.
 """
 
 from collections.abc import Callable

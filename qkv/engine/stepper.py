@@ -2,7 +2,7 @@
 
 Greedy decoding, sampling and beam search use a model through a stepper only. Rows may join and
 leave a running batch; logits are batch-invariant, to the last bit on the native path, otherwise up
-to rounding. See docs/performance.md.
+to rounding. See docs/explanation/performance.md.
 """
 
 from collections.abc import Iterator, Sequence

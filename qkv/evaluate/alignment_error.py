@@ -1,6 +1,6 @@
 """Alignment error rate (AER), precision and recall of a translator against gold word alignments.
 
-Gold links are sure or possible. See docs/translation.md.
+Gold links are sure or possible. See docs/guides/translation.md.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Attention heatmaps as PNG files, with labels in any script. See docs/translation.md."""
+"""Attention heatmaps as PNG files, with labels in any script. See docs/guides/translation.md."""
 
 import logging
 import math

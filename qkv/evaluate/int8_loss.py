@@ -1,4 +1,7 @@
-"""The loss of a language model with float and with int8 weights. See docs/performance.md."""
+"""The loss of a language model with float and with int8 weights.
+
+See docs/explanation/performance.md.
+"""
 
 import math
 

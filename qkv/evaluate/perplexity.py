@@ -1,6 +1,6 @@
 """Perplexity of a translator: exp of the mean negative log-likelihood per target token.
 
-<eos> counts as a token. See docs/translation.md.
+<eos> counts as a token. See docs/guides/translation.md.
 """
 
 import math

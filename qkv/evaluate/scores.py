@@ -1,6 +1,6 @@
 """BLEU and chrF by sacrebleu, exact match, and paired bootstrap significance of two systems.
 
-See docs/translation.md; textbook/bleu.py implements the formula of BLEU.
+See docs/guides/translation.md; textbook/bleu.py implements the formula of BLEU.
 """
 
 import re

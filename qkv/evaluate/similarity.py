@@ -1,6 +1,6 @@
 """Evaluation of sentence embeddings: Pearson and Spearman correlation, recall@k, MRR, alignment.
 
-Vectors are the rows of a matrix. See docs/embedding.md.
+Vectors are the rows of a matrix. See docs/guides/embeddings.md.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Perplexity and bits per byte of a language model on a text of any length, by sliding windows.
 
 Every token is predicted exactly once. Bits per byte compares models with different vocabularies.
-See docs/language-models.md.
+See docs/guides/training.md.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""API errors: an HTTP status and a message in English and Chinese. See docs/explore.md."""
+"""API errors: an HTTP status and a message in English and Chinese. See docs/guides/inspect.md."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Web application of the explore page: static files and the answers of an Explorer over HTTP.
 
 guard.py checks each request first; an error is a 4xx with a message in both languages. FastAPI
-comes with the extra `serve`. See docs/explore.md.
+comes with the extra `serve`. See docs/guides/inspect.md.
 """
 
 import json

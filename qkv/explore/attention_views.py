@@ -1,6 +1,6 @@
 """Views of attention weights: single heads, means, weights between words, thumbnails, and rollout.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Sequence

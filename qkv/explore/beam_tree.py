@@ -1,6 +1,6 @@
 """Beam search tree: every candidate with its log-probability, and the finished hypotheses.
 
-The search is that of generate/beam.py, recorded while it runs. See docs/explore.md.
+The search is that of generate/beam.py, recorded while it runs. See docs/guides/inspect.md.
 """
 
 import math

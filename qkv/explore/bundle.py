@@ -1,7 +1,7 @@
 """Bundle the page's modules, styles and data into a single HTML file without external requests.
 
 Each module becomes a function that returns its exports, so their names do not collide; the content
-security policy allows the one script and style by their hashes. See docs/explore.md.
+security policy allows the one script and style by their hashes. See docs/guides/inspect.md.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Edits for one pass: ablation of heads, layers, sublayers or positions, and token swaps.
 
 An edit is a string such as "head:decoder.0.attn.3". Hooks and modules are restored afterwards.
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Embedding space: position encodings, nearest tokens, a PCA projection, nearest sentences.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """A loaded model with its tokenizers: encoding of texts and display of tokens, by side.
 
-The encoder reads the "source" side, the decoder the "target" side. See docs/explore.md.
+The encoder reads the "source" side, the decoder the "target" side. See docs/guides/inspect.md.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Explorer: answers every request of the page by name, for the server and for the offline file.
 
 A name such as "pass/3f2a/top/4" with its parameters gives a JSON value or a tensor. The last few
-passes are cached; requests run one at a time. See docs/explore.md.
+passes are cached; requests run one at a time. See docs/guides/inspect.md.
 """
 
 import re

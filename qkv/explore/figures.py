@@ -1,4 +1,4 @@
-"""Figures of attention weights as PNG images. See docs/explore.md."""
+"""Figures of attention weights as PNG images. See docs/guides/inspect.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

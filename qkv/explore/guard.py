@@ -1,7 +1,7 @@
 """Request guard: host, origin and key checks, size and concurrency limits, security headers.
 
 Requests for a foreign host name (DNS rebinding) and from other sites (CSRF) are refused.
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 import hmac

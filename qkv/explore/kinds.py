@@ -1,6 +1,6 @@
 """Kinds of steps of one model: titles, texts, formulas and the textbook code of its architecture.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """Model metadata for the page: sizes, stacks, supported views, limits, examples, kinds of steps.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Offline page: an HTML file with the recorded answers to every request about a few texts.
 
 It works without a network. Requests that are not recorded (another text, a swapped token) need the
-live page. See docs/explore.md.
+live page. See docs/guides/inspect.md.
 """
 
 import base64

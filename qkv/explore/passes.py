@@ -1,7 +1,7 @@
 """A pass: one text run through the model, keeping only the input of each layer.
 
 A layer is run again, step by step, when its activations are requested, so that long texts open
-quickly. See docs/explore.md.
+quickly. See docs/guides/inspect.md.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Next-token predictions: top-k tokens, the logit lens, greedy decoding, the effect of edits.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Query parameters, validated: numbers within limits, row ranges, edits. See docs/explore.md."""
+"""Query parameters, validated: numbers within limits, row ranges, edits.
+
+See docs/guides/inspect.md.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Recording: outputs of modules by module path during a forward pass.
 
-Hooks and attention cores are restored afterwards. See docs/explore.md.
+Hooks and attention cores are restored afterwards. See docs/guides/inspect.md.
 """
 
 import re

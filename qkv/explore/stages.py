@@ -1,4 +1,4 @@
-"""Stages of a trace: headings that group its steps. See docs/explore.md."""
+"""Stages of a trace: headings that group its steps. See docs/guides/inspect.md."""
 
 from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_view import Step

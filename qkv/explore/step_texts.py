@@ -1,6 +1,6 @@
 """Texts for each kind of step: title, explanation, formula and textbook code.
 
-kinds.py replaces formulas that depend on the model. See docs/explore.md.
+kinds.py replaces formulas that depend on the model. See docs/guides/inspect.md.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Values of the tensors in a trace, computed on request.
 
-Activations inside a layer come from re-running that layer step by step. See docs/explore.md.
+Activations inside a layer come from re-running that layer step by step. See docs/guides/inspect.md.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Tensor views: name, module path, shape and axes of every tensor in a trace.
 
 They follow from the spec and the lengths; tensor_values.py computes the values.
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Iterable, Iterator

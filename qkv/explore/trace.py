@@ -1,6 +1,6 @@
 """Trace of a pass as JSON: tokens of each side, ordered steps with tensor views, attention layers.
 
-See docs/explore.md.
+See docs/guides/inspect.md.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Word alignment: the source word of each target word, by cross-attention weights.
 
 The weights are those of the head that guided alignment has trained; in a model without one, the
-mean over the heads of the last layer but one. See docs/translation.md, "Word alignment".
+mean over the heads of the last layer but one. See docs/guides/translation.md, "Word alignment".
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Decoding settings, frozen and validated: beam search for translation, sampling for generation.
 
 This module does not import torch, so that invalid settings are reported before anything is loaded.
-See docs/translation.md and docs/generation.md.
+See docs/guides/translation.md and docs/guides/generation.md.
 """
 
 import math

@@ -1,6 +1,7 @@
 """CTranslate2 backend for generation: greedy decoding, the same text as with torch, without torch.
 
-Greedy only: CTranslate2 sampling cannot be seeded. See docs/ctranslate2.md, "Text generation".
+Greedy only: CTranslate2 sampling cannot be seeded. See docs/guides/import-export.md, "Text
+generation".
 """
 
 from collections.abc import Iterator

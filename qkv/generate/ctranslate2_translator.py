@@ -1,7 +1,7 @@
 """CTranslate2 backend for translation: same settings and hypotheses as with torch, without torch.
 
 CTranslate2 extends the beams; the ranking and the stopping rule are those of generate/beam.py.
-See docs/ctranslate2.md.
+See docs/guides/import-export.md.
 """
 
 import math

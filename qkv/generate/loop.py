@@ -1,6 +1,6 @@
 """Generation loop: prefill, then one token per sequence and step until all have ended.
 
-Temperature 0 is greedy decoding. Batch-invariant. See docs/generation.md.
+Temperature 0 is greedy decoding. Batch-invariant. See docs/guides/generation.md.
 """
 
 from dataclasses import dataclass, replace

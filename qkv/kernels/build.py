@@ -1,7 +1,7 @@
 """The native library: the C++ files of this folder, compiled once for this CPU and cached.
 
 Without a compiler (CXX, c++, g++ or clang++), if the self-check fails or if the cache cannot be
-written, there is no library and torch computes everything. See docs/performance.md.
+written, there is no library and torch computes everything. See docs/explanation/performance.md.
 """
 
 import ctypes

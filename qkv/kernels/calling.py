@@ -1,6 +1,6 @@
 """Custom gradients: when they are used, with how many threads, and the layout of heads.
 
-See docs/performance.md.
+See docs/explanation/performance.md.
 """
 
 import ctypes as c

@@ -2,7 +2,7 @@
 
 On a CPU the logits, the largest matrix of a training step, are computed in chunks that fit in the
 cache of a core, their gradients with them; the whole matrix is never stored. Elsewhere, in bfloat16
-and for small vocabularies torch computes the loss. See docs/model.md.
+and for small vocabularies torch computes the loss. See docs/explanation/model.md.
 """
 
 from typing import Any

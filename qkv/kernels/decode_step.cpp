@@ -1,5 +1,5 @@
 // The forward step of a packed stack (decoder or encoder) in one call, without the dispatch of each
-// torch operation. Called by engine/native_step.py. See docs/performance.md.
+// torch operation. Called by engine/native_step.py. See docs/explanation/performance.md.
 //
 // A row is one token. In a decode step each sequence has one row (beam search: one per beam); in
 // prefill and in an encoder each token of a prompt or source is a row. Inputs: the token id,

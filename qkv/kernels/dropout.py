@@ -2,7 +2,7 @@
 
 The gradient is g * mask. On a CPU one 64-bit random draw serves eight elements, and the residual is
 added in the same pass, both by torch operations: torch's own dropout takes longer than the layer
-before it. See docs/performance.md.
+before it. See docs/explanation/performance.md.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Squared ReLU: y = max(x, 0)^2, dx = 2 max(x, 0) g for the gradient g of y.
 
 In training on a CPU relu2.cpp computes each in one pass; without the native library torch
-operations, which save only max(x, 0). See docs/performance.md.
+operations, which save only max(x, 0). See docs/explanation/performance.md.
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 With s = 1 / sqrt(mean(x^2) + eps), n = x s and the gradient g of y:
     dx = s (gain g - n mean(gain g n)),  dgain = sum of g n over all rows.
 In training on a CPU rms_norm.cpp computes each in one pass; without the native library a few torch
-operations, in fewer passes than torch's own RMSNorm. See docs/performance.md.
+operations, in fewer passes than torch's own RMSNorm. See docs/explanation/performance.md.
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ Each pair (a, b) becomes (a cos - b sin, b cos + a sin); the gradient is rotated
 angle.
 In training on a CPU rotary.cpp computes each in one pass; without the native library torch
 operations in place.
-See docs/performance.md.
+See docs/explanation/performance.md.
 """
 
 from typing import Any

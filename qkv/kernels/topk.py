@@ -2,7 +2,7 @@
 
 Scores are read in blocks: only the blocks with the largest maxima are searched. topk.cpp does this
 in one pass; without the native library torch operations find the maxima first. Of equal scores the
-lower index comes first. No gradient. See docs/translation.md.
+lower index comes first. No gradient. See docs/guides/translation.md.
 """
 
 import ctypes as c

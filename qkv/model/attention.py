@@ -1,7 +1,7 @@
 """Attention: softmax(q k^T / sqrt(d_head)) v for each head, joined by o_proj.
 
 Self-attention takes q, k and v from the residual stream, cross-attention k and v from the encoder's
-memory. See docs/model.md, "Grouped-query attention (GQA)".
+memory. See docs/explanation/model.md, "Grouped-query attention (GQA)".
 """
 
 import math

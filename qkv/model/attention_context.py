@@ -1,6 +1,6 @@
 """AttentionContext: positions, attention mask and rotary angles, computed once per forward pass.
 
-See docs/model.md, "Attention mask".
+See docs/explanation/model.md, "Attention mask".
 """
 
 from dataclasses import dataclass, field

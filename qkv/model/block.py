@@ -1,7 +1,7 @@
 """A block: self-attention or another mixer, optional cross-attention, feed-forward; with residuals.
 
 Each residual connection is a module, so that each point of the residual stream has a name.
-See docs/model.md, "Residual stream and hidden states".
+See docs/explanation/model.md, "Residual stream and hidden states".
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """KV cache: keys and values of earlier tokens, one object per layer.
 
-See docs/model.md, "KV cache".
+See docs/explanation/model.md, "KV cache".
 """
 
 from collections.abc import Callable

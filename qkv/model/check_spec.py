@@ -1,7 +1,7 @@
 """Check a spec: values that have the right type but give no valid model.
 
 Each problem has a path, what is wrong and what would be right.
-See docs/model.md, "Checking a spec".
+See docs/explanation/model.md, "Checking a spec".
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Swap SdpaCore for EagerCore in a context manager, so that attention weights can be recorded.
 
-See docs/model.md, "Grouped-query attention (GQA)".
+See docs/explanation/model.md, "Grouped-query attention (GQA)".
 """
 
 from collections.abc import Collection, Iterator

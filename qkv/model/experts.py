@@ -1,7 +1,7 @@
 """Mixture of experts (MoE): a router sends each token to its top-k experts.
 
 Tokens are grouped by expert, so that all experts run in one batched product.
-See docs/model.md, "Mixture of experts".
+See docs/explanation/model.md, "Mixture of experts".
 """
 
 from collections.abc import Callable

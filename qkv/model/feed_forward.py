@@ -1,6 +1,6 @@
 """Feed-forward layers, applied to each token: down(act(up(x))), or down(act(gate(x)) * up(x)).
 
-About two thirds of a model's weights are here. See docs/model.md, "Feed-forward".
+About two thirds of a model's weights are here. See docs/explanation/model.md, "Feed-forward".
 """
 
 from collections.abc import Callable

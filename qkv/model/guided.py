@@ -1,7 +1,7 @@
 """Guided alignment: one cross-attention head is trained to give a word alignment.
 
 GuidedCore keeps the log weights of that head in training; all heads still use the fused kernel.
-See docs/training.md, "Guided alignment".
+See docs/guides/training.md, "Guided alignment".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Heads: from the last hidden states to logits and the training loss, or to one sentence vector.
 
-See docs/model.md, "Output head and loss".
+See docs/explanation/model.md, "Output head and loss".
 """
 
 import torch

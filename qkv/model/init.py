@@ -1,6 +1,6 @@
 """Weight initialization.
 
-See docs/model.md, "Weight initialization".
+See docs/explanation/model.md, "Weight initialization".
 """
 
 import torch

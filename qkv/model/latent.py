@@ -2,7 +2,7 @@
 
 Keys and values are projected from the latent. In decoding the up-projection is absorbed into the
 query, so that all heads attend to the cached latents directly.
-See docs/model.md, "Multi-head latent attention (MLA)".
+See docs/explanation/model.md, "Multi-head latent attention (MLA)".
 """
 
 import torch

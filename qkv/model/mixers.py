@@ -1,7 +1,7 @@
 """Token mixers: attention, or an RNN, convolution, token MLP or pooling (MetaFormer).
 
 They are for comparison and simple: padding is moved to the end of each row before mixing.
-See docs/model.md, "Other token mixers".
+See docs/explanation/model.md, "Other token mixers".
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 Example: {preset: tiny, layers: 6, decoder.layers.0.mixer.n_kv_heads: 1}. A plain value whose key is
 an argument of the preset sets that argument; any other key is a path in model.json, and its value
-replaces the value there. See docs/model.md, "Preset arguments and overrides".
+replaces the value there. See docs/explanation/model.md, "Preset arguments and overrides".
 """
 
 import inspect

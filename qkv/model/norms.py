@@ -1,6 +1,6 @@
 """Normalization layers: LayerNorm (torch's), RMSNorm and, for comparison, BatchNorm over tokens.
 
-See docs/model.md, "Normalization".
+See docs/explanation/model.md, "Normalization".
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Pooling: token vectors to one sentence vector (cls, mean or max); padding has no effect.
 
-The definitions are in textbook/pooling.py. See docs/embedding.md, "Training".
+The definitions are in textbook/pooling.py. See docs/guides/embeddings.md, "Training".
 """
 
 import math

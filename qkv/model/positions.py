@@ -1,7 +1,7 @@
 """Position encodings: sinusoidal, learned, rotary or none.
 
 `forward` adds positions to the embeddings, `rotation` gives the rotation of queries and keys; each
-is the identity for the kinds that do not use it. See docs/model.md, "Positions".
+is the identity for the kinds that do not use it. See docs/explanation/model.md, "Positions".
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Presets: specs of well-known models; their arguments have the published sizes as defaults.
 
-Example: preset("paper-base", layers=3). See docs/model.md, "Presets".
+Example: preset("paper-base", layers=3). See docs/explanation/model.md, "Presets".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Rotary position embedding (RoPE): rotate pairs of dimensions of queries and keys.
 
 The angle is position * frequency. Other position encodings use NoRotation, the identity. The fused
-rotation is in kernels/rotary.py. See docs/model.md, "Positions".
+rotation is in kernels/rotary.py. See docs/explanation/model.md, "Positions".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Shapes of weights and activations, module by module, computed on the meta device.
 
 The model runs with EagerCore, so attention scores and weights are listed too.
-See docs/model.md, "Shapes".
+See docs/explanation/model.md, "Shapes".
 """
 
 from collections.abc import Iterator

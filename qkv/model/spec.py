@@ -1,7 +1,7 @@
 """The spec of a model: a frozen tree of dataclasses that defines the architecture, without weights.
 
 Each choice is a type with exactly the fields it needs. A spec is saved as model.json; spec_io reads
-and check_spec checks it. See docs/model.md, "Spec".
+and check_spec checks it. See docs/explanation/model.md, "Spec".
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Read and write model.json: JSON to a checked Spec, or one error that names every problem.
 
 Files of earlier versions are read with their old field names.
-See docs/model.md, "Checking a spec".
+See docs/explanation/model.md, "Checking a spec".
 """
 
 import json

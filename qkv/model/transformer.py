@@ -1,7 +1,7 @@
 """The Transformer: encoder-only, decoder-only or encoder-decoder, built from one spec.
 
 `encode` gives the encoder's memory, `decode` the decoder's hidden states, `logits` and `loss` the
-output. See docs/model.md, "Transformer".
+output. See docs/explanation/model.md, "Transformer".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Pipelines from text to text or vectors: Translator, Generator and Embedder.
 
-Folders exported to CTranslate2 load without importing torch. See docs/translation.md,
-docs/generation.md and docs/embedding.md.
+Folders exported to CTranslate2 load without importing torch. See docs/guides/translation.md,
+docs/guides/generation.md and docs/guides/embeddings.md.
 """
 
 from qkv.pipeline.generator import Generator

@@ -1,6 +1,6 @@
 """Options of the embedder: pooling, normalization, dimensions and truncation.
 
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The embedder: text -> ids -> encoder -> pooling -> vector.
 
-Vectors are batch-invariant. See docs/embedding.md.
+Vectors are batch-invariant. See docs/guides/embeddings.md.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The generator: prompt -> ids -> generation loop -> ids -> text, whole or as a stream.
 
 A backend runs the loop: torch, or CTranslate2, which does not import torch. Generation is
-batch-invariant. See docs/generation.md.
+batch-invariant. See docs/guides/generation.md.
 """
 
 import secrets

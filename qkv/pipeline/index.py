@@ -1,6 +1,6 @@
 """Semantic search: a vector index of the lines of a file, with exact k-nearest-neighbor search.
 
-The index is rebuilt when the file changes. See docs/embedding.md.
+The index is rebuilt when the file changes. See docs/guides/embeddings.md.
 """
 
 import json

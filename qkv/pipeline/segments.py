@@ -1,6 +1,6 @@
 """Segments of a text: the units of a search. Long lines are split into sentences.
 
-See docs/translation.md.
+See docs/guides/translation.md.
 """
 
 import logging

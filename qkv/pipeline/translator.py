@@ -1,7 +1,7 @@
 """The translator: text -> segments -> ids -> beam search -> ids -> text.
 
 A backend runs the search: torch, or CTranslate2, which does not import torch. Translations are
-batch-invariant. See docs/translation.md.
+batch-invariant. See docs/guides/translation.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence

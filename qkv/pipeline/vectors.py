@@ -1,6 +1,6 @@
 """Write vectors incrementally to a .npy matrix or a .jsonl file, atomically.
 
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Word alignment of translations by cross-attention weights, with the torch model.
 
-See docs/translation.md.
+See docs/guides/translation.md.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Parameters, FLOPs and memory of a model, computed from its spec.
 
 No model is built and torch is not imported. Counts are exact; activations are an estimate.
-See docs/cost.md.
+See docs/explanation/cost.md.
 """
 
 from collections.abc import Callable, Mapping

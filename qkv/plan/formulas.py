@@ -1,7 +1,7 @@
 """Well-known cost formulas (12 l d², 6 N D, ...) compared with the exact figures.
 
 The formulas assume d_ff = 4 d, multi-head attention and no head; the reasons of a comparison add up
-to the whole difference. See docs/cost.md.
+to the whole difference. See docs/explanation/cost.md.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """The weights and attention products of a spec, each with its parameters and FLOPs.
 
-Nothing is built and torch is not imported. See docs/cost.md.
+Nothing is built and torch is not imported. See docs/explanation/cost.md.
 """
 
 from collections.abc import Iterator

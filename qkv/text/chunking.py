@@ -1,6 +1,7 @@
 """Split long texts into chunks at pre-token boundaries before encoding.
 
-The tokens of the chunks, concatenated, are the tokens of the text. See docs/tokenizers.md.
+The tokens of the chunks, concatenated, are the tokens of the text. See
+docs/explanation/tokenization.md.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Display byte-level tokens as readable characters, without replacement characters.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

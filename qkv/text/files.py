@@ -1,7 +1,7 @@
 """Read and write vocabulary files.
 
 Formats: tokenizer.json, vocab.json + merges.txt, vocab.txt, a SentencePiece .model, a tiktoken
-rank file, or a folder with one of them. See docs/tokenizers.md.
+rank file, or a folder with one of them. See docs/explanation/tokenization.md.
 """
 
 import json

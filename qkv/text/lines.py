@@ -1,6 +1,6 @@
 """Read text files (UTF-8, plain or gzip) as streams of lines, and write text files atomically.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 import gzip

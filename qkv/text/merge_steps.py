@@ -1,6 +1,6 @@
 """BPE encoding step by step: each merge applied to a word, its rank, and the tokens after it.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Normalizer, pre-tokenizer and decoder of a tokenizer, as saved in its tokenizer.json.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 from dataclasses import dataclass

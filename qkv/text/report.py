@@ -1,6 +1,6 @@
 """Tokenizer statistics: tokens per word and character, bytes per token, unknown rate, round trip.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 from collections.abc import Iterable

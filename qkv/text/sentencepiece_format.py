@@ -1,7 +1,7 @@
 """Convert SentencePiece models (BPE or unigram) to the `tokenizers` library.
 
 The protocol buffer is parsed here; the sentencepiece library is not needed.
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Sentence segmentation of long texts for translation: Chinese, Japanese and Western scripts.
 
-The segments, concatenated, are the text. See docs/translation.md.
+The segments, concatenated, are the text. See docs/guides/translation.md.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Post-processing template: the special tokens added before and after a text.
 
-See docs/embedding.md and docs/generation.md.
+See docs/guides/embeddings.md and docs/guides/generation.md.
 """
 
 from collections.abc import Iterable

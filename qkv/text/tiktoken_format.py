@@ -1,6 +1,6 @@
 """Convert tiktoken rank files (lines "base64 rank") to byte-level BPE tokenizers.
 
-The pre-tokenization pattern is not part of these files. See docs/tokenizers.md.
+The pre-tokenization pattern is not part of these files. See docs/explanation/tokenization.md.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Encode text to token ids and decode ids to text, with the `tokenizers` library.
 
-A tokenizer is completely defined by its tokenizer.json. See docs/tokenizers.md.
+A tokenizer is completely defined by its tokenizer.json. See docs/explanation/tokenization.md.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Fill in the fields that older tokenizer.json files omit, with the library's default values.
 
 GPT-2's own file, for example, has no model type and no byte_fallback, and writes merges as "a b".
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Train word, character, BPE, byte-level BPE and WordPiece tokenizers on a stream of texts.
 
-See docs/tokenizers.md.
+See docs/explanation/tokenization.md.
 """
 
 import json

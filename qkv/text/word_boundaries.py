@@ -1,4 +1,4 @@
-"""Word boundaries for word alignment. See docs/translation.md.
+"""Word boundaries for word alignment. See docs/guides/translation.md.
 
 A word is a run of letters and digits (with its hyphens and apostrophes), or one Chinese character
 or punctuation mark.

@@ -1,6 +1,7 @@
 """Attention as in section 3.2 of "Attention is all you need" (2017): one head, then multi-head.
 
-The fast version is qkv/model/attention.py. See docs/model.md, "Grouped-query attention (GQA)".
+The fast version is qkv/model/attention.py. See docs/explanation/model.md, "Grouped-query attention
+(GQA)".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Byte-pair encoding (BPE): repeatedly merge the most frequent pair of adjacent symbols.
 
 Training takes word counts and gives merges in order; `apply` splits any word with them.
-See docs/tokenizers.md, "BPE training".
+See docs/explanation/tokenization.md, "BPE training".
 
 Ties: symbols are numbered, first the single characters in code-point order, then those with `</w>`,
 then each merge. Of equally frequent pairs the one with the smaller left number comes first, then

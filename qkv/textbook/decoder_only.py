@@ -1,7 +1,7 @@
 """A decoder-only model of the Llama family: logits of the next token at every position.
 
 RMS pre-norm, rotary positions, grouped-query attention, SwiGLU, no biases. The same weights run in
-qkv/model/transformer.py. See docs/model.md, "Transformer".
+qkv/model/transformer.py. See docs/explanation/model.md, "Transformer".
 """
 
 from torch import Tensor, nn

@@ -1,6 +1,6 @@
 """Feed-forward layers: dense (2017), gated (SwiGLU) and mixture of experts (MoE).
 
-See docs/model.md, "Feed-forward".
+See docs/explanation/model.md, "Feed-forward".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Losses in nats: cross-entropy with label smoothing (section 5.4 of the paper), R-Drop, InfoNCE.
 
-See docs/model.md, "Output head and loss".
+See docs/explanation/model.md, "Output head and loss".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Attention masks: boolean tensors of rows (queries) and columns (keys), True = may attend.
 
-`&` combines two masks. See docs/model.md, "Attention mask".
+`&` combines two masks. See docs/explanation/model.md, "Attention mask".
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Normalization layers: LayerNorm and RMSNorm over each token, BatchNorm over all tokens.
 
-See docs/model.md, "Normalization".
+See docs/explanation/model.md, "Normalization".
 """
 
 import torch

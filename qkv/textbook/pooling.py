@@ -1,6 +1,7 @@
 """Pooling: token vectors to one sentence vector.
 
-`attention_mask` is True for tokens; padding has no effect. See docs/embedding.md, "Training".
+`attention_mask` is True for tokens; padding has no effect. See docs/guides/embeddings.md,
+"Training".
 """
 
 import math

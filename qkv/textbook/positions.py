@@ -1,6 +1,6 @@
 """Position encodings: sinusoidal (2017), learned, and rotary (RoPE).
 
-See docs/model.md, "Positions".
+See docs/explanation/model.md, "Positions".
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Learning-rate schedules: the learning rate of a training step (steps count from 1).
 
-All have a linear warm-up and differ in the decay. See docs/training.md, "Learning rate schedule".
+All have a linear warm-up and differ in the decay. See docs/guides/training.md, "Learning rate
+schedule".
 """
 
 import math

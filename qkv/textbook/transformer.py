@@ -1,6 +1,6 @@
 """The Transformer of 2017, section 3 of "Attention is all you need": encoder, decoder, tied output.
 
-The same weights run in qkv/model/transformer.py. See docs/model.md, "Transformer".
+The same weights run in qkv/model/transformer.py. See docs/explanation/model.md, "Transformer".
 """
 
 import math

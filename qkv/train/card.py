@@ -1,6 +1,6 @@
 """Model card of a trained model: README.md and curves.png in the run folder, and the final scores.
 
-See docs/training.md.
+See docs/guides/training.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Contrastive loss (InfoNCE) with in-batch negatives, and mini-batches for encoding large batches.
 
-See docs/embedding.md.
+See docs/guides/embeddings.md.
 """
 
 from collections.abc import Callable, Sequence

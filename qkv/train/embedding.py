@@ -1,6 +1,7 @@
 """Embedding task: masked language modeling (MLM) in the first steps, then contrastive learning.
 
-Validation measures retrieval (recall@1) on held-out groups. See docs/embedding.md, "Training".
+Validation measures retrieval (recall@1) on held-out groups. See docs/guides/embeddings.md,
+"Training".
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Generation task: causal language modeling on windows of text.
 
 Validation measures the loss, perplexity and bits per byte of the held-out text. See
-docs/language-models.md, "Training".
+docs/guides/training.md, "Training".
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Lock of a run folder: only one training process uses it. See docs/training.md."""
+"""Lock of a run folder: only one training process uses it. See docs/guides/training.md."""
 
 import fcntl
 import os

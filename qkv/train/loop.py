@@ -1,7 +1,7 @@
 """The training loop: trains a task's model and writes checkpoints, metrics and the best model.
 
 All random numbers derive from (seed, step), so a resumed run equals an uninterrupted one. See
-docs/training.md.
+docs/guides/training.md.
 """
 
 import math

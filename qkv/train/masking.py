@@ -1,7 +1,7 @@
 """Masked language modeling (MLM): select tokens and replace them, as in BERT.
 
 15 % of the tokens are selected; of these, 80 % become [MASK], 10 % a random token, 10 % stay. See
-docs/embedding.md.
+docs/guides/embeddings.md.
 """
 
 from dataclasses import dataclass

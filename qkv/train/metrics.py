@@ -1,6 +1,6 @@
 """metrics.jsonl: one JSON line per report or validation of a run; and curves.png drawn from it.
 
-See docs/training.md.
+See docs/guides/training.md.
 """
 
 import json

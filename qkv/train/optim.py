@@ -1,4 +1,4 @@
-"""Optimizers: torch's fused Adam and AdamW, and Muon in float32. See docs/training.md."""
+"""Optimizers: torch's fused Adam and AdamW, and Muon in float32. See docs/guides/training.md."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,8 @@
 """Check that this CPU can multiply in bf16.
 
 Some virtual machines report instructions that programs may not use; the first product then ends
-the process, so a subprocess tries it. See docs/design-notes.md, "bf16 on CPUs without usable AMX".
+the process, so a subprocess tries it. See docs/explanation/design-notes.md, "bf16 on CPUs without
+usable AMX".
 """
 
 import subprocess

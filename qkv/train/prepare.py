@@ -1,6 +1,6 @@
 """Prepare the translation task: train tokenizers, encode the pairs, store them in the run folder.
 
-See docs/training.md, "Input files".
+See docs/guides/training.md, "Input files".
 """
 
 import re

@@ -1,6 +1,6 @@
 """Prepare the embedding task: read groups, train a tokenizer, encode and store all sentences.
 
-See docs/embedding.md, "Training".
+See docs/guides/embeddings.md, "Training".
 """
 
 from pathlib import Path

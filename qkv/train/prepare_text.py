@@ -1,6 +1,6 @@
 """Prepare the generation task: tokenizer, ids on disk, held-out text, initial model.
 
-See docs/language-models.md, "Data".
+See docs/guides/training.md, "Data".
 """
 
 import json

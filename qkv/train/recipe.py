@@ -1,7 +1,7 @@
 """Training recipes: all options of a run as dataclasses, each with a default and an explanation.
 
 `Recipe` has the options of all tasks; `TranslateRecipe`, `GenerateRecipe` and `EmbedRecipe` add
-their own. recipe_reader.py reads them from files and flags. See docs/training.md, "Recipes".
+their own. recipe_reader.py reads them from files and flags. See docs/guides/training.md, "Recipes".
 """
 
 from dataclasses import asdict, dataclass, field

@@ -1,6 +1,6 @@
 """Read and validate a recipe: a YAML file, then `--set key=value`, then flags.
 
-See docs/training.md, "Recipes".
+See docs/guides/training.md, "Recipes".
 """
 
 from collections.abc import Hashable, Iterator, Sequence

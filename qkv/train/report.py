@@ -1,6 +1,6 @@
 """Progress of a training run: a live line on stderr, and lines in metrics.jsonl.
 
-See docs/training.md.
+See docs/guides/training.md.
 """
 
 import math

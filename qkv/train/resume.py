@@ -1,6 +1,6 @@
 """Resume a training run: choose the checkpoint, and check that it fits the recipe.
 
-See docs/training.md, "Stopping and resuming".
+See docs/guides/training.md, "Stopping and resuming".
 """
 
 from collections.abc import Collection

@@ -1,6 +1,6 @@
 """Train a model from a recipe and data, in files or in memory; returns its pipeline.
 
-See docs/training.md, "Training in Python".
+See docs/guides/training.md, "Training in Python".
 """
 
 import json

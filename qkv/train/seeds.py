@@ -1,4 +1,4 @@
-"""Derive a torch seed from the recipe's seed and the training step. See docs/training.md."""
+"""Derive a torch seed from the recipe's seed and the training step. See docs/guides/training.md."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Handle SIGINT (Ctrl-C) and SIGTERM in training: finish the step, save a checkpoint, exit.
 
-See docs/training.md, "Stopping and resuming".
+See docs/guides/training.md, "Stopping and resuming".
 """
 
 import os

@@ -1,6 +1,6 @@
 """Checkpoints of a training run: tensors by group and metadata, in runs/x/checkpoints/step-000500/.
 
-A resumed run continues bit by bit. See docs/training.md.
+A resumed run continues bit by bit. See docs/guides/training.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The protocol of a training task: model, batches, loss, validation.
 
-translation.py, generation.py and embedding.py implement it. See docs/training.md, "Tasks".
+translation.py, generation.py and embedding.py implement it. See docs/guides/training.md, "Tasks".
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """The spec of each task: the recipe's `model` option with the vocabularies of the tokenizers.
 
-See docs/training.md.
+See docs/guides/training.md.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 The choice is made once, before the first step, and recorded in train.yaml: the number of threads
 decides how sums are rounded, so a resumed or repeated run uses the recorded one. See
-docs/performance.md, "Threads".
+docs/explanation/performance.md, "Threads".
 """
 
 import time

@@ -4,7 +4,7 @@ The first steps are timed. As long as the learning rate of the steps taken does 
 total, the total is estimated again after each step; where it begins to depend on it, the total is
 fixed and recorded in train.yaml as `steps`. Repeating the run with these `steps` therefore gives
 the same weights. If the machine becomes slow during the decay, the rest of the decay is shortened
-and recorded as `decay_changes`. See docs/training.md.
+and recorded as `decay_changes`. See docs/guides/training.md.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """The tokenizer of a run: trained once on its text, then loaded from the run folder.
 
-See docs/training.md.
+See docs/guides/training.md.
 """
 
 import json

@@ -13,10 +13,15 @@ from qkv.model.transformer import Transformer
 from qkv.text.train_tokenizer import train_tokenizer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
-PAIRS = [(page, other) for page in PAGES if (other := page.with_suffix(".zh-CN.md")).exists()]
+PAGES = sorted(DOCS.rglob("*.md"))
+PAIRS = [(page, other) for page in PAGES if (other := page.with_suffix(".zh.md")).exists()]
 # The code of the Chinese pages equals that of the English ones.
 CODE_PAGES = [page for page in PAGES if page not in {other for _, other in PAIRS}]
+
+
+def name(page: Path) -> str:
+    """Return the path of a page below docs/."""
+    return page.relative_to(DOCS).as_posix()
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -47,7 +52,7 @@ def example_folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", CODE_PAGES, ids=[page.name for page in CODE_PAGES])
+@pytest.mark.parametrize("page", CODE_PAGES, ids=[name(page) for page in CODE_PAGES])
 def test_every_python_block_of_a_page_runs(page, example_folder, monkeypatch):
     monkeypatch.chdir(example_folder)
     names: dict[str, object] = {"__name__": "__docs__"}
@@ -60,7 +65,7 @@ def code_of(block: str) -> str:
     return ast.dump(ast.parse(block))
 
 
-@pytest.mark.parametrize(("page", "other"), PAIRS, ids=[page.name for page, _ in PAIRS])
+@pytest.mark.parametrize(("page", "other"), PAIRS, ids=[name(page) for page, _ in PAIRS])
 def test_both_languages_have_the_same_sections_and_examples(page, other):
     assert headings(page) == headings(other)
     assert [code_of(code) for _, code in blocks(page)] == [
@@ -69,16 +74,18 @@ def test_both_languages_have_the_same_sections_and_examples(page, other):
 
 
 def test_pages_and_their_blocks_are_found():
-    assert DOCS / "model.md" in PAGES and (DOCS / "model.md", DOCS / "model.zh-CN.md") in PAIRS
-    assert len(blocks(DOCS / "model.md")) >= 10
+    page = DOCS / "explanation" / "model.md"
+    assert page in PAGES and (page, page.with_suffix(".zh.md")) in PAIRS
+    assert len(blocks(page)) >= 10
 
 
 def test_every_page_and_section_named_in_the_code_exists():
     titles = {
-        page.name: re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M) for page in PAGES
+        name(page): re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.M)
+        for page in PAGES
     }
     for module in sorted((DOCS.parent / "qkv").rglob("*.py")):
         text = " ".join(module.read_text(encoding="utf-8").split())
-        for page, section in re.findall(r'docs/([a-z0-9-]+\.md)(?:, "([^"]+)")?', text):
+        for page, section in re.findall(r'docs/([a-z0-9/-]+\.md)(?:, "([^"]+)")?', text):
             assert page in titles, (module, page)
             assert not section or section in titles[page], (module, page, section)

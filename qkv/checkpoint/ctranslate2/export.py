@@ -1,7 +1,8 @@
 """Export a model folder to CTranslate2, which runs it on a CPU without torch.
 
 Writes model.bin (float32 or int8), vocabularies, tokenizers, and qkv.json with the metadata for
-generate/ctranslate2_translator.py and generate/ctranslate2_generator.py. See docs/ctranslate2.md.
+generate/ctranslate2_translator.py and generate/ctranslate2_generator.py. See
+docs/guides/import-export.md.
 """
 
 from dataclasses import asdict, replace

@@ -1,6 +1,6 @@
 """Read a CTranslate2 folder written by `qkv export`: qkv.json, tokenizers, vocabularies, the model.
 
-Does not import torch. See docs/ctranslate2.md.
+Does not import torch. See docs/guides/import-export.md.
 """
 
 import json

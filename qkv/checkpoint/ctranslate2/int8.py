@@ -1,6 +1,6 @@
 """int8 quantization of a CTranslate2 specification, with 7-bit weights that never saturate.
 
-See docs/ctranslate2.md, "int8 quantization".
+See docs/guides/import-export.md, "int8 quantization".
 """
 
 from typing import Any

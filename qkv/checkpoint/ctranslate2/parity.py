@@ -1,6 +1,6 @@
 """Parity report of a CTranslate2 export: log-probabilities and greedy texts on random inputs.
 
-See docs/ctranslate2.md, "Parity report".
+See docs/guides/import-export.md, "Parity report".
 """
 
 import copy

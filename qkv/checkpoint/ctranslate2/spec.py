@@ -1,7 +1,7 @@
 """Convert a spec and its weights to a CTranslate2 model specification.
 
 Parts that CTranslate2 does not support are an error.
-See docs/ctranslate2.md, "Supported architectures".
+See docs/guides/import-export.md, "Supported architectures".
 """
 
 from collections.abc import Iterator

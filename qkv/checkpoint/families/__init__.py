@@ -1,6 +1,6 @@
 """All supported model families, by the model_type of config.json.
 
-See docs/convert.md, "Families".
+See docs/guides/import-export.md, "Families".
 """
 
 from qkv.checkpoint.families.bert import BERT, DISTILBERT, ROBERTA

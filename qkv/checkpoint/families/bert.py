@@ -1,6 +1,7 @@
 """BERT, MiniLM, RoBERTa and DistilBERT: config.json and tensor names.
 
-The names of the weights show which head a checkpoint has. See docs/convert.md, "Families".
+The names of the weights show which head a checkpoint has. See docs/guides/import-export.md,
+"Families".
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Read the fields of a Hugging Face config.json, each with a check; unsupported values are errors.
 
-See docs/convert.md, "config.json".
+See docs/guides/import-export.md, "config.json".
 """
 
 import math

@@ -1,7 +1,7 @@
 """DeepSeek V2 and V3: config.json and tensor names.
 
 Multi-head latent attention, dense layers, then shared and routed experts; V3 selects experts by
-sigmoid scores with a correction bias. See docs/convert.md, "Families".
+sigmoid scores with a correction bias. See docs/guides/import-export.md, "Families".
 """
 
 from dataclasses import replace

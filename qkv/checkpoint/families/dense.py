@@ -1,6 +1,6 @@
 """Layers of attention with biases and a dense feed-forward, in config.json: GPT-2, BERT, Marian.
 
-The families differ in the names of the fields. See docs/convert.md, "config.json".
+The families differ in the names of the fields. See docs/guides/import-export.md, "config.json".
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Gemma: config.json and tensor names.
 
 Llama with GeGLU, embeddings times sqrt(d_model) and RMSNorm with unit offset, x * (1 + w): the 1 is
-added on import and subtracted on export. See docs/convert.md, "Families".
+added on import and subtracted on export. See docs/guides/import-export.md, "Families".
 """
 
 from dataclasses import replace

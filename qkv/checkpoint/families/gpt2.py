@@ -1,7 +1,7 @@
 """GPT-2: config.json and tensor names.
 
 c_attn is q, k and v concatenated, and every matrix is transposed (Conv1D).
-See docs/convert.md, "Families".
+See docs/guides/import-export.md, "Families".
 """
 
 from qkv.checkpoint.families.config import Config

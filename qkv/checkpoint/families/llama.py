@@ -1,6 +1,6 @@
 """Llama 2 and 3, Mistral, Qwen 2, 2.5 and 3: config.json and tensor names.
 
-Other decoder families use the same tensor names. See docs/convert.md, "Families".
+Other decoder families use the same tensor names. See docs/guides/import-export.md, "Families".
 """
 
 from collections.abc import Iterable

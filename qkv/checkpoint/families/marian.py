@@ -1,7 +1,7 @@
 """Marian (OPUS-MT) and BART: config.json and tensor names.
 
 Post-norm encoder-decoder models; Marian has sinusoidal positions, BART learned ones from index 2.
-See docs/convert.md, "Families".
+See docs/guides/import-export.md, "Families".
 """
 
 from dataclasses import replace

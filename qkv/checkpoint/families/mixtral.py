@@ -1,7 +1,7 @@
 """Mixtral and Qwen 3 MoE: config.json and tensor names.
 
 Llama with mixture-of-experts layers. A checkpoint has one tensor per expert, the native weights are
-stacked. See docs/convert.md, "Families".
+stacked. See docs/guides/import-export.md, "Families".
 """
 
 from dataclasses import replace

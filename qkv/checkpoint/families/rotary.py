@@ -1,6 +1,6 @@
 """Rotary position embedding in config.json: rope_parameters, or rope_theta and rope_scaling.
 
-See docs/convert.md, "config.json".
+See docs/guides/import-export.md, "config.json".
 """
 
 import math

@@ -1,7 +1,7 @@
 """GGUF architectures: choose the one that supports a spec, with its tensor names.
 
 A part that the nearest architecture does not support is an error.
-See docs/gguf.md, "Supported architectures".
+See docs/guides/import-export.md, "Supported architectures".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Export a decoder-only model to GGUF for llama.cpp: one file with weights, metadata and tokenizer.
 
-The weights are float32, float16 or int8 (Q8_0). See docs/gguf.md.
+The weights are float32, float16 or int8 (Q8_0). See docs/guides/import-export.md.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Parity report of a GGUF export: the model against the file, read as llama.cpp reads it.
 
-See docs/gguf.md, "Parity report".
+See docs/guides/import-export.md, "Parity report".
 """
 
 from dataclasses import replace

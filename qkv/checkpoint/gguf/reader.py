@@ -1,7 +1,7 @@
 """Read a GGUF file as llama.cpp does, to check an export.
 
 The spec comes from the metadata of the file, and Llama's rotary embedding is interleaved.
-See docs/gguf.md, "Parity report".
+See docs/guides/import-export.md, "Parity report".
 """
 
 from pathlib import Path

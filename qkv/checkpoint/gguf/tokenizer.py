@@ -1,6 +1,7 @@
 """The tokenizer in a GGUF file: tokens, token types, and merges or scores.
 
-A tokenizer that llama.cpp would apply differently is an error. See docs/gguf.md, "Tokenizers".
+A tokenizer that llama.cpp would apply differently is an error. See docs/guides/import-export.md,
+"Tokenizers".
 """
 
 from collections.abc import Iterator

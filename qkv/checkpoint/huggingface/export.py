@@ -1,7 +1,7 @@
 """Write a Hugging Face folder that transformers loads without custom code.
 
 config.json, weights, tokenizer files, generation config and a model card; a spec that no family
-supports is an error. See docs/convert.md, "Export".
+supports is an error. See docs/guides/import-export.md, "Export".
 """
 
 import json

@@ -1,6 +1,7 @@
 """Read OPUS-MT tokenizers: two SentencePiece models with the token ids of vocab.json.
 
-target_vocab.json has the ids of the target, if it has its own. See docs/convert.md, "Tokenizers".
+target_vocab.json has the ids of the target, if it has its own. See docs/guides/import-export.md,
+"Tokenizers".
 """
 
 import re

@@ -1,6 +1,6 @@
 """Load a Hugging Face folder: config.json, safetensors and tokenizer files.
 
-The files are untrusted, and no code of the folder is run. See docs/convert.md.
+The files are untrusted, and no code of the folder is run. See docs/guides/import-export.md.
 """
 
 import re

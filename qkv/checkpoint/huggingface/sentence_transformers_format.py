@@ -1,6 +1,6 @@
 """The sentence-transformers format: read and write modules.json and the pooling configuration.
 
-See docs/convert.md, "Sentence embeddings".
+See docs/guides/import-export.md, "Sentence embeddings".
 """
 
 from pathlib import Path

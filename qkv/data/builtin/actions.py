@@ -1,6 +1,6 @@
 """Lexicon of the built-in corpus: actions by the tenses they allow, times, numbers.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from typing import NamedTuple

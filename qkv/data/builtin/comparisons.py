@@ -1,6 +1,6 @@
 """Comparisons of the built-in corpus: 比 (more than), 没有 (not as), 一样 (as ... as).
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from qkv.data.builtin import english

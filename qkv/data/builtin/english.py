@@ -1,6 +1,6 @@
 """English inflection for the built-in corpus: plural, past, participle, -ing, comparative, a or an.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from functools import cache

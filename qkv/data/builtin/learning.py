@@ -1,7 +1,7 @@
 """Patterns of the built-in corpus about study and machine learning.
 
 A pattern generates one sentence in Chinese and English; its number is how often it is sampled.
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from qkv.data.builtin import actions as acts

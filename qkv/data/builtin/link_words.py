@@ -1,6 +1,6 @@
 """Words for the gold alignments that are not in the lexicon: literals, function words, compounds.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from qkv.data.builtin.words import words

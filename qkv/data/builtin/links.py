@@ -1,7 +1,7 @@
 """Gold word alignments of the built-in corpus: the Chinese word that each English word comes from.
 
 Every Chinese word of the grammar has few translations, so its English word is known.
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

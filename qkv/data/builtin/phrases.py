@@ -1,6 +1,6 @@
 """Noun phrases and clauses of the built-in grammar, sampled as (Chinese, English); its patterns.
 
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Membership test for the built-in grammar: can one of its patterns generate a Chinese sentence?
 
 Each pattern is run once for every combination of choices that can still give the sentence.
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """Lexicon of the built-in corpus: Chinese words and their translations, in tables by category.
 
 The categories (food is eaten, drinks are drunk) keep the generated sentences plausible.
-See docs/data.md.
+See docs/guides/data.md.
 """
 
 from functools import cache
