@@ -4,8 +4,10 @@ A reader finds either the old file or the complete new one. Durable saves: check
 """
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.errors import QkvError
@@ -40,6 +42,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_without_locks() -> None:
+    """Raise an error where the operating system has no POSIX file locks, before files are made."""
+    if find_spec("fcntl") is None:
+        wrong = _("{system} has no POSIX file locks (fcntl)", system=platform.system())
+        raise QkvError("qkv", wrong, _("use Linux, on Windows with WSL"))
 
 
 def refuse_folder(path: Path) -> None:

@@ -5,7 +5,6 @@ See docs/guides/training.md, "Checkpoints".
 """
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.errors import QkvError
+from qkv.files import refuse_without_locks
 from qkv.files import sync as sync
 from qkv.messages import _
 
@@ -47,6 +47,7 @@ def fill_folder(folder: Path, files: Mapping[str, Content]) -> None:
 @contextmanager
 def scratch(path: Path) -> Iterator[Path]:
     """An empty temporary folder beside `path`, deleted at the end."""
+    refuse_without_locks()
     with disk_errors(path), ExitStack() as cleanup:
         path = path.resolve()  # "." has neither a name nor siblings
         make_parents(path.parent)
@@ -69,6 +70,8 @@ def create_locked(path: Path) -> tuple[Path, int]:
 
     The system releases the lock when the process ends, so an unlocked folder is a leftover.
     """
+    import fcntl  # not on Windows: see refuse_without_locks
+
     while True:
         folder = scratch_path(path)
         make_folder(folder)
@@ -111,6 +114,8 @@ def move_all(folder: Path, path: Path) -> None:
 
 def delete_leftovers(parent: Path) -> None:
     """Delete temporary folders of processes that have ended (their lock is free)."""
+    import fcntl
+
     for leftover in parent.iterdir():
         if not SCRATCH.fullmatch(leftover.name):
             continue

@@ -1,6 +1,5 @@
 """Lock of a run folder: only one training process uses it. See docs/guides/training.md."""
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qkv.errors import QkvError
+from qkv.files import refuse_without_locks
 from qkv.messages import _
 
 LOCK = ".lock"
@@ -17,6 +17,7 @@ _held: set[int] = set()  # file descriptors of the locks of this process
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock inside the block; the kernel releases it if the process dies."""
+    refuse_without_locks()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -33,6 +34,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def acquire(descriptor: int, folder: Path) -> None:
     """Take the lock and write the process id and host into the file."""
+    import fcntl  # not on Windows: see refuse_without_locks
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -58,4 +61,5 @@ def release_in_child() -> None:
         release(descriptor)
 
 
-os.register_at_fork(after_in_child=release_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=release_in_child)

@@ -1,6 +1,7 @@
 """Signals that stop a training process, and the lock of a run folder, with real processes."""
 
 import os
+import platform
 import re
 import signal
 import socket
@@ -29,6 +30,16 @@ with locked(out), Stopper() as stopper:
         if stopper.received:
             (out / "saved").write_text(str(step))
             sys.exit(STOPPED)
+"""
+
+WITHOUT_LOCKS = """
+import os, sys
+import torch  # before: torch for Linux needs them
+sys.modules["fcntl"] = None
+for name in ("fork", "register_at_fork"):
+    delattr(os, name)
+from qkv.cli import main
+main()
 """
 
 
@@ -146,3 +157,19 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
         str(error.value)
         == f"{tmp_path}/file/x: cannot be used (Not a directory); choose another --out"
     )
+
+
+def test_training_without_posix_locks_is_one_line_and_writes_nothing(tmp_path):
+    (tmp_path / "text").write_text("a b c\n" * 100)
+    command = ["train", "generate", "--text", "text", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOCKS, *command],
+        cwd=tmp_path,
+        env={**os.environ, "QKV_LANG": "en"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    right = "use Linux, on Windows with WSL"
+    assert done.stderr == f"qkv: {platform.system()} has no POSIX file locks (fcntl); {right}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
