@@ -6,10 +6,12 @@
     translator(["机器学习很有趣"])  # ['machine learning is interesting']
 
 `load` returns a Translator, a Generator or an Embedder; `train.run` trains one. `preset`, Spec and
-Transformer describe and build models, Tokenizer converts between text and ids, QkvError is an error
-that the user can fix.
+Transformer describe and build models, Custom is a part of your own, Tokenizer converts between
+text and ids, QkvError is an error that the user can fix.
 """
 
+from collections.abc import Iterable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -20,7 +22,7 @@ from qkv.messages import _
 if TYPE_CHECKING:
     from qkv import train
     from qkv.model.presets import preset
-    from qkv.model.spec import Spec
+    from qkv.model.spec import Custom, Spec
     from qkv.model.transformer import Transformer
     from qkv.pipeline.embedder import Embedder
     from qkv.pipeline.generator import Generator
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Custom",
     "Embedder",
     "Generator",
     "QkvError",
@@ -42,6 +45,7 @@ __all__ = [
     "train",
 ]
 MODULES = {  # imported on first use: torch takes seconds
+    "Custom": "qkv.model.spec",
     "Embedder": "qkv.pipeline.embedder",
     "Generator": "qkv.pipeline.generator",
     "Spec": "qkv.model.spec",
@@ -55,22 +59,42 @@ PIPELINES = {"translate": "Translator", "generate": "Generator", "embed": "Embed
 
 @overload
 def load(
-    folder: str | Path, device: str = "cpu", *, task: Literal["translate"], int8: bool = False
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    task: Literal["translate"],
+    int8: bool = False,
+    custom: Iterable[str] = (),
 ) -> "Translator": ...
 @overload
 def load(
-    folder: str | Path, device: str = "cpu", *, task: Literal["generate"], int8: bool = False
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    task: Literal["generate"],
+    int8: bool = False,
+    custom: Iterable[str] = (),
 ) -> "Generator": ...
 @overload
 def load(
-    folder: str | Path, device: str = "cpu", *, task: Literal["embed"], int8: bool = False
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    task: Literal["embed"],
+    int8: bool = False,
+    custom: Iterable[str] = (),
 ) -> "Embedder": ...
 @overload
 def load(
-    folder: str | Path, device: str = "cpu", *, int8: bool = False
+    folder: str | Path, device: str = "cpu", *, int8: bool = False, custom: Iterable[str] = ()
 ) -> "Translator | Generator | Embedder": ...
 def load(
-    folder: str | Path, device: str = "cpu", *, task: str | None = None, int8: bool = False
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    custom: Iterable[str] = (),
 ) -> Any:
     """Load the pipeline of a model folder.
 
@@ -83,6 +107,8 @@ def load(
         task: "translate", "generate" or "embed": another kind of model is an error, and type
             checkers know the returned class. By default the model decides.
         int8: Whether to quantize the weight matrices of a Translator or Generator to int8.
+        custom: The import paths of custom parts that the model may use, "package.module:Class".
+            A part that model.json names and the caller does not is an error: it would run code.
 
     Returns:
         A Translator for an encoder-decoder model, a Generator for a decoder-only model, an
@@ -93,8 +119,10 @@ def load(
     if (Path(folder) / "qkv.json").is_file():
         return _load_ctranslate2(Path(folder), device, task, int8)
     from qkv.checkpoint.load import load_folder
+    from qkv.model.custom import allow_custom
 
-    loaded = load_folder(folder, device)
+    with allow_custom(custom) if custom else nullcontext():
+        loaded = load_folder(folder, device)
     spec = loaded.model.spec
     name = "Embedder" if spec.decoder is None else "Translator" if spec.encoder else "Generator"
     pipeline = __getattr__(PIPELINES[task] if task else name)

@@ -10,6 +10,7 @@ import pytest
 
 import qkv
 from qkv.data.builtin import builtin_pairs
+from qkv.errors import QkvError
 from qkv.pipeline import Generator
 from qkv.text.train_tokenizer import train_tokenizer
 
@@ -55,6 +56,15 @@ def test_training_on_pairs_in_memory(tmp_path):
     assert re.search(r"^step 20: loss [\d.]+$", output, re.M)
     assert output.count("(reference: ") == 5
     assert isinstance(qkv.load(tmp_path / "runs" / "in-memory"), qkv.Translator)
+
+
+def test_a_custom_position_encoding(tmp_path):
+    output = run("custom_positions.py", tmp_path, 20)
+    rows = re.findall(r"^(.*) = (.*)   \(reference: .+\)$", output, re.M)
+    assert len(rows) == 5 and all(loaded == trained for loaded, trained in rows)
+    with pytest.raises(QkvError) as error:
+        qkv.load(tmp_path / "runs" / "custom")
+    assert str(error.value).startswith("custom_positions:BinaryPositions: a custom part, which ")
 
 
 def test_attention_maps_of_an_imported_model(tmp_path, shared):

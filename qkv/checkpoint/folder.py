@@ -33,7 +33,7 @@ from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.spec import Spec
 from qkv.model.spec_io import from_json, to_json
-from qkv.model.transformer import Transformer
+from qkv.model.transformer import Transformer, structure_of
 from qkv.text.tokenizer import Tokenizer
 
 MODEL, WEIGHTS = "model.json", "model.safetensors"
@@ -76,6 +76,7 @@ def save_model(
     """
     folder, plain = Path(folder), getattr(model, "_orig_mod", model)  # without torch.compile
     assert isinstance(plain, Transformer), plain
+    refuse_changed_structure(folder, plain)
     files: disk.Files = {TOKENIZERS[name]: tokenizer.save for name, tokenizer in tokenizers.items()}
     files |= {MODEL: to_json(plain.spec).encode(), WEIGHTS: packed(plain.state_dict())}
     extra = dict(extra_files or {})
@@ -83,6 +84,23 @@ def save_model(
     move_into_place(folder)  # finish an interrupted save
     write_folder(folder / NEXT, files | extra)
     move_into_place(folder)
+
+
+def refuse_changed_structure(folder: Path, model: Transformer) -> None:
+    """Raise an error if a module or weight is not the one that the spec describes."""
+    now = structure_of(model)
+    for name in [*now, *model.built]:
+        found, expected = (types.get(name, type(None)).__name__ for types in (now, model.built))
+        if found != expected or now.get(name) is not model.built.get(name):
+            wrong = _(
+                "{name} is {found} and model.json describes {expected}; it would be lost",
+                name=name or "model",
+                found=found,
+                expected=expected,
+            )
+            raise QkvError(
+                folder, wrong, _("put it into the spec as Custom('package.module:Class')")
+            )
 
 
 def move_into_place(folder: Path) -> None:

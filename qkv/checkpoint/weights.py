@@ -68,6 +68,10 @@ def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:
     for module in model.modules():
         if isinstance(module, ExpertFeedForward):
             module.router_aux_loss = torch.zeros((), device=device)
+    for name, buffer in model.named_buffers():
+        if buffer.is_meta:  # only a custom part can have such a buffer
+            wrong = _("is not saved with the weights, so it is unknown after loading")
+            raise QkvError(name, wrong, _("register the buffer with persistent=True"))
 
 
 def current_name(name: str, aliases: Names = OLD_NAMES) -> str:

@@ -5,6 +5,7 @@ user can fix, in one line). See docs/explanation/design-notes.md.
 """
 
 import sys
+from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.messages import LANGUAGES, set_language
@@ -30,9 +31,9 @@ def main() -> None:
 
 
 def _take_common_options(arguments: list[str]) -> list[str]:
-    """Apply `--lang` and `--threads`, which may be anywhere, and return the other arguments."""
+    """Apply `--lang`, `--threads` and `--custom`, which may be anywhere; return the rest."""
     rest: list[str] = []
-    common = {"--lang": _use_language, "--threads": choose_threads}
+    common = {"--lang": _use_language, "--threads": choose_threads, "--custom": _allow_custom}
     remaining = iter(arguments)
     for argument in remaining:
         name, sign, value = argument.partition("=")
@@ -50,3 +51,12 @@ def _use_language(language: str) -> None:
         wrong = f"no language '{language}'" if language else "no language given"
         raise QkvError("--lang", wrong, f"choose from {', '.join(LANGUAGES)}")
     set_language(language)
+
+
+def _allow_custom(path: str) -> None:
+    """Allow a custom part for this command; its module may be in the current folder."""
+    from qkv.model.custom import add_allowed
+
+    add_allowed([path])
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))

@@ -19,6 +19,7 @@ from qkv.cli import (
     evaluate,
     explore,
     generate,
+    glossary,
     model,
     plan,
     search,
@@ -50,8 +51,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help=_(
         "Transformer models: tokenize, train, generate, translate, embed, evaluate, inspect. "
-        "Every command takes --lang en|zh (language of the messages) and --threads N "
-        "(CPU threads; default: the CPUs that other processes leave idle)."
+        "Every command takes --lang en|zh (language of the messages), --threads N "
+        "(CPU threads; default: the CPUs that other processes leave idle) and --custom "
+        "package.module:Class (a custom part that a model may import)."
     ),
 )
 COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -92,6 +94,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
         _("Open a web page that shows every step of the model on your text."),
     ),
     "attention": (attention.attention, _("Draw attention weights as a heatmap.")),
+    "glossary": (
+        glossary.glossary,
+        _("List terms with symbols, shapes and names in qkv and in other checkpoints."),
+    ),
     "import": (convert.import_, _("Import a Hugging Face checkpoint; no code of it is executed.")),
     "export": (convert.export, _("Export a model to Hugging Face, CTranslate2 or GGUF format.")),
 }

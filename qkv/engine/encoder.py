@@ -18,6 +18,7 @@ from qkv.engine.packed_weights import Map, PackedPositions, activated_product, m
 from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention, SdpaCore
 from qkv.model.block import Block
+from qkv.model.check_spec import custom_parts
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.rotary import NoRotation, Rotation
 from qkv.model.transformer import Transformer, out_of_range
@@ -148,6 +149,8 @@ def make_encoder(model: Transformer) -> Encoder:
 def supports_encoder(model: Transformer) -> bool:
     """Whether all encoder blocks have full attention and no experts, and are not recorded."""
     if model.encoder is None or model.spec.encoder is None or model.spec.encoder.causal:
+        return False
+    if custom_parts(model.spec):
         return False
     layers = model.spec.encoder.layers
     return all(

@@ -17,6 +17,7 @@ from qkv.engine.kv_cache import SEQUENCE, SLOT, beam_rows, next_rows
 from qkv.engine.packed_model import PackedModel, right_padded, right_padding_mask
 from qkv.engine.packed_stack import is_packable
 from qkv.model.attention import EagerCore
+from qkv.model.check_spec import custom_parts
 from qkv.model.eval_mode import eval_mode
 from qkv.model.head import LmHead
 from qkv.model.transformer import LayerStack, Memory, Transformer
@@ -182,13 +183,15 @@ def make_stepper(model: Transformer, int8: bool = False) -> Stepper:
 
 
 def supports(model: Transformer, int8: bool = False) -> bool:
-    """Whether the engine supports a model: equal blocks with full attention, no experts.
+    """Whether the engine supports a model: equal blocks, full attention, no experts.
 
     A decoder-only model may begin with a convolution. With `int8`, the weights must be
     quantizable on this machine. False while a recording has replaced an attention core.
     """
     spec, decoder, encoder = model.spec, model.decoder, model.encoder
     if decoder is None or spec.decoder is None or type(model.lm_head) is not LmHead:
+        return False
+    if custom_parts(spec):
         return False
     return (
         spec.decoder.causal

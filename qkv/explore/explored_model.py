@@ -14,7 +14,8 @@ from qkv.errors import QkvError
 from qkv.explore.serialize import JsonObject
 from qkv.generate.alignment import Unit, target_units, units
 from qkv.generate.beam import BeamSearchConfig
-from qkv.messages import _
+from qkv.messages import _, listed
+from qkv.model.check_spec import custom_parts
 from qkv.model.head import LmHead
 from qkv.text.lines import replace_surrogates
 from qkv.text.special_tokens import (
@@ -42,6 +43,11 @@ class ExploredModel:
     def __init__(self, loaded: LoadedModel, name: str, begin: Ids | None = None):
         """`begin`: ids before every prompt of a generator; None: the <bos> of its tokenizer."""
         self.model, self.spec, self.name = loaded.model, loaded.model.spec, name
+        if custom := custom_parts(self.spec):
+            wrong = _(
+                "the explorer has no description of a custom part ({parts})", parts=listed(custom)
+            )
+            raise QkvError(name, wrong, _("use `record` in Python, or a model without it"))
         self.stacks = stacks_of(self.model)
         self.family = FAMILIES[tuple(self.stacks)]
         self.tokenizers = tokenizers_of(loaded, [SIDE_OF[stack] for stack in self.stacks], name)

@@ -174,6 +174,7 @@ def core_steps(sublayer: Sublayer, n_heads: int, width: int) -> Iterator[Step]:
 
 
 def feed_forward_steps(sublayer: Sublayer, spec: s.FeedForward) -> Iterator[Step]:
+    assert not isinstance(spec, s.Custom)  # ExploredModel refuses it
     if isinstance(spec, s.MixtureOfExperts):
         yield from expert_steps(sublayer, spec)
         return

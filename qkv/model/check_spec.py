@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from qkv.messages import _, listed
 from qkv.model import spec as s
+from qkv.model.custom import IMPORT_PATH
 from qkv.pydantic_errors import FieldProblem, to_error
 
 SpecProblems = Iterator[FieldProblem]
@@ -29,6 +30,7 @@ def problems_of(spec: s.Spec) -> SpecProblems:
     """Every invalid value: sizes, positions, encoder, decoder."""
     yield from _sizes(spec)
     yield from _positions(spec.positions)
+    yield from _custom(spec)
     if spec.encoder is None and spec.decoder is None:
         right = _("give an encoder, a decoder or both")
         yield "", _("neither an encoder nor a decoder"), right
@@ -36,6 +38,16 @@ def problems_of(spec: s.Spec) -> SpecProblems:
         yield from _stack("encoder", spec.encoder, spec, needs_cross=False)
     if spec.decoder is not None:
         yield from _stack("decoder", spec.decoder, spec, needs_cross=spec.encoder is not None)
+
+
+def custom_parts(spec: s.Spec) -> dict[str, s.Custom]:
+    """The custom parts of a spec, by their paths."""
+    parts: dict[str, object] = {"positions": spec.positions}
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        for index, layer in enumerate(stack.layers if stack else ()):
+            parts[f"{side}.{index}.mixer"] = layer.mixer
+            parts[f"{side}.{index}.feed_forward"] = layer.feed_forward
+    return {path: part for path, part in parts.items() if isinstance(part, s.Custom)}
 
 
 def rotated_width(mixer: s.Mixer, positions: s.Positions) -> int:
@@ -77,6 +89,13 @@ def _positions(positions: s.Positions) -> SpecProblems:
         case s.YarnScaling(beta_slow=slow, beta_fast=fast):
             yield from _more_than(f"{path}.beta_slow", slow, 0)
             yield from _more_than(f"{path}.beta_fast", fast, slow)
+
+
+def _custom(spec: s.Spec) -> SpecProblems:
+    for path, part in custom_parts(spec).items():
+        if not IMPORT_PATH.fullmatch(part.path):
+            wrong = _("cannot be {value}", value=part.path)
+            yield f"{path}.path", wrong, _("give an import path of the form package.module:Class")
 
 
 def _stack(name: str, stack: s.Stack, spec: s.Spec, needs_cross: bool) -> SpecProblems:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.kernels.relu2 import relu2
 from qkv.model import spec as s
+from qkv.model.custom import make_custom
 from qkv.model.experts import ExpertFeedForward
 
 
@@ -56,3 +57,4 @@ def make_feed_forward(spec: s.FeedForward, d_model: int) -> nn.Module:
         case s.MixtureOfExperts():
             shared = make_feed_forward(spec.shared_expert, d_model) if spec.shared_expert else None
             return ExpertFeedForward(spec, d_model, ACTIVATIONS[spec.expert.activation], shared)
+        case s.Custom(): return make_custom(spec, nn.Module, d_model)

@@ -12,9 +12,14 @@ from qkv.model.spec import Spec
 def initialize(model: nn.Module, spec: Spec) -> None:
     """Xavier-uniform matrices, normal tables, zero biases; norm gains stay 1 (torch's default).
 
-    Tables have std d_model^-0.5 if embeddings are scaled by sqrt(d_model), else 0.02.
+    Tables have std d_model^-0.5 if embeddings are scaled by sqrt(d_model), else 0.02. Custom parts
+    initialize their weights themselves.
     """
+    custom = [module for module in model.modules() if hasattr(module, "custom_part")]
+    own = {weight for module in custom for weight in module.parameters()}
     for name, weight in model.named_parameters():
+        if weight in own:
+            continue
         if name.endswith(("embed.weight", "positions.weight")) or name == "lm_head.weight":
             nn.init.normal_(weight, std=spec.d_model**-0.5 if spec.scaled_embedding else 0.02)
         elif weight.ndim == 2 and "norm" not in name:

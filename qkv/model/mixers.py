@@ -12,6 +12,7 @@ from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention
 from qkv.model.attention_context import AttentionContext
 from qkv.model.cache import GrowingCache
+from qkv.model.custom import make_custom
 from qkv.model.latent import MultiHeadLatentAttention
 
 
@@ -122,3 +123,4 @@ def make_mixer(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:
         case s.Convolution(): return ConvolutionMixer(mixer, d_model, causal)
         case s.TokenMlp(): return TokenMlpMixer(spec.max_len, causal)
         case s.Pooling(): return PoolingMixer(mixer, causal)
+        case s.Custom(): return make_custom(mixer, nn.Module, d_model, causal)

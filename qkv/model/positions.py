@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qkv.model import spec as s
 from qkv.model.check_spec import rotated_width
+from qkv.model.custom import make_custom
 from qkv.model.rotary import NoRotation, Rotation, make_rotation
 
 
@@ -77,3 +78,4 @@ def make_positions(spec: s.Spec, stack: s.Stack) -> NoPositions:
             width = max(rotated_width(layer.mixer, spec.positions) for layer in stack.layers)
             return RotaryPositions(spec.positions, width) if width else NoPositions()
         case s.NoPositions(): return NoPositions()
+        case s.Custom(): return make_custom(spec.positions, NoPositions, spec.d_model)

@@ -4,10 +4,20 @@ Each choice is a type with exactly the fields it needs. A spec is saved as model
 and check_spec checks it. See docs/explanation/model.md, "Spec".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
+
+
+# ── Custom parts ──────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Custom:
+    """A class of your own, by its import path, built with `arguments`; see model/custom.py."""
+
+    path: str  # package.module:Class
+    arguments: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    kind: Literal["custom"] = "custom"
 
 
 # ── Positions ─────────────────────────────────────────────────────────────────────────────────────
@@ -83,7 +93,7 @@ class NoPositions:
     kind: Literal["none"] = "none"
 
 
-Positions = Sinusoidal | Learned | Rotary | NoPositions
+Positions = Sinusoidal | Learned | Rotary | NoPositions | Custom
 
 
 # ── Token mixers ──────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +155,7 @@ class Pooling:
     kind: Literal["pooling"] = "pooling"
 
 
-Mixer = Attention | LatentAttention | Recurrent | Convolution | TokenMlp | Pooling
+Mixer = Attention | LatentAttention | Recurrent | Convolution | TokenMlp | Pooling | Custom
 
 
 # ── Feed-forward ──────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +199,7 @@ class MixtureOfExperts:
     kind: Literal["mixture_of_experts"] = "mixture_of_experts"
 
 
-FeedForward = Dense | Gated | MixtureOfExperts
+FeedForward = Dense | Gated | MixtureOfExperts | Custom
 
 
 # ── The tree ──────────────────────────────────────────────────────────────────────────────────────

@@ -76,8 +76,12 @@ def rename_old(tree: Any) -> Any:
     for key, part in tree.items():
         new = OLD_FIELDS.get(str(key), str(key))
         name = str(key) if new in tree else new  # with both names, the old one is an unknown field
-        nested = isinstance(part, dict | list)
-        renamed[name] = rename_old(part) if nested else OLD_VALUES.get((name, part), part)
+        if name == "arguments":  # of a custom part: its own names
+            renamed[name] = part
+        elif isinstance(part, dict | list):
+            renamed[name] = rename_old(part)
+        else:
+            renamed[name] = OLD_VALUES.get((name, part), part)
     return renamed
 
 

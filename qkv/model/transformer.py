@@ -5,6 +5,8 @@ output. See docs/explanation/model.md, "Transformer".
 """
 
 import math
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +21,7 @@ from qkv.model.attention_context import AttentionContext, position_ids_of
 from qkv.model.block import Block, CrossBlock
 from qkv.model.cache import Cache
 from qkv.model.check_spec import check_spec
+from qkv.model.custom import allow_custom
 from qkv.model.dropout import Dropout
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.head import LmHead, make_head
@@ -94,9 +97,20 @@ class LayerStack(nn.Module):
 class Transformer(nn.Module):
     """ids -> embeddings -> layers -> logits."""
 
-    def __init__(self, spec: s.Spec):
+    def __init__(self, spec: s.Spec, custom: Iterable[str] = ()):
+        """Build a model with new weights.
+
+        Args:
+            spec: The architecture.
+            custom: The import paths of the spec's custom parts, "package.module:Class".
+        """
         super().__init__()
         check_spec(spec)
+        with allow_custom(custom) if custom else nullcontext():
+            self._build(spec)
+        self.built = structure_of(self)
+
+    def _build(self, spec: s.Spec) -> None:
         d_model, n_source, n_types = spec.d_model, spec.source_vocab_size, spec.token_types
         self.spec = spec
         self.scale = math.sqrt(d_model) if spec.scaled_embedding else 1.0
@@ -185,6 +199,12 @@ class Transformer(nn.Module):
         if not experts:
             return self.embed.weight.new_zeros(())
         return torch.stack([module.router_aux_loss for module in experts]).sum()
+
+
+def structure_of(model: nn.Module) -> dict[str, type]:
+    """The class of every module and weight, by name."""
+    weights = {name: type(weight) for name, weight in model.state_dict(keep_vars=True).items()}
+    return {name: type(module) for name, module in model.named_modules()} | weights
 
 
 def max_positions(spec: s.Spec, stack: s.Stack) -> int | None:

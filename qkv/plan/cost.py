@@ -201,6 +201,8 @@ def _saved_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:
             return 2 * d
         case s.Convolution() | s.Pooling():
             return d
+        case s.Custom():
+            raise AssertionError("pieces_of refuses custom parts")
 
 
 def _saved_by_feed_forward(part: s.FeedForward, d: int) -> int:
@@ -214,3 +216,5 @@ def _saved_by_feed_forward(part: s.FeedForward, d: int) -> int:
             expert = 4 * d + _saved_by_feed_forward(part.expert, d)
             shared = _saved_by_feed_forward(part.shared_expert, d) if part.shared_expert else 0
             return part.n_experts + part.n_experts_per_token * expert + shared
+        case s.Custom():
+            raise AssertionError("pieces_of refuses custom parts")

@@ -181,6 +181,8 @@ def _feed_forward_reason(spec: s.Spec, active: bool = False) -> str:
             return _("three matrices (gated), d_ff = {d_ff:.3g} d", d_ff=part.d_ff / spec.d_model)
         case s.Dense():
             return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
+        case s.Custom():
+            raise AssertionError("pieces_of refuses custom parts")
 
 
 def _head_reason(spec: s.Spec) -> str:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from qkv.errors import QkvError
+from qkv.messages import _, listed
 from qkv.model import spec as s
+from qkv.model.check_spec import custom_parts
 
 # The encoder's tokens, the decoder's, or one vector per sentence.
 Side = Literal["source", "target", "sentence"]
@@ -91,6 +94,9 @@ Pieces = Iterator[Piece]
 
 def pieces_of(spec: s.Spec) -> list[Piece]:
     """All pieces of a model, from the embedding to the head."""
+    if custom := custom_parts(spec):
+        wrong = _("the cost of a custom part is unknown ({parts})", parts=listed(custom))
+        raise QkvError("plan", wrong, _("plan the model without it"))
     stacks = [piece for stack, side in stacks_of(spec) for piece in _stack(spec, stack, side)]
     return [*_embeddings(spec), *stacks, *_head(spec)]
 
@@ -189,7 +195,7 @@ def _latent(latent: s.LatentAttention, d: int, side: Side) -> Pieces:
 def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Pieces:
     gates = 4 if recurrent.cell == "lstm" else 3
     directions, width = (1, d) if causal else (2, d // 2)
-    for _ in range(directions):
+    for _copy in range(directions):
         yield Weight("attention", (gates * width, d), side)
         yield Weight("attention", (gates * width, width), side)
         yield from 2 * [Weight("attention", (gates * width,))]
@@ -199,7 +205,7 @@ def _recurrent(recurrent: s.Recurrent, d: int, causal: bool, side: Side) -> Piec
 def _feed_forward(part: s.FeedForward, d: int, side: Side) -> Pieces:
     match part:
         case s.Dense() | s.Gated():
-            for _ in range(2 if isinstance(part, s.Gated) else 1):
+            for _copy in range(2 if isinstance(part, s.Gated) else 1):
                 yield from _linear("feed_forward", d, part.d_ff, side, part.bias)
             yield from _linear("feed_forward", part.d_ff, d, side, part.bias)
         case s.MixtureOfExperts():
@@ -211,7 +217,7 @@ def _experts(experts: s.MixtureOfExperts, d: int, side: Side) -> Pieces:
     if experts.score_correction_bias:
         yield Weight("feed_forward", (experts.n_experts,))
     shape, active = (experts.expert.d_ff, d), experts.n_experts_per_token
-    for _ in range(3 if isinstance(experts.expert, s.Gated) else 2):
+    for _copy in range(3 if isinstance(experts.expert, s.Gated) else 2):
         yield Weight("feed_forward", shape, side, experts.n_experts, active)
     if experts.shared_expert is not None:
         yield from _feed_forward(experts.shared_expert, d, side)

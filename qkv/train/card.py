@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.messages import _
-from qkv.plan.cost import parameters
 from qkv.text.lines import write_text
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
 from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
@@ -33,7 +32,7 @@ def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
     card = ModelCard(
         folder=str(folder),
         model={
-            _("parameters"): sum(parameters(spec).values()),
+            _("parameters"): sum(weight.numel() for weight in pipeline.model.parameters()),
             "d_model": spec.d_model,
             _("layers"): " + ".join(map(str, n_layers)),
         },

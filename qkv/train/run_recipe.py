@@ -13,6 +13,7 @@ from qkv.allocator import keep_pages
 from qkv.checkpoint.load import check_device
 from qkv.errors import QkvError
 from qkv.messages import N_, _, listed
+from qkv.model.custom import allow_custom
 from qkv.text.lines import write_text
 from qkv.train.card import write_card
 from qkv.train.lock import locked
@@ -61,6 +62,7 @@ def run(
     valid: Iterable[tuple[str, str]] | None = None,
     resume: bool = False,
     on_step: OnStep | None = None,
+    custom: Iterable[str] = (),
 ) -> "Translator": ...
 @overload
 def run(
@@ -71,6 +73,7 @@ def run(
     valid: Iterable[str] | None = None,
     resume: bool = False,
     on_step: OnStep | None = None,
+    custom: Iterable[str] = (),
 ) -> "Generator": ...
 @overload
 def run(
@@ -81,6 +84,7 @@ def run(
     valid: Iterable[tuple[str, ...]] | None = None,
     resume: bool = False,
     on_step: OnStep | None = None,
+    custom: Iterable[str] = (),
 ) -> "Embedder": ...
 def run(
     recipe: Any,
@@ -90,6 +94,7 @@ def run(
     valid: Iterable[Any] | None = None,
     resume: bool = False,
     on_step: OnStep | None = None,
+    custom: Iterable[str] = (),
 ) -> Any:
     """Train a model and return its pipeline; the run folder is that of `qkv train`.
 
@@ -103,6 +108,7 @@ def run(
         valid: Held-out data in memory; None: a part of the training data is held out.
         resume: Whether to continue from the last checkpoint.
         on_step: Called after each optimizer step with a TrainingStep.
+        custom: The import paths of the model's custom parts, "package.module:Class".
 
     Raises:
         KeyboardInterrupt: The run was interrupted; it has saved a checkpoint to resume from.
@@ -113,7 +119,8 @@ def run(
     folder, recipe = Path(out), validated(type(recipe), asdict(recipe), "recipe")
     if data is not None or valid is not None:
         recipe = _with_data(recipe, data, valid, folder)
-    finished = train_recipe(recipe, folder, resume, on_step=on_step)
+    with allow_custom(custom):
+        finished = train_recipe(recipe, folder, resume, on_step=on_step)
     if finished is None:
         raise KeyboardInterrupt(_("a checkpoint is saved in {out}", out=folder))
     return finished.pipeline

@@ -3,7 +3,7 @@
 translation.py, generation.py and embedding.py implement it. See docs/guides/training.md, "Tasks".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import Recipe
 
 Table = Mapping[str, object]  # name -> value
-Pipeline = Callable[..., Any]  # what `qkv.load` returns
+Pipeline = Any  # what `qkv.load` returns
 
 
 @dataclass(frozen=True)

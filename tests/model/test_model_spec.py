@@ -63,7 +63,7 @@ def changed(**changes) -> str:
     return json.dumps(tree)
 
 
-MIXERS = "attention, latent_attention, recurrent, convolution, token_mlp, pooling"
+MIXERS = "attention, latent_attention, recurrent, convolution, token_mlp, pooling, custom"
 MALFORMED = [
     ("{", "model.json: is not JSON; EOF while parsing an object at line 1 column 1"),
     ("[]", "model.json: cannot be []; use an object"),
@@ -113,7 +113,7 @@ MALFORMED = [
     (
         changed(decoder__0__feed_forward={"d_ff": 3}),
         "model.json, decoder.0.feed_forward: the kind is missing; "
-        "choose from dense, gated, mixture_of_experts",
+        "choose from dense, gated, mixture_of_experts, custom",
     ),
     (
         changed(vocab_sise=9, vocab_size=..., decoder__0__mixer__kind="attentoin", dropout="much"),

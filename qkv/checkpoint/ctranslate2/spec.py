@@ -12,7 +12,7 @@ import torch
 
 from qkv.messages import _
 from qkv.model import spec as s
-from qkv.model.check_spec import rotated_width
+from qkv.model.check_spec import custom_parts, rotated_width
 from qkv.model.positions import sinusoids
 
 ACTIVATIONS = {
@@ -44,6 +44,7 @@ def unsupported_parts(spec: s.Spec) -> Iterator[str]:
         spec.positions.scaling, s.LinearScaling | None
     ):
         yield f"positions.scaling {spec.positions.scaling.kind}"
+    yield from (f"{path} custom" for path in custom_parts(spec))
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
             yield _("different {side}.layers", side=side)
@@ -58,8 +59,10 @@ def unsupported_in(stack: s.Stack) -> Iterator[str]:
         yield "norm batch"
     if stack.final_norm and layer.norm.placement == "post":
         yield _("final_norm after post-norm layers")
-    if not isinstance(mixer, s.Attention):
+    if not isinstance(mixer, s.Attention | s.Custom):
         yield f"mixer {mixer.kind}"
+    elif isinstance(mixer, s.Custom):
+        return  # named already
     elif mixer.window is not None:
         yield f"window {mixer.window}"
     elif layer.cross is not None and shape_of(layer.cross) != shape_of(mixer):

@@ -20,6 +20,7 @@ from qkv.errors import QkvError
 from qkv.messages import N_, _, listed
 from qkv.model.spec import (
     Attention,
+    Custom,
     Dense,
     FeedForward,
     Gated,
@@ -145,7 +146,7 @@ def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
     """
     (mixer, ffn), rotary = decoder_parts(spec), spec.positions
     is_known = llama or isinstance(ffn, Gated)
-    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense) or not is_known:
+    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense | Custom) or not is_known:
         raise NotExpressible
     # A window of at least max_len masks nothing.
     window = mixer.window if mixer.window and mixer.window >= spec.max_len else None

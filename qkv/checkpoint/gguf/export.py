@@ -25,7 +25,7 @@ from qkv.checkpoint.loaded_model import LoadedModel
 from qkv.checkpoint.names import Weights, resolve_rows, to_foreign
 from qkv.checkpoint.parity import Conversion
 from qkv.model.rotary import frequencies
-from qkv.model.spec import LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
+from qkv.model.spec import Custom, LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
 
 TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}  # dtype -> ggml type
 FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "int8": "MOSTLY_Q8_0"}
@@ -84,6 +84,7 @@ def add_sizes(gguf_writer: Any, spec: Spec) -> None:
     """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
     layer, (heads, ffn) = spec.decoder.layers[0], decoder_parts(spec)
+    assert not isinstance(ffn, Custom)  # no architecture has custom parts
     eps = "rms_eps" if layer.norm.kind == "rms" else "eps"
     sizes = {
         "context_length": spec.max_len,
