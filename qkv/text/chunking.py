@@ -1,9 +1,10 @@
-"""Split long texts into chunks at pre-token boundaries before encoding.
+"""Split long texts into chunks at pre-token boundaries, before encoding and before training.
 
-The tokens of the chunks, concatenated, are the tokens of the text. See
-docs/explanation/tokenization.md.
+The tokens of the chunks, concatenated, are the tokens of the text; only words longer than a chunk
+are split. See docs/explanation/tokenization.md.
 """
 
+import re
 from typing import Any
 
 # The pre-tokenization patterns of the tokenizers we train, as written into their tokenizer.json.
@@ -14,6 +15,12 @@ CHINESE = r"\p{Han}"
 # The library's time and memory grow faster than linearly with the text; small chunks also stay in
 # the processor's cache.
 CHUNK_CHARS = 16_384
+
+# A BPE trainer applies each merge to whole words, so its time grows with merges x word length, and
+# a line without spaces is one word. Sentences and paragraphs are shorter than this.
+TRAINING_CHUNK_CHARS = 1_000
+# After punctuation before a letter: the end of a pre-token of all kinds but bpe (spaces only).
+_CLAUSE_END = re.compile(r"[，。！？；：、…」』”](?=[^\W\d_])")
 
 _SPLITS_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 _PER_CHARACTER_NORMALIZERS = {"Lowercase", "NFKC", "BertNormalizer"}
@@ -39,6 +46,33 @@ def split_chunks(text: str) -> list[str]:
         chunks.append(text[start:end])
         start = end
     return [*chunks, text[start:]]
+
+
+def split_for_training(text: str) -> list[str]:
+    """Split a text into chunks of at most TRAINING_CHUNK_CHARS characters.
+
+    A chunk ends before a space, else after Chinese punctuation, else at the limit.
+
+    >>> [len(chunk) for chunk in split_for_training("ab " * 400 + "长" * 1500)]
+    [998, 201, 1000, 501]
+    """
+    chunks, start = [], 0
+    while len(text) - start > TRAINING_CHUNK_CHARS:
+        end = _training_boundary(text, start)
+        chunks.append(text[start:end])
+        start = end
+    return [*chunks, text[start:]]
+
+
+def _training_boundary(text: str, start: int) -> int:
+    end = start + TRAINING_CHUNK_CHARS
+    space = text.rfind(" ", start + 1, end + 1)
+    while space > 0 and text[space - 1].isspace():
+        space = text.rfind(" ", start + 1, space)
+    if space > 0:
+        return space
+    clauses = [match.end() for match in _CLAUSE_END.finditer(text, start, end)]
+    return clauses[-1] if clauses else end
 
 
 def _last_boundary(text: str, start: int) -> int:

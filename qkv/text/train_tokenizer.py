@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
+from qkv.text.chunking import split_for_training
 from qkv.text.lines import batches, read_lines, replace_surrogates
 from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tokenizer import Tokenizer
@@ -175,7 +176,8 @@ def _train(
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
     batch: list[str] = []
-    for batch in batches(map(replace_surrogates, texts), 256):
+    chunks = (chunk for text in texts for chunk in split_for_training(replace_surrogates(text)))
+    for batch in batches(chunks, 256):
         yield batch
     if not batch:
         raise _no_text()

@@ -1,11 +1,14 @@
 """Tokenizer training for the five kinds: determinism, streams, options, errors."""
 
+import random
 import subprocess
 import sys
 
 import pytest
 
 from qkv.errors import QkvError
+from qkv.text import train_tokenizer as module
+from qkv.text.chunking import TRAINING_CHUNK_CHARS
 from qkv.text.train_tokenizer import (
     KINDS,
     FileTexts,
@@ -101,6 +104,55 @@ print(used() - before)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert int(kilobytes) < 5_000
+
+
+UNSPACED = "".join(random.Random(1).choices([chr(0x4E00 + i) for i in range(40)], k=20_000))
+
+
+@pytest.mark.parametrize("line", [UNSPACED, "low" * 9_000, " \t" * 9_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_word_that_the_trainer_gets_is_longer_than_the_limit(kind, line, monkeypatch):
+    """The trainer's time is merges x word length; benchmarks/tokenizer_lines.py measures it."""
+    given = []
+    monkeypatch.setattr(module, "_batches", recorded(module._batches, given))
+    train_tokenizer(kind, [line, "some words"], 400)
+    chunks = [text for batch in given for text in batch]
+    assert "".join(chunks) == (line + "some words") * module.PASSES[kind]
+    assert max(map(len, chunks)) <= TRAINING_CHUNK_CHARS
+
+
+def recorded(function, results: list):
+    def generate(texts):
+        for result in function(texts):
+            results.append(result)
+            yield result
+
+    return generate
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [*((kind, False) for kind in KINDS), ("byte_bpe", True)]
+)
+def test_splitting_a_long_line_at_spaces_does_not_change_the_tokenizer(kind, prefix, monkeypatch):
+    options = TokenizerOptions(nfkc=True, lowercase=True, add_prefix_space=prefix)
+    words = ["Low", "lower", "", "lowest,", "newest!", "wide;", "学习，", "3½", "it's\t-"]
+    line = " ".join(random.Random(2).choices(words, k=900))
+    assert len(line) > 4 * TRAINING_CHUNK_CHARS
+    trained = train_tokenizer(kind, [line], 400, options).fingerprint
+    monkeypatch.setattr(module, "split_for_training", lambda text: [text])
+    assert trained == train_tokenizer(kind, [line], 400, options).fingerprint
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bpe"])
+def test_splitting_after_chinese_punctuation_does_not_change_the_tokenizer(kind, monkeypatch):
+    words = random.Random(3).choices(
+        ["我们学习", "机器翻译", "，今天", "。天气", "！", "”", "low"], k=900
+    )
+    line = "".join(words)
+    assert len(line) > 2 * TRAINING_CHUNK_CHARS
+    trained = train_tokenizer(kind, [line], 400).fingerprint
+    monkeypatch.setattr(module, "split_for_training", lambda text: [text])
+    assert trained == train_tokenizer(kind, [line], 400).fingerprint
 
 
 def test_surrogates_in_a_file_are_trained_as_replacement_characters(tmp_path):
