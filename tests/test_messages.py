@@ -26,7 +26,7 @@ CHINESE_DATA = {
     "cli/demo_translate.py",
     "cli/tokenizer.py",
     "explore/metadata.py",
-    "explore/api_error.py",
+    "web/api_errors.py",
     "messages.py",
     "text/normalization.py",
     "text/sentences.py",

@@ -21,10 +21,10 @@ def attention(
 ) -> None:
     """Draw attention weights: a translator's cross-attention, else every head of the last layer."""
     from qkv.cli.explore import open_explorer
-    from qkv.explore.api_error import ApiError
     from qkv.explore.figures import draw_attention
     from qkv.explore.passes import Pass
     from qkv.pipeline import Translator
+    from qkv.web.api_errors import ApiError
 
     explored = open_explorer(folder).explored
     if explored.family == "translator" and kind is None and layer is None:

@@ -18,13 +18,13 @@ from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines
+from qkv.web.hosts import LOOPBACK
 
 if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.explore.explorer import Explorer
 
 DEFAULT_PORT = 8321
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def explore(
@@ -99,9 +99,8 @@ def serve(
     explorer: "Explorer", host: str, port: int | None, key: str | None, no_browser: bool
 ) -> None:
     """Serve the page until Ctrl+C."""
-    import uvicorn
-
     from qkv.explore.app import make_app
+    from qkv.web.server import make_server
 
     listener = open_socket(host, port)
     url_host = f"[{host}]" if ":" in host else host
@@ -111,10 +110,7 @@ def serve(
     if not no_browser:
         with suppress(webbrowser.Error):  # there is no browser
             webbrowser.get().open(address)
-    config = uvicorn.Config(
-        make_app(explorer, key), log_level="warning", access_log=False, server_header=False
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    make_server(make_app(explorer, key)).run(sockets=[listener])
 
 
 def open_socket(host: str, port: int | None) -> socket.socket:

@@ -1,7 +1,7 @@
 """Web application of the explore page: static files and the answers of an Explorer over HTTP.
 
-guard.py checks each request first; an error is a 4xx with a message in both languages. FastAPI
-comes with the extra `serve`. See docs/guides/inspect.md.
+`qkv.web.guard` checks each request first; an error is a 4xx with a message in both languages.
+FastAPI comes with the extra `serve`. See docs/guides/inspect.md.
 """
 
 import json
@@ -12,12 +12,14 @@ from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.explore.api_error import ApiError, not_found
 from qkv.explore.bundle import PAGE
 from qkv.explore.explorer import Answer, Explorer
-from qkv.explore.guard import Guard, error_response
 from qkv.explore.serialize import JsonObject, to_json, to_numpy
 from qkv.text.lines import replace_surrogates
+from qkv.web.api_errors import ApiError, not_found
+from qkv.web.guard import Guard
+from qkv.web.limits import Limits
+from qkv.web.responses import error_response
 
 MEDIA_TYPES = {
     ".html": "text/html",
@@ -27,9 +29,9 @@ MEDIA_TYPES = {
 }
 
 
-def make_app(explorer: Explorer, key: str | None = None) -> Guard:
+def make_app(explorer: Explorer, key: str | None = None, limits: Limits | None = None) -> Guard:
     """The ASGI application of a model's page; with `key`, requests must carry it."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     for kind in (ApiError, QkvError, Exception, 404, 405):
         app.exception_handler(kind)(respond_to_error)
 
@@ -45,7 +47,7 @@ def make_app(explorer: Explorer, key: str | None = None) -> Guard:
         body = read_json(await request.body())
         return to_response(await run_in_threadpool(answer_post, explorer, name, body))
 
-    return Guard(app, key)
+    return Guard(app, key, limits)
 
 
 def answer_post(explorer: Explorer, name: str, body: JsonObject) -> Answer:
@@ -115,7 +117,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         case QkvError():  # from a lower layer, in the language of the terminal
             error = ApiError(422, "{error}", error=error)
         case HTTPException(status_code=404):
-            error = not_found(request.url.path)
+            error = not_found(request.scope["path"])
         case HTTPException():
             error = ApiError(405, "This method is not allowed here.")
     if not isinstance(error, ApiError):

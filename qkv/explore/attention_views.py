@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError
 from qkv.explore.passes import Pass
 from qkv.explore.serialize import JsonObject
 from qkv.explore.trace import ATTENTION, attention_layers, sides_of
+from qkv.web.api_errors import ApiError
 
 THUMBNAIL_SIZE = 32  # maximum rows and columns of a thumbnail
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.explore.api_error import ApiError, shortened
 from qkv.explore.explored_model import SIDE_OF, stacks_of
 from qkv.model.positions import NoPositions
 from qkv.model.transformer import Transformer
+from qkv.web.api_errors import ApiError, shortened
 
 PARTS = ("attn", "cross", "ffn")
 MAX_EDITS = 256  # of one pass

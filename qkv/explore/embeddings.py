@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError
 from qkv.explore.explored_model import ExploredModel
 from qkv.explore.kinds import POSITIONS
 from qkv.explore.passes import Pass
@@ -21,6 +20,7 @@ from qkv.messages import both
 from qkv.model import spec as s
 from qkv.model.positions import sinusoids
 from qkv.model.rotary import frequencies
+from qkv.web.api_errors import ApiError
 
 MAX_POSITIONS = 64  # of the position encodings shown
 MAX_POINTS = 150  # of a projection

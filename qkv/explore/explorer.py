@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError, not_found, shortened
 from qkv.explore.attention_views import mean_over_layers, rollout, thumbnails, weights, word_weights
 from qkv.explore.beam_tree import beam_tree
 from qkv.explore.edits import read_edits
@@ -41,6 +40,7 @@ from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_values import fetch, sentence_vectors
 from qkv.explore.trace import make_trace
 from qkv.messages import N_
+from qkv.web.api_errors import ApiError, not_found, shortened
 
 MAX_PASSES = 6  # cached
 

@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.explore.api_error import ApiError
 from qkv.explore.bundle import PAGE, bundle
 from qkv.explore.edits import PARTS, branch_of, n_heads_of
 from qkv.explore.explorer import Answer, Explorer
 from qkv.explore.serialize import JsonObject, finite, to_numpy
 from qkv.messages import _
 from qkv.text.lines import write_text
+from qkv.web.api_errors import ApiError
 
 MAX_TENSOR_BYTES = 96 << 20  # in one file
 MAX_RECORDED_EDITS = 200  # each recorded alone

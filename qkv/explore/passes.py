@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.engine.stepper import PlainStepper
-from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, apply_swaps, edited
 from qkv.explore.explored_model import SIDE_OF, ExploredModel
 from qkv.explore.record import record
@@ -25,6 +24,7 @@ from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
+from qkv.web.api_errors import ApiError
 
 MAX_TOKENS = 512
 MAX_ACTIVATION_BYTES = 96 << 20  # cached activations of one pass

@@ -9,12 +9,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError
 from qkv.explore.edits import Edit, read_edits
 from qkv.explore.passes import Pass
 from qkv.explore.serialize import JsonObject
 from qkv.explore.tensor_values import sentence_vectors
 from qkv.messages import both
+from qkv.web.api_errors import ApiError
 
 MAX_COMPARED_POSITIONS = 64  # at which predictions before and after edits are compared
 MAX_NEW_TOKENS = 64

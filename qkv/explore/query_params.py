@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qkv.explore.api_error import ApiError, shortened
 from qkv.messages import Both, both
+from qkv.web.api_errors import ApiError, shortened
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.api_error import ApiError, not_found
 from qkv.explore.explored_model import SIDE_OF
 from qkv.explore.passes import Pass
 from qkv.explore.query_params import Query
@@ -15,6 +14,7 @@ from qkv.explore.tensor_view import TensorView
 from qkv.explore.trace import all_steps
 from qkv.model.attention_context import position_ids_of
 from qkv.model.pooling import pool
+from qkv.web.api_errors import ApiError, not_found
 
 MAX_ELEMENTS = 4_000_000  # of a tensor sent at once
 

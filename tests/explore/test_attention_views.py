@@ -6,12 +6,12 @@ import torch
 from small_explorers import TEXT, explorer_of, small, tokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
-from qkv.explore.api_error import ApiError
 from qkv.explore.attention_views import merge_to_words
 from qkv.explore.record import record
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import decoder_only
 from qkv.model.spec import Attention, Dense
+from qkv.web.api_errors import ApiError
 
 PARTS = {
     "encoder": "encoder.layers.{}.attn",

@@ -7,12 +7,12 @@ import pytest
 import torch
 from small_explorers import TEXT, small
 
-from qkv.explore.api_error import ApiError
 from qkv.explore.edits import edited, read_edits
 from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.decode import greedy
 from qkv.model.spec import NoPositions
 from qkv.model.transformer import Transformer
+from qkv.web.api_errors import ApiError
 
 
 def logits_of(model, trace):

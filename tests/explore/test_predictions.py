@@ -7,11 +7,11 @@ import pytest
 import torch
 from small_explorers import TEXT, small
 
-from qkv.explore.api_error import ApiError
 from qkv.generate.beam import BeamSearchConfig
 from qkv.generate.decode import greedy
 from qkv.textbook.beam import beam_search
 from qkv.textbook.positions import frequencies, sinusoidal
+from qkv.web.api_errors import ApiError
 
 
 def opened(family, text=TEXT):
