@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qkv.checkpoint.glossary.entry import Entry
 
 Record = dict[str, Any]  # a term as a JSON object
-WIDTH = 200  # columns of the tables in a file or pipe
+WIDTH = 280  # columns of the tables in a file or pipe
 MIN_WIDTH = 120  # in a narrower terminal, a table is a list
 
 
@@ -96,10 +96,14 @@ def json_fields(record: Record) -> Record:
 
 
 def matches(record: Record, term: str) -> bool:
-    """Whether the term has this text, or one of its names this part: wq of attention.wq."""
+    """Whether the term has this text, or one of its names this part or end: wq, attention.wq."""
     term, names = term.casefold(), [name.casefold() for name in record["entry"].all_names()]
     parts = {part for name in names for part in [name, *re.split(r"[.,\s]+", name)]}
-    return term in parts or any(term in name for name in names[:2])
+    return (
+        term in parts
+        or any(term in name for name in names[:2])
+        or any(name.endswith(f".{term}") for name in names[2:])
+    )
 
 
 def check_found(records: list[Record], term: str) -> None:
