@@ -441,7 +441,9 @@ def test_too_many_concurrent_requests_wait_and_then_get_a_503():
         with server.explorer.lock:  # both are being computed
             for thread in threads:
                 thread.start()
+            end = time.monotonic() + 60
             while not server.guard.slots.locked():
+                assert time.monotonic() < end
                 time.sleep(0.01)
             assert server.json("GET", "/api/model") == (
                 503,
