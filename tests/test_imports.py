@@ -11,7 +11,16 @@ import qkv
 
 ROOT = Path(qkv.__path__[0])
 TIERS = [
-    {"dtypes", "errors", "pydantic_errors", "files", "messages", "threads", "allocator"},
+    {
+        "arguments",
+        "dtypes",
+        "errors",
+        "pydantic_errors",
+        "files",
+        "messages",
+        "threads",
+        "allocator",
+    },
     {"text", "kernels"},
     {"model"},
     {"data", "engine", "plan", "checkpoint"},

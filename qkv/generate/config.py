@@ -7,6 +7,7 @@ See docs/guides/translation.md and docs/guides/generation.md.
 import math
 from dataclasses import dataclass
 
+from qkv.arguments import check_types
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -36,6 +37,7 @@ class TranslationConfig:
     alignment: bool = False  # align target words to source words by cross-attention weights
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_at_least_one(self, "beam_size", "n_best", "max_target_len", "batch_size")
         if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
             right = _("use 0 to 20; the 2017 paper uses 0.6")
@@ -77,6 +79,7 @@ class GenerationConfig:
     batch_size: int = 16  # sequences per batch
 
     def __post_init__(self) -> None:
+        check_types(self)
         self._check_sampling()
         check_at_least_one(self, "max_new_tokens", "n", "batch_size")
         if self.logprobs is not None and self.logprobs < 0:
@@ -85,7 +88,7 @@ class GenerationConfig:
                 _("{logprobs} is negative", logprobs=self.logprobs),
                 _("use 0 for the sampled tokens only"),
             )
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", stop)
         if "" in stop:
             raise QkvError("stop", _("empty stop string"), _("give some text"))

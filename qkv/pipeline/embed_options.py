@@ -5,6 +5,7 @@ See docs/guides/embeddings.md.
 
 from dataclasses import dataclass
 
+from qkv.arguments import check_types
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 from qkv.model.pooling import POOLINGS
@@ -30,6 +31,9 @@ class EmbedOptions:
     dimensions: int | None = None
     truncation: str = "truncate"
     batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     def check(self, d_model: int) -> None:
         """Raise an error for an invalid option; `d_model` is the width of the model."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.arguments import check_texts, with_settings
 from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.load import HALF_DTYPES, load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
@@ -140,7 +141,9 @@ class Embedder:
             dimensions: Keep only the first dimensions (Matryoshka).
             settings: Other fields of EmbedOptions, such as truncation="chunk".
         """
-        options = EmbedOptions(pooling, normalize, dimensions, **settings)
+        options = with_settings(
+            EmbedOptions, EmbedOptions(pooling, normalize, dimensions), settings
+        )
         if isinstance(texts, str):
             return self.embed([texts], options)[0]
         return self.embed(texts, options)
@@ -162,7 +165,8 @@ class Embedder:
             file: The file of the texts, for error messages.
             first_line: The line of the first text, for error messages.
         """
-        options = options or EmbedOptions()
+        texts = check_texts("texts", texts)
+        options = with_settings(EmbedOptions, options, {})
         options.check(self.d_model)
         rows, owners = self._rows(texts, options.truncation, Location(file, first_line))
         vectors = self._pooled(rows, options, progress)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.arguments import check_text, check_texts, with_settings
 from qkv.errors import QkvError
 from qkv.generate.backend import GeneratedTokens, GenerationBackend, torch_model
 from qkv.generate.config import GenerationConfig
@@ -160,7 +161,7 @@ class Generator:
             settings: Fields that override those of `config`, such as temperature=0.
         """
         config = self._resolved(config, settings)
-        ids = [self.encode_prompt(prompt) for prompt in prompts]
+        ids = [self.encode_prompt(prompt) for prompt in check_texts("prompts", prompts)]
         order = sorted(range(len(ids)), key=lambda n: -len(ids[n]))  # batches of similar length
         sequences: dict[int, list[GeneratedSequence]] = {}
         size = max(1, config.batch_size // config.n)
@@ -194,7 +195,7 @@ class Generator:
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Encode a prompt, with the special tokens before it."""
-        ids = [*self.begin, *self.tokenizer.encode(prompt)]
+        ids = [*self.begin, *self.tokenizer.encode(check_text("prompt", prompt))]
         if not ids and self.first is None:
             raise QkvError(
                 "prompt",
@@ -221,7 +222,7 @@ class Generator:
 
         A stop string that is a special token becomes a stop token id.
         """
-        config = replace(config, **settings) if config else GenerationConfig(**settings)
+        config = with_settings(GenerationConfig, config, settings)
         self.backend.check(config)
         special_ids = self.tokenizer.special_ids
         stop = tuple(text for text in config.stop if text not in special_ids)

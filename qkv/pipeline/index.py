@@ -5,12 +5,13 @@ The index is rebuilt when the file changes. See docs/guides/embeddings.md.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qkv.arguments import check_texts, check_type, with_settings
 from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
@@ -64,7 +65,7 @@ class Index:
         """
         sentences = Path(sentences)
         folder = Path(folder) if folder else sentences.with_name(f"{sentences.name}.index")
-        options = replace(options or EmbedOptions(), normalize=True)
+        options = with_settings(EmbedOptions, options, {"normalize": True})
         expected = make_metadata(embedder, sentences, options)
         stored = None if rebuild else read_metadata(folder)
         if stored is not None and stored.get("model") != expected["model"]:
@@ -80,6 +81,7 @@ class Index:
 
     def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
         """Return the k nearest lines to each query, nearest first."""
+        queries, k = check_texts("queries", queries), check_type("k", k, int)
         if k < 1:
             raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))
         indices, scores = nearest(self.vectors, self.embedder.embed(queries, self.options), k)

@@ -5,11 +5,11 @@ batch-invariant. See docs/guides/translation.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from qkv.arguments import check_texts, with_settings
 from qkv.errors import QkvError
 from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
 from qkv.generate.config import TranslationConfig
@@ -191,9 +191,8 @@ class Translator:
             progress: Called after each batch with the number of segments done and in total.
             settings: Fields that override those of `config`, such as alignment=True.
         """
-        config = config or TranslationConfig()
-        if settings:
-            config = replace(config, **settings)
+        texts = check_texts("texts", texts)
+        config = with_settings(TranslationConfig, config, settings)
         if config.alignment and self.backend.model is None:
             right = _("use --engine torch with the folder it was exported from")
             raise QkvError("alignment", _("CTranslate2 does not return attention weights"), right)

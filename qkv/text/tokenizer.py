@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
+from qkv.arguments import check_text, check_texts
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
@@ -80,13 +81,13 @@ class Tokenizer:
             parse_special: Whether special tokens written in the text become their ids; if not,
                 they are plain text.
         """
-        return self.encode_batch([text], dropout, parse_special)[0]
+        return self.encode_batch([check_text("text", text)], dropout, parse_special)[0]
 
     def encode_batch(
         self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False
     ) -> list[list[int]]:
         """Encode several texts in parallel; the arguments are those of encode."""
-        texts, core = list(texts), self._core(dropout, parse_special)
+        texts, core = check_texts("texts", texts), self._core(dropout, parse_special)
         long = max(map(len, texts), default=0) > CHUNK_CHARS
         if long and not parse_special and self._can_chunk:
             chunked = [split_chunks(text) for text in texts]
