@@ -4,7 +4,10 @@ Each problem has a path, what is wrong and what would be right.
 See docs/explanation/model.md, "Checking a spec".
 """
 
+import math
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from qkv.messages import _, listed
 from qkv.model import spec as s
@@ -12,6 +15,12 @@ from qkv.model.custom import IMPORT_PATH
 from qkv.pydantic_errors import FieldProblem, to_error
 
 SpecProblems = Iterator[FieldProblem]
+MAX_LAYERS = 4_096  # of a stack, repeats expanded
+MAX_WIDTH = 2**20  # a product of three sizes of a weight fits 63 bits
+MOST = {  # the largest value of a field, where it is not MAX_WIDTH
+    "vocab_size": 2**27, "source_vocab_size": 2**27, "max_len": 2**31 - 1,
+    "original_max_len": 2**31 - 1, "repeat": MAX_LAYERS, "n_experts": 2**16, "eps": 1,
+}  # fmt: skip
 LEAST = {  # the smallest value of a field, in any part of the spec
     "vocab_size": 1, "d_model": 1, "max_len": 1, "token_types": 0, "source_vocab_size": 1,
     "first": 0, "original_max_len": 1, "repeat": 1, "n_heads": 1, "n_kv_heads": 1, "d_head": 1,
@@ -28,6 +37,7 @@ def check_spec(spec: s.Spec, where: str = "spec") -> None:
 
 def problems_of(spec: s.Spec) -> SpecProblems:
     """Every invalid value: sizes, positions, encoder, decoder."""
+    yield from _not_finite(spec)
     yield from _sizes(spec)
     yield from _positions(spec.positions)
     yield from _custom(spec)
@@ -59,7 +69,7 @@ def rotated_width(mixer: s.Mixer, positions: s.Positions) -> int:
 
 
 def _sizes(spec: s.Spec) -> SpecProblems:
-    yield from _too_small("", spec)
+    yield from _out_of_range("", spec)
     if not 0 <= spec.dropout < 1:
         wrong = _("{dropout} is not a probability", dropout=spec.dropout)
         yield "dropout", wrong, _("use 0 <= dropout < 1")
@@ -72,7 +82,7 @@ def _sizes(spec: s.Spec) -> SpecProblems:
 
 
 def _positions(positions: s.Positions) -> SpecProblems:
-    yield from _too_small("positions", positions)
+    yield from _out_of_range("positions", positions)
     if not isinstance(positions, s.Rotary):
         return
     if not 0 < positions.partial_rotary_factor <= 1:
@@ -82,7 +92,7 @@ def _positions(positions: s.Positions) -> SpecProblems:
     path, scaling = "positions.scaling", positions.scaling
     if scaling is not None:
         yield from _more_than(f"{path}.factor", scaling.factor, 0)
-        yield from _too_small(path, scaling)
+        yield from _out_of_range(path, scaling)
     match scaling:
         case s.LlamaScaling(low_freq_factor=low, high_freq_factor=high):
             yield from _more_than(f"{path}.high_freq_factor", high, low)
@@ -101,22 +111,26 @@ def _custom(spec: s.Spec) -> SpecProblems:
 def _stack(name: str, stack: s.Stack, spec: s.Spec, needs_cross: bool) -> SpecProblems:
     if not stack.layers:
         yield f"{name}.layers", _("is empty"), _("give at least one layer")
+    n_layers = sum(layer.repeat for layer in stack.layers)
+    if n_layers > MAX_LAYERS and len(stack.layers) > 1:
+        wrong = _("{n_layers} layers", n_layers=n_layers)
+        yield f"{name}.layers", wrong, _("use at most {most}", most=MAX_LAYERS)
     widths = {rotated_width(layer.mixer, spec.positions) for layer in stack.layers} - {0}
     if len(widths) > 1:
         wrong = _("RoPE rotates different numbers of dimensions: {widths}", widths=sorted(widths))
         yield f"{name}.layers", wrong, _("use one number in all layers of a stack")
     for index, layer in enumerate(stack.layers):
         path = f"{name}.{index}"
-        yield from _too_small(path, layer)
+        yield from _out_of_range(path, layer)
         yield from _mixer(f"{path}.mixer", layer.mixer, spec)
         yield from _feed_forward(f"{path}.feed_forward", layer.feed_forward)
-        yield from _too_small(f"{path}.norm", layer.norm)
+        yield from _out_of_range(f"{path}.norm", layer.norm)
         yield from _cross(f"{path}.cross", layer.cross, needs_cross)
 
 
 def _mixer(path: str, mixer: s.Mixer, spec: s.Spec) -> SpecProblems:
     rotary, width = isinstance(spec.positions, s.Rotary), rotated_width(mixer, spec.positions)
-    yield from _too_small(path, mixer)
+    yield from _out_of_range(path, mixer)
     match mixer:
         case s.Attention(): yield from _shared_heads(path, mixer)
         case s.LatentAttention() if not rotary:
@@ -132,7 +146,7 @@ def _mixer(path: str, mixer: s.Mixer, spec: s.Spec) -> SpecProblems:
 
 def _cross(path: str, cross: s.Attention | None, needs_cross: bool) -> SpecProblems:
     if cross is not None and needs_cross:
-        yield from _too_small(path, cross)
+        yield from _out_of_range(path, cross)
         yield from _shared_heads(path, cross)
         if cross.window is not None:
             wrong = _("positions of source and target are unrelated, so there is no window")
@@ -146,20 +160,20 @@ def _cross(path: str, cross: s.Attention | None, needs_cross: bool) -> SpecProbl
 
 def _shared_heads(path: str, heads: s.Attention) -> SpecProblems:
     n_heads, n_kv_heads = heads.n_heads, heads.n_kv_heads
-    if n_heads > 0 and n_kv_heads > 0 and n_heads % n_kv_heads:
+    if 0 < n_heads <= MAX_WIDTH and n_kv_heads > 0 and n_heads % n_kv_heads:
         *divisors, last = [n for n in range(1, n_heads + 1) if n_heads % n == 0]
         wrong = _("{n_heads} query heads cannot share {n_kv_heads} key/value heads", **vars(heads))
         yield path, wrong, _("use {names} or {last}", names=listed(divisors), last=last)
 
 
 def _feed_forward(path: str, spec: s.FeedForward) -> SpecProblems:
-    yield from _too_small(path, spec)
+    yield from _out_of_range(path, spec)
     if not isinstance(spec, s.MixtureOfExperts):
         return
-    yield from _too_small(f"{path}.expert", spec.expert)
+    yield from _out_of_range(f"{path}.expert", spec.expert)
     if spec.expert.bias:
         yield f"{path}.expert.bias", _("routed experts have no biases"), _("use false")
-    yield from _too_small(f"{path}.shared_expert", spec.shared_expert)
+    yield from _out_of_range(f"{path}.shared_expert", spec.shared_expert)
     if not 1 <= spec.n_experts_per_token <= spec.n_experts:
         wrong = _("{n_experts_per_token} of {n_experts} experts", **vars(spec))
         yield f"{path}.n_experts_per_token", wrong, _("use 1 to {n_experts}", **vars(spec))
@@ -185,10 +199,26 @@ def _more_than(path: str, value: float, bound: float) -> SpecProblems:
         yield path, _("cannot be {value}", value=value), _("use more than {bound}", bound=bound)
 
 
-def _too_small(path: str, part: object) -> SpecProblems:
-    """The fields of `part` that are smaller than LEAST; None, a field or part left out, is not."""
+def _not_finite(part: Any, path: str = "") -> SpecProblems:
+    """The numbers that are NaN or infinite, in any part of the spec."""
+    if isinstance(part, float) and not math.isfinite(part):
+        yield path, _("cannot be {value}", value=part), _("use a finite number")
+    elif is_dataclass(part):
+        for field in fields(part):
+            name = "" if field.name == "layers" else field.name
+            yield from _not_finite(getattr(part, field.name), ".".join(filter(None, (path, name))))
+    elif isinstance(part, tuple):
+        for index, item in enumerate(part):
+            yield from _not_finite(item, f"{path}.{index}")
+
+
+def _out_of_range(path: str, part: object) -> SpecProblems:
+    """The fields of `part` outside LEAST and MOST; None, a field or part left out, is inside."""
     for name, least in LEAST.items():
-        value = getattr(part, name, None)
-        if value is not None and not value >= least:  # nan is an error too
-            wrong = _("cannot be {value}", value=value)
-            yield f"{path}.{name}".lstrip("."), wrong, _("use at least {least}", least=least)
+        value, most = getattr(part, name, None), MOST.get(name, MAX_WIDTH)
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            continue  # _not_finite has reported it
+        if not least <= value <= most:
+            limit = _("use at least {least}", least=least)
+            limit = _("use at most {most}", most=most) if value > most else limit
+            yield f"{path}.{name}".lstrip("."), _("cannot be {value}", value=value), limit

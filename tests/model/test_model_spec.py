@@ -116,6 +116,19 @@ MALFORMED = [
         "choose from dense, gated, mixture_of_experts, custom",
     ),
     (
+        changed(decoder__0__repeat=10**12),
+        "model.json, decoder.0.repeat: cannot be 1000000000000; use at most 4096",
+    ),
+    (
+        changed(decoder__0__mixer__n_heads=10**12, decoder__0__mixer__n_kv_heads=7),
+        "model.json, decoder.0.mixer.n_heads: cannot be 1000000000000; use at most 1048576",
+    ),
+    (
+        changed(decoder__0__norm__eps=1e12),
+        "model.json, decoder.0.norm.eps: cannot be 1000000000000.0; use at most 1",
+    ),
+    (changed(d_model=10**8), "model.json, d_model: cannot be 100000000; use at most 1048576"),
+    (
         changed(vocab_sise=9, vocab_size=..., decoder__0__mixer__kind="attentoin", dropout="much"),
         "model.json, decoder.0.mixer: no kind 'attentoin'; did you mean 'attention'?"
         " | vocab_size: is missing; write it down"
