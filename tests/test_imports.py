@@ -17,6 +17,7 @@ TIERS = [
         "errors",
         "pydantic_errors",
         "files",
+        "json_files",
         "messages",
         "threads",
         "allocator",

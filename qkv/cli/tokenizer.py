@@ -217,8 +217,8 @@ def _batches(texts: list[str] | None, file: Path | None, errors: str) -> Iterato
 def _numbers(line: str, vocab_size: int) -> list[int]:
     words = line.split()
     for word in words:
-        if not word.isdecimal() or int(word) >= vocab_size:
-            wrong = _("'{word}' is not an id", word=word)
+        if not word.isdecimal() or len(word) > 20 or int(word) >= vocab_size:
+            wrong = _("'{word:.40}' is not an id", word=word)
             right = _("use numbers from 0 to {last_id}", last_id=vocab_size - 1)
             raise QkvError("ids", wrong, right)
     return list(map(int, words))

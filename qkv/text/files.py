@@ -10,13 +10,16 @@ from pathlib import Path
 from tokenizers import models, normalizers
 
 from qkv.errors import QkvError
+from qkv.json_files import MAX_JSON_BYTES, check_regular, parse_json
 from qkv.messages import _, listed
 from qkv.text import sentencepiece_format
 from qkv.text.display import BYTE_DECODER
-from qkv.text.lines import damaged_json, read_lines, read_text, write_text
+from qkv.text.library_errors import library_errors
+from qkv.text.lines import read_lines, read_text, write_text
 from qkv.text.normalization import END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tiktoken_format import read_ranks
 from qkv.text.tokenizer import SPECIAL_TOKENS, Tokenizer
+from qkv.text.tokenizer_json import check_ids
 
 _KNOWN_SPECIALS = set[str]().union(*SPECIAL_TOKENS.values())
 _MERGES_HEADER = "#version: 0.2"
@@ -26,11 +29,13 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer from a file or folder; the file name determines the format."""
     path = Path(path)
     path = _tokenizer_file(path) if path.is_dir() else path
-    if path.name.endswith("vocab.json"):
-        merges = path.name.replace("vocab.json", "merges.txt")
-        return read_vocab_and_merges(path, path.with_name(merges))
+    check_regular(path, MAX_JSON_BYTES)
     readers = {".model": read_sentencepiece, ".tiktoken": read_ranks, ".txt": read_vocab_txt}
-    return readers.get(path.suffix, Tokenizer.load)(path)
+    with library_errors(path):
+        if path.name.endswith("vocab.json"):
+            merges = path.name.replace("vocab.json", "merges.txt")
+            return read_vocab_and_merges(path, path.with_name(merges))
+        return readers.get(path.suffix, Tokenizer.load)(path)
 
 
 def _tokenizer_file(folder: Path) -> Path:
@@ -49,6 +54,7 @@ def _tokenizer_file(folder: Path) -> Path:
 
 def read_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
     """Read BPE from two files: byte-level as in GPT-2, or with the end-of-word suffix `</w>`."""
+    check_regular(merges, MAX_JSON_BYTES)
     ids, pairs = _read_vocab_json(vocab), _read_merges(merges)
     missing = sorted({part for a, b in pairs for part in (a, b, a + b) if part not in ids})
     if missing:
@@ -114,12 +120,10 @@ def write_vocabulary(tokenizer: Tokenizer, folder: str | Path) -> list[Path]:
 
 
 def _read_vocab_json(path: Path) -> dict[str, int]:
-    try:
-        ids = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise damaged_json(path, error) from None
-    if not isinstance(ids, dict) or not all(isinstance(id, int) and id >= 0 for id in ids.values()):
+    ids = parse_json(read_text(path), path)
+    if not isinstance(ids, dict) or not all(type(id) is int and id >= 0 for id in ids.values()):
         raise QkvError(path, _("not a mapping from tokens to ids"), _('write {{"token": 0, ...}}'))
+    check_ids(max(ids.values(), default=-1), path)
     return ids
 
 

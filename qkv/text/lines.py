@@ -5,16 +5,17 @@ See docs/explanation/tokenization.md.
 
 import gzip
 import io
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from qkv.errors import QkvError
 from qkv.files import atomic_path
+from qkv.json_files import MAX_JSON_BYTES, check_regular, check_size
 from qkv.messages import _
 
 _BOM = b"\xef\xbb\xbf"
@@ -36,9 +37,19 @@ def read_lines(path: str | Path, errors: str | None = None) -> Iterator[str]:
     return decode_lines(_open(Path(path)), str(path), errors)
 
 
-def read_text(path: str | Path) -> str:
-    """Read a whole small file, such as a recipe, with the same errors as read_lines."""
-    return "\n".join(read_lines(path))
+def read_text(path: str | Path, limit: int = MAX_JSON_BYTES) -> str:
+    """Read a whole small file, such as a recipe, with the same errors as read_lines.
+
+    Args:
+        path: A regular file; a FIFO or a device is refused before it is opened.
+        limit: The largest size in bytes, after decompression.
+    """
+    check_regular(path, limit)
+    with _open(Path(path)) as reader, _read_errors(path):
+        raw = reader.read(limit + 1)
+    check_size(path, len(raw), limit)
+    memory: Any = io.BufferedReader(io.BytesIO(raw))
+    return "\n".join(decode_lines(memory, str(path)))
 
 
 def decode_lines(reader: io.BufferedReader, name: str, errors: str | None = None) -> Iterator[str]:
@@ -128,12 +139,6 @@ def _decode_invalid(raw: bytes, where: str, errors: str | None) -> str:
         raise QkvError(
             where, _("0x{byte:02x} is not UTF-8", byte=raw[error.start]), right
         ) from None
-
-
-def damaged_json(path: str | Path, error: json.JSONDecodeError) -> QkvError:
-    """Return the error for a file that is not JSON."""
-    wrong = _("damaged JSON (line {line}, column {column})", line=error.lineno, column=error.colno)
-    return QkvError(path, wrong, _("is the download complete?"))
 
 
 def empty_text_error(where: str) -> QkvError:

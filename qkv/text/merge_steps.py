@@ -10,6 +10,7 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.text.library_errors import library_errors
 from qkv.text.lines import replace_surrogates
 from qkv.text.tokenizer import Tokenizer
 
@@ -47,10 +48,11 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
 def _pre_tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     """Normalize and pre-tokenize a text; no merge crosses a pre-token boundary."""
     text, core = replace_surrogates(text), tokenizer.core
-    text = core.normalizer.normalize_str(text) if core.normalizer else text
-    if not core.pre_tokenizer:
-        return [text]
-    return [part for part, _ in core.pre_tokenizer.pre_tokenize_str(text)]
+    with library_errors(_("tokenizer")):
+        text = core.normalizer.normalize_str(text) if core.normalizer else text
+        if not core.pre_tokenizer:
+            return [text]
+        return [part for part, _span in core.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def _initial_symbols(model: dict[str, Any], pre_token: str) -> list[str]:

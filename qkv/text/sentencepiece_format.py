@@ -4,6 +4,7 @@ The protocol buffer is parsed here; the sentencepiece library is not needed.
 See docs/explanation/tokenization.md.
 """
 
+import math
 import re
 import struct
 from collections import defaultdict
@@ -16,11 +17,13 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.errors import QkvError
+from qkv.json_files import MAX_JSON_BYTES, read_regular
 from qkv.messages import _
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 SPACE = "▁"
+MAX_PIECE_CHARS = 1_000  # SentencePiece's default limit is 16
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,10 @@ class Model:
 def read_model(path: Path) -> Model:
     """Read a `.model` file."""
     try:
-        model = _parse(path.read_bytes())
-    except FileNotFoundError:
-        raise QkvError(path, _("no such file"), _("check the path")) from None
+        model = _parse(read_regular(path, MAX_JSON_BYTES))
     except (ValueError, LookupError, TypeError, AttributeError, struct.error):
         model = Model()
-    if not _texts(model, UNKNOWN):
+    if not _texts(model, UNKNOWN) or not _texts(model, NORMAL):
         wrong = _("not a complete SentencePiece model")
         raise QkvError(path, wrong, _("is the download complete?"))
     suffix, known = model.treat_whitespace_as_suffix, model.algorithm in (UNIGRAM, BPE)
@@ -70,6 +71,8 @@ def _parse(raw: bytes) -> Model:
         values[number].append(value)
     trainer_spec = dict(_fields(b"".join(values[2])))
     normalizer_spec = dict(_fields(b"".join(values[3])))
+    if not isinstance(normalizer_spec.get(2, b""), bytes):
+        raise TypeError("precompiled_charsmap")
     return Model(
         pieces=tuple(map(_piece, values[1])),
         algorithm=trainer_spec.get(3, UNIGRAM),
@@ -121,16 +124,20 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Any]]:
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
     """Return a varint and its end: seven bits per byte, lowest first; bit 8: more follow."""
     value = shift = 0
-    while True:
+    while shift < 64:
         value |= (raw[at] & 127) << shift
         at, shift = at + 1, shift + 7
         if raw[at - 1] < 128:
             return value, at
+    raise ValueError("an integer of more than 64 bits")
 
 
 def _piece(raw: bytes) -> Piece:
     fields = dict(_fields(raw))
-    return Piece(fields[1].decode(), fields.get(2, 0.0), fields.get(3, NORMAL))
+    text, score, kind = fields[1].decode(), fields.get(2, 0.0), fields.get(3, NORMAL)
+    if len(text) > MAX_PIECE_CHARS or not math.isfinite(score):
+        raise ValueError("not a piece")
+    return Piece(text, score, kind)
 
 
 def _bpe(model: Model) -> models.BPE:

@@ -6,6 +6,8 @@ See docs/guides/embeddings.md and docs/guides/generation.md.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from qkv.messages import _
+from qkv.text.library_errors import library_errors
 from qkv.text.tokenizer import Tokenizer
 
 
@@ -54,10 +56,11 @@ def added_template(tokenizer: Tokenizer) -> Template:
     texts = (  # special tokens decode to the empty string
         text
         for accepts in (str.isalnum, str.strip)
-        for id in range(tokenizer.vocab_size)
+        for id in sorted(tokenizer.core.get_vocab().values())  # not range: ids may have large gaps
         if accepts(text := tokenizer.decode([id]))
     )
-    encoding = tokenizer.core.encode(next(texts, ""), add_special_tokens=True)
+    with library_errors(_("tokenizer")):
+        encoding = tokenizer.core.encode(next(texts, ""), add_special_tokens=True)
     own = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
     if not own:  # no word in the vocabulary: tokens before and after cannot be distinguished
         return Template()

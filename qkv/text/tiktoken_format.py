@@ -15,6 +15,7 @@ from qkv.messages import _
 from qkv.text.display import BYTE_DECODER
 from qkv.text.lines import read_lines
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -36,6 +37,7 @@ _SPECIALS = {
     100_256: {_EOT: 100_257},
     199_998: {_EOT: 199_999},
 }
+MAX_PIECE_BYTES = 1_000  # the longest published tokens have 128
 _BYTE_ENCODER = dict(zip(BYTE_DECODER.values(), BYTE_DECODER, strict=True))
 
 
@@ -70,8 +72,11 @@ def _read(path: Path) -> dict[bytes, int]:
     ranks = {}
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            piece, rank = line.split()
-            ranks[base64.b64decode(piece, validate=True)] = int(rank)
+            encoded, rank = line.split()
+            piece = base64.b64decode(encoded, validate=True)
+            if not 0 < len(piece) <= MAX_PIECE_BYTES or not 0 <= int(rank) < MAX_VOCAB_SIZE:
+                raise ValueError
+            ranks[piece] = int(rank)
         except ValueError:  # or binascii.Error, a subclass
             where = _("{path}, line {number}", path=path, number=number)
             wrong = _("not a base64 token and its rank")

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from tokenizers import models
 
 from qkv.arguments import check_text, check_texts
 from qkv.errors import QkvError
+from qkv.json_files import parse_json
 from qkv.messages import _
 from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
 from qkv.text.display import BYTE_DECODER, display_pieces
-from qkv.text.lines import damaged_json, read_text, replace_surrogates, write_text
+from qkv.text.library_errors import library_errors
+from qkv.text.lines import read_text, replace_surrogates, write_text
 from qkv.text.normalization import adds_prefix_space
-from qkv.text.tokenizer_json import with_defaults
+from qkv.text.tokenizer_json import check_ids, check_tokenizer_json, with_defaults
 
 # The roles of special tokens and their names: ours first, then those of other vocabularies.
 SPECIAL_TOKENS = {
@@ -60,6 +63,7 @@ class Tokenizer:
         core.no_padding()
         core.no_truncation()
         self.core = core
+        check_ids(max(core.get_vocab().values(), default=-1), _("tokenizer"))
         # By dropout and parse_special; a copy each, so that threads do not interfere.
         self._variants: dict[tuple[float, bool], tokenizers.Tokenizer] = {(0.0, False): core}
         self.vocab_size: int = 1 + max(core.get_vocab().values(), default=-1)
@@ -103,10 +107,9 @@ class Tokenizer:
         clean = replace_surrogates(text)
         start, spans = 0, []
         for chunk in split_chunks(clean) if self._can_chunk else [clean]:
-            spans += [
-                (start + a, start + b)
-                for a, b in self.core.encode(chunk, add_special_tokens=False).offsets
-            ]
+            with library_errors(_("tokenizer")):
+                encoding = self.core.encode(chunk, add_special_tokens=False)
+            spans += [(start + a, start + b) for a, b in encoding.offsets]
             start += len(chunk)
         if (
             self.adds_prefix_space
@@ -119,17 +122,19 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids, skipping special tokens."""
-        return self.core.decode(list(map(int, ids)), skip_special_tokens=True)
+        checked = _checked_ids(ids)
+        with library_errors(_("tokenizer")):
+            return self.core.decode(checked, skip_special_tokens=True)
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """Decode several rows of ids in parallel."""
-        return self.core.decode_batch(
-            [list(map(int, row)) for row in rows], skip_special_tokens=True
-        )
+        checked = [_checked_ids(row) for row in rows]
+        with library_errors(_("tokenizer")):
+            return self.core.decode_batch(checked, skip_special_tokens=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens as written in the vocabulary."""
-        return [self.core.id_to_token(int(id)) or "" for id in ids]
+        return [self.core.id_to_token(id) or "" for id in _checked_ids(ids)]
 
     def display_tokens(self, ids: Iterable[int]) -> list[str]:
         """Return a readable string per id; a part of a character is marked: '好[1/3]'."""
@@ -150,16 +155,14 @@ class Tokenizer:
         """Read a tokenizer.json, or the one in a folder."""
         path = Path(path)
         path = path / "tokenizer.json" if path.is_dir() else path
-        text = read_text(path)
-        try:
-            return cls.from_json(text)
-        except Exception as error:
-            raise _unreadable(path, text, str(error)) from None
+        return cls.from_json(read_text(path), path)
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """Build a tokenizer from the text of a tokenizer.json."""
-        return cls(tokenizers.Tokenizer.from_str(text), text)
+    def from_json(cls, text: str, where: object = "tokenizer.json") -> "Tokenizer":
+        """Build a tokenizer from the text of a tokenizer.json, which `where` names in errors."""
+        check_tokenizer_json(parse_json(text, where), where)
+        with library_errors(where):
+            return cls(tokenizers.Tokenizer.from_str(text), text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_json, (self._json,)
@@ -207,6 +210,8 @@ class Tokenizer:
         if (dropout, parse_special) not in self._variants:
             core = tokenizers.Tokenizer.from_str(self._json)
             core.encode_special_tokens = not parse_special
+            core.no_padding()
+            core.no_truncation()
             if dropout:
                 _check_dropout(dropout, core.model)
                 core.model.dropout = dropout
@@ -215,32 +220,33 @@ class Tokenizer:
 
 
 def _check_dropout(dropout: float, model: models.Model) -> None:
-    if not 0 <= dropout <= 1:
+    if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         wrong = _("{dropout} is not a probability", dropout=dropout)
         raise QkvError("dropout", wrong, _("use 0 to 1"))
     if not isinstance(model, models.BPE):
         raise QkvError("dropout", _("only BPE tokenizers support dropout"), _("use 0"))
 
 
+def _checked_ids(ids: Iterable[int]) -> list[int]:
+    """Return ids as integers that the library accepts (32 bits, no sign)."""
+    checked = []
+    for id in ids:
+        try:
+            number = index(id)
+        except TypeError:
+            number = -1
+        if not 0 <= number < 2**32:
+            wrong = _("{id:.40} is not a token id", id=repr(id))
+            raise QkvError("ids", wrong, _("use whole numbers from 0 on"))
+        checked.append(number)
+    return checked
+
+
 def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
     """Encode texts; lone surrogates, which the library rejects, are replaced only when present."""
-    try:
-        return core.encode_batch_fast(texts, add_special_tokens=False)
-    except TypeError:
-        return core.encode_batch_fast(
-            list(map(replace_surrogates, texts)), add_special_tokens=False
-        )
-
-
-def _unreadable(path: Path, text: str, reason: str) -> QkvError:
-    """Return the error for damaged JSON, other JSON, or an incomplete tokenizer."""
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        return damaged_json(path, error)
-    wrong = _("not a valid tokenizer ({reason})", reason=reason)
-    right = _("export it again with the program that wrote it")
-    if not isinstance(config, dict) or "model" not in config:
-        wrong = _("JSON, but not a tokenizer")
-        right = _("give a tokenizer.json of qkv or the tokenizers library")
-    return QkvError(path, wrong, right)
+    with library_errors(_("tokenizer")):
+        try:
+            return core.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            clean = list(map(replace_surrogates, texts))
+            return core.encode_batch_fast(clean, add_special_tokens=False)

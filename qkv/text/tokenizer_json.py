@@ -1,10 +1,17 @@
-"""Fill in the fields that older tokenizer.json files omit, with the library's default values.
+"""Check a tokenizer.json, and fill in the fields that older files omit with the library's defaults.
 
 GPT-2's own file, for example, has no model type and no byte_fallback, and writes merges as "a b".
 See docs/explanation/tokenization.md.
 """
 
+from collections.abc import Iterator
+from math import prod
 from typing import Any
+
+from qkv.errors import QkvError
+from qkv.messages import _
+from qkv.text.chunking import WORD
+from qkv.text.regex_safety import unsafe_pattern
 
 COMPONENT_DEFAULTS: dict[str, Any] = {
     "added_tokens": [],
@@ -21,7 +28,73 @@ BPE_DEFAULTS: dict[str, Any] = {
     "byte_fallback": False,
     "ignore_merges": False,
 }
+COMPONENTS = {  # name: the field with the steps of a Sequence
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "post_processor": "processors",
+    "decoder": "decoders",
+}
+MAX_VOCAB_SIZE = 4_000_000  # the largest published vocabularies have 1 million tokens
+MAX_GROWTH = 1_000  # characters that the Replace steps can make of one character
 BYTE_LEVEL_DEFAULTS = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+def check_tokenizer_json(config: Any, where: object) -> None:
+    """Raise an error for a file that is no tokenizer, or one that takes unbounded time or memory.
+
+    The library checks the types of the fields; it does not limit what regular expressions and
+    replacements do to a text.
+
+    Args:
+        config: The parsed file.
+        where: Its name in errors.
+    """
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+        right = _("give a tokenizer.json of qkv or the tokenizers library")
+        raise QkvError(where, _("JSON, but not a tokenizer"), right)
+    for name, inner in COMPONENTS.items():
+        if not _is_component(config.get(name), inner):
+            right = _("export it again with the program that wrote it")
+            raise QkvError(f"{where}, {name}", _("no object with a type"), right)
+        steps = list(_objects(config.get(name)))
+        patterns = [step["Regex"] for step in steps if isinstance(step.get("Regex"), str)]
+        unsafe = unsafe_pattern(pattern for pattern in patterns if pattern != WORD)
+        if unsafe is not None:
+            wrong = _("the pattern '{pattern}' can take exponential time", pattern=unsafe[:60])
+            raise QkvError(f"{where}, {name}", wrong, _("use no ambiguous repeated group"))
+        contents = [step["content"] for step in steps if isinstance(step.get("content"), str)]
+        if prod(max(1, len(content)) for content in contents) > MAX_GROWTH:
+            wrong = _("replacements can make a text more than {n:,} times as long", n=MAX_GROWTH)
+            raise QkvError(f"{where}, {name}", wrong, _("use fewer or shorter replacements"))
+
+
+def _is_component(part: Any, inner: str) -> bool:
+    """Return whether a component is None, or has a type and, if a Sequence, a list of components.
+
+    The library also accepts the fields without their names, as lists.
+    """
+    if part is None:
+        return True
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return False
+    steps = part.get(inner, []) if part["type"] == "Sequence" else []
+    return isinstance(steps, list) and all(step and _is_component(step, inner) for step in steps)
+
+
+def check_ids(largest: int, where: object) -> None:
+    """Raise an error if the largest id of a vocabulary exceeds MAX_VOCAB_SIZE."""
+    if largest >= MAX_VOCAB_SIZE:
+        wrong = _("the token id {id:,} is too large", id=largest)
+        raise QkvError(where, wrong, _("use ids below {maximum:,}", maximum=MAX_VOCAB_SIZE))
+
+
+def _objects(part: Any) -> Iterator[dict[str, Any]]:
+    """Yield all JSON objects inside a component."""
+    if isinstance(part, dict):
+        yield part
+        part = list(part.values())
+    for value in part if isinstance(part, list) else ():
+        yield from _objects(value)
 
 
 def with_defaults(config: dict[str, Any], model_type: str) -> dict[str, Any]:

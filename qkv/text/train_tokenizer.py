@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from qkv.text.chunking import split_for_training
 from qkv.text.lines import batches, read_lines, replace_surrogates
 from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 
 INT32_MAX = 2**31 - 1
 PASSES = {"word": 1, "char": 1, "bpe": 2, "byte_bpe": 1, "wordpiece": 2}  # over the texts
@@ -54,6 +56,7 @@ def train_tokenizer(
     ['low</w>', 'newe', 'r</w>']
     """
     options = options or TokenizerOptions()
+    vocab_size = whole_number("--vocab-size", vocab_size, 1, MAX_VOCAB_SIZE)
     specials = special_tokens(kind, options)
     if PASSES[kind] > 1 and isinstance(texts, Iterator):
         texts = _Spool(texts)
@@ -73,9 +76,7 @@ def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
     """Check the options and return the special tokens in id order: the kind's, then the user's."""
     if kind not in KINDS:
         raise QkvError("--kind", _("no tokenizer kind '{kind}'", kind=kind), near_miss(kind, KINDS))
-    if not 0 <= options.min_frequency <= INT32_MAX:
-        wrong = _("{min_frequency} is not a frequency", min_frequency=options.min_frequency)
-        raise QkvError("--min-frequency", wrong, _("use 1 or more"))
+    whole_number("--min-frequency", options.min_frequency, 0, INT32_MAX)
     if options.add_prefix_space and kind != "byte_bpe":
         wrong = _("'{kind}' does not distinguish words at the beginning of a text", kind=kind)
         raise QkvError("--add-prefix-space", wrong, _("use it with byte_bpe"))
@@ -85,6 +86,20 @@ def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
             raise QkvError("--special", wrong, _("write <{token}> or [{token}]", token=token))
     defaults = _BERT_SPECIALS if kind == "wordpiece" else _DEFAULT_SPECIALS
     return list(dict.fromkeys((*defaults, *options.special_tokens)))
+
+
+def whole_number(where: str, value: object, least: int, most: int) -> int:
+    """Return a whole number from `least` to `most`, or raise an error that names the option."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        wrong = _("{value:.40} is not a whole number", value=repr(value))
+        raise QkvError(where, wrong, _("use a whole number")) from None
+    if isinstance(value, bool) or not least <= number <= most:
+        shown = f"{number:,}" if number.bit_length() < 128 else _("the number")
+        right = _("use {least:,} to {most:,}", least=least, most=most)
+        raise QkvError(where, _("{value} is out of range", value=shown), right)
+    return number
 
 
 class FileTexts:
@@ -150,9 +165,6 @@ def _check_vocab_size(vocab_size: int, alphabet: list[str], specials: list[str])
             n_specials=len(specials),
         )
         raise QkvError("--vocab-size", wrong, _("use at least {minimum}", minimum=minimum))
-    if vocab_size > INT32_MAX:
-        wrong = _("{vocab_size:,} is too large", vocab_size=vocab_size)
-        raise QkvError("--vocab-size", wrong, _("use at most {maximum:,}", maximum=INT32_MAX))
 
 
 def _train(

@@ -227,11 +227,11 @@ BAD = [
     ),
     (
         ["train", "a.txt", "--min-frequency", "-1", "--out", "x.json"],
-        "--min-frequency: -1 is not a frequency; use 1 or more",
+        "--min-frequency: -1 is out of range; use 0 to 2,147,483,647",
     ),
     (
         ["train", "a.txt", "--vocab-size", "99999999999999999999", "--out", "x.json"],
-        "--vocab-size: 99,999,999,999,999,999,999 is too large; use at most 2,147,483,647",
+        "--vocab-size: 99,999,999,999,999,999,999 is out of range; use 1 to 4,000,000",
     ),
     (
         ["train", "a.txt", "--errors", "ignore", "--out", "x.json"],
@@ -290,6 +290,35 @@ def test_bad_input_is_one_line_and_writes_nothing(qkv, tmp_path, arguments, mess
     code, _, err = qkv(*arguments)
     assert (code, err) == (2, message + "\n")
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "1e-45", "nan", "inf", str(10**6), str(10**12), str(10**30), "", "x"]
+)
+@pytest.mark.parametrize("option", ["--vocab-size", "--min-frequency"])
+def test_every_number_is_accepted_or_refused_in_one_line(qkv, tmp_path, option, value):
+    code, out, err = qkv("train", "a.txt", option, value, "--out", "x.json")
+    accepted = value == str(10**6) or (option, value) == ("--min-frequency", "0")
+    assert (code, (out + err).count("\n")) == (0 if accepted else 2, 1)
+    assert (tmp_path / "x.json").exists() == accepted
+
+
+def test_ids_of_thousands_of_digits_are_refused_in_one_line(qkv):
+    code, _, err = qkv("decode", "tok.json", "9" * 5000)
+    assert (code, err) == (2, f"ids: '{'9' * 40}' is not an id; use numbers from 0 to 299\n")
+
+
+def test_a_pattern_that_backtracks_exponentially_is_refused_in_one_line(qkv, tmp_path):
+    config = json.loads((tmp_path / "tok.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}}
+    config["pre_tokenizer"] = split | {"behavior": "Isolated", "invert": False}
+    (tmp_path / "bad.json").write_text(json.dumps(config))
+    code, _, err = qkv("encode", "bad.json", "x" * 40)
+    assert (code, err) == (
+        2,
+        "bad.json, pre_tokenizer: the pattern '(x+x+)+y' can take exponential time; "
+        "use no ambiguous repeated group\n",
+    )
 
 
 def test_invalid_bytes_can_be_replaced(qkv, tmp_path):
