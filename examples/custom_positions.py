@@ -31,7 +31,7 @@ class BinaryPositions(NoPositions):
 if __name__ == "__main__":
     positions = {"kind": "custom", "path": CUSTOM[0], "arguments": {"bits": 6}}
     model = {"preset": "seq2seq", "layers": 2, "d_model": 128, "n_heads": 4, "positions": positions}
-    recipe = TranslateRecipe(model=model, vocab_size=2_000, steps=int((sys.argv + [300])[1]))
+    recipe = TranslateRecipe(model=model, vocab_size=2_000, steps=int([*sys.argv, 300][1]))
     train, held_out = ([(p.source, p.target) for p in pairs] for pairs in builtin_pairs())
     trained = run(recipe, train, out="runs/custom", custom=CUSTOM)
     loaded = qkv.load("runs/custom", task="translate", custom=CUSTOM)
