@@ -38,12 +38,12 @@ def line_of(call, *arguments: object, **settings: object) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("shown", NOT_TEXTS)
+@pytest.mark.parametrize("displayed", NOT_TEXTS)
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_not_text_is_refused(name, shown):
+def test_what_is_not_text_is_refused(name, displayed):
     right = "give a text (str)" if name in ONE_TEXT else "give a list of texts (str)"
     for call in CALLS[name]:
-        assert line_of(call, NOT_TEXTS[shown]) == f"{name}: cannot be {shown}; {right}"
+        assert line_of(call, NOT_TEXTS[displayed]) == f"{name}: cannot be {displayed}; {right}"
 
 
 @pytest.mark.parametrize("name", ["texts", "prompts"])
