@@ -36,8 +36,15 @@ def check_spec(spec: s.Spec, where: str = "spec") -> None:
 
 
 def problems_of(spec: s.Spec) -> SpecProblems:
-    """Every invalid value: sizes, positions, encoder, decoder."""
-    yield from _not_finite(spec)
+    """Every invalid value, in the order of the checks; NaN and infinity are reported once."""
+    problems = list(_values(spec))
+    named = {path for path, _wrong, _right in problems}
+    yield from problems
+    yield from (problem for problem in _not_finite(spec) if problem[0] not in named)
+
+
+def _values(spec: s.Spec) -> SpecProblems:
+    """Invalid sizes, positions, encoder and decoder."""
     yield from _sizes(spec)
     yield from _positions(spec.positions)
     yield from _custom(spec)
