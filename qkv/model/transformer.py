@@ -203,7 +203,7 @@ class Transformer(nn.Module):
 
 def structure_of(model: nn.Module) -> dict[str, type]:
     """The class of every module and weight, by name; attention cores may change while training."""
-    weights = {name: type(weight) for name, weight in model.state_dict(keep_vars=True).items()}
+    weights: dict[str, type] = dict.fromkeys(model.state_dict(), Tensor)
     modules = {name: type(module) for name, module in model.named_modules()}
     return {name: kind for name, kind in modules.items() if not name.endswith(".core")} | weights
 

@@ -18,7 +18,7 @@ CHUNK_CHARS = 16_384
 
 # A BPE trainer applies each merge to whole words, so its time grows with merges x word length, and
 # a line without spaces is one word. Sentences and paragraphs are shorter than this.
-TRAINING_CHUNK_CHARS = 1_000
+TRAINING_CHUNK_CHARS = 4_000
 # After punctuation before a letter: the end of a pre-token of all kinds but bpe (spaces only).
 _CLAUSE_END = re.compile(
     r"[\uff0c\u3002\uff01\uff1f\uff1b\uff1a\u3001\u2026\u300d\u300f\u201d](?=[^\W\d_])"
