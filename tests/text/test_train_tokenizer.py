@@ -136,7 +136,7 @@ def recorded(function, results: list):
 def test_splitting_a_long_line_at_spaces_does_not_change_the_tokenizer(kind, prefix, monkeypatch):
     options = TokenizerOptions(nfkc=True, lowercase=True, add_prefix_space=prefix)
     words = ["Low", "lower", "", "lowest,", "newest!", "wide;", "学习，", "3½", "it's\t-"]
-    line = " ".join(random.Random(2).choices(words, k=900))
+    line = " ".join(random.Random(2).choices(words, k=4000))
     assert len(line) > 4 * TRAINING_CHUNK_CHARS
     trained = train_tokenizer(kind, [line], 400, options).fingerprint
     monkeypatch.setattr(module, "split_for_training", lambda text: [text])
@@ -146,7 +146,7 @@ def test_splitting_a_long_line_at_spaces_does_not_change_the_tokenizer(kind, pre
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bpe"])
 def test_splitting_after_chinese_punctuation_does_not_change_the_tokenizer(kind, monkeypatch):
     words = random.Random(3).choices(
-        ["我们学习", "机器翻译", "，今天", "。天气", "！", "”", "low"], k=900
+        ["我们学习", "机器翻译", "，今天", "。天气", "！", "”", "low"], k=4000
     )
     line = "".join(words)
     assert len(line) > 2 * TRAINING_CHUNK_CHARS
