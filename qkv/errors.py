@@ -16,9 +16,19 @@ class QkvError(Exception):
 
     >>> str(QkvError("a.zh", "no such file", "check the path"))
     'a.zh: no such file; check the path'
+
+    Attributes:
+        where, wrong, right: The parts of the line.
     """
 
     def __init__(self, where: object, wrong: str, right: str = ""):
+        """Make the error of one line.
+
+        Args:
+            where: The file, argument or option.
+            wrong: What is wrong, with the value.
+            right: What would be right.
+        """
         self.where, self.wrong, self.right = str(where), wrong, right
         line = f"{self.where}: {wrong}" if self.where else wrong
         super().__init__(f"{line}; {right}" if right else line)

@@ -1,7 +1,7 @@
 """Primitive file operations of a save, and its temporary folder.
 
 Every change to the disk is one small function, which a test can make fail.
-See docs/guides/training.md, "Checkpoints".
+See docs/explanation/training.md, "Checkpoints".
 """
 
 import errno

@@ -1,6 +1,6 @@
 """Durable saves: after a crash or on a full disk, the old or the new version is complete.
 
-See docs/guides/training.md, "Checkpoints".
+See docs/explanation/training.md, "Checkpoints".
 """
 
 import hashlib

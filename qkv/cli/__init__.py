@@ -11,6 +11,8 @@ from qkv.errors import QkvError
 from qkv.messages import LANGUAGES, set_language
 from qkv.threads import choose_threads
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run one command; a QkvError is printed in one line, with exit code 2."""

@@ -20,7 +20,7 @@ from qkv.messages import _
 if TYPE_CHECKING:
     from qkv.generate.config import GenerationConfig
     from qkv.pipeline import Generator
-    from qkv.pipeline.generator import GeneratedSequence
+    from qkv.pipeline.generated_sequence import GeneratedSequence
 
 SEPARATOR = "---"  # between texts
 PROMPTS_PER_READ = 256  # read ahead, so that prompts of equal length share a batch

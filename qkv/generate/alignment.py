@@ -23,7 +23,16 @@ ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
 class Link(NamedTuple):
-    """A target word, the source word that it attends to most, and that attention weight."""
+    """A link of a word alignment.
+
+    >>> Link("三", "three", 0.93).weight
+    0.93
+
+    Attributes:
+        source: The source word that the target word attends to most.
+        target: The target word.
+        weight: The attention weight.
+    """
 
     source: str
     target: str

@@ -1,6 +1,6 @@
 """Beam search for a batch of sentences, with the rules of textbook/beam.py.
 
-See docs/guides/translation.md, "Beam search".
+See docs/explanation/decoding.md, "Beam search".
 """
 
 import math

@@ -26,15 +26,28 @@ def out_of_range(name: str, value: object, right: str) -> QkvError:
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """Beam search: size 4, length penalty 0.6 as in the 2017 paper; size 1 is greedy, fastest."""
+    """Settings of beam search; the defaults are those of the 2017 paper.
+
+    >>> TranslationConfig(beam_size=5, n_best=2).length_penalty
+    0.6
+
+    Attributes:
+        beam_size: Hypotheses that are kept at each step; 1 is greedy search, the fastest.
+        length_penalty: Exponent of the length penalty; 0: none.
+        n_best: Translations to return, at most `beam_size`.
+        max_target_len: Maximum tokens per sentence; None: twice the source + 20.
+        batch_size: Sentences per batch.
+        details: Return tokens, and the scores of greedy search, which take extra time.
+        alignment: Align target words to source words by cross-attention weights.
+    """
 
     beam_size: int = 4
     length_penalty: float = 0.6
     n_best: int = 1
-    max_target_len: int | None = None  # tokens per sentence; None: twice the source + 20
-    batch_size: int = 32  # sentences per batch
-    details: bool = True  # return tokens, and the scores of greedy search, which take extra time
-    alignment: bool = False  # align target words to source words by cross-attention weights
+    max_target_len: int | None = None
+    batch_size: int = 32
+    details: bool = True
+    alignment: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -54,29 +67,57 @@ class TranslationConfig:
             )
 
     def penalty(self, length: int) -> float:
-        """((5 + length) / 6)^alpha (Wu et al. 2016), which divides a log-probability."""
+        """Compute the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016).
+
+        Args:
+            length: Tokens of a hypothesis.
+
+        Returns:
+            The divisor of its log-probability.
+        """
         return ((5 + length) / 6) ** self.length_penalty
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """Sampling rules, in the order in which they are applied to the logits; stopping criteria."""
+    """Sampling rules, in the order in which they are applied to the logits; stopping criteria.
 
-    repetition_penalty: float = 1.0  # above 1: tokens of the prompt and the text get less likely
-    suppress_tokens: tuple[int, ...] = ()  # ids that are never sampled
-    allowed_token_ids: tuple[int, ...] = ()  # only these ids are sampled; (): all
-    temperature: float = 1.0  # 0 is greedy: the rules below have no effect
-    top_k: int | None = None  # None: the rule is off, as for those below
+    >>> GenerationConfig(temperature=0.8, top_k=40, stop="\\n").stop
+    ('\\n',)
+
+    Attributes:
+        repetition_penalty: Above 1, tokens of the prompt and the text get less likely.
+        suppress_tokens: Ids that are never sampled.
+        allowed_token_ids: Only these ids are sampled; (): all.
+        temperature: Divides the logits; 0 is greedy, and the rules below have no effect.
+        top_k: Keep the k most likely tokens; None: the rule is off, as for those below.
+        top_p: Keep the most likely tokens whose probabilities sum to p (nucleus sampling).
+        min_p: Keep tokens with probability >= p x the maximum.
+        typical_p: Keep the tokens of typical information content that sum to p.
+        seed: Random seed; None: a new one for every call.
+        max_new_tokens: Maximum tokens to generate.
+        n: Sequences per prompt.
+        stop: The text ends before the first of these strings.
+        stop_token_ids: End tokens besides eos.
+        logprobs: Return log-probabilities, and the top-k at each position; None: none.
+        batch_size: Sequences per batch.
+    """
+
+    repetition_penalty: float = 1.0
+    suppress_tokens: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    temperature: float = 1.0
+    top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     typical_p: float | None = None
-    seed: int | None = None  # None: a new one for every call
+    seed: int | None = None
     max_new_tokens: int = 128
-    n: int = 1  # sequences per prompt
-    stop: tuple[str, ...] | str = ()  # the text ends before the first of these strings
-    stop_token_ids: tuple[int, ...] = ()  # end tokens besides eos
-    logprobs: int | None = None  # return logprobs, and the top-k at each position; None: none
-    batch_size: int = 16  # sequences per batch
+    n: int = 1
+    stop: tuple[str, ...] | str = ()
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    batch_size: int = 16
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -113,7 +154,14 @@ class GenerationConfig:
             raise QkvError("seed", _("{seed} is negative", seed=self.seed), _("use 0 or more"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise if an id is not in the vocabulary, or if every token is suppressed."""
+        """Check the token ids of the settings against a vocabulary.
+
+        Args:
+            vocab_size: The size of the vocabulary.
+
+        Raises:
+            QkvError: An id is not in the vocabulary, or every token is suppressed.
+        """
         for name in ("suppress_tokens", "allowed_token_ids", "stop_token_ids"):
             unknown = [id for id in getattr(self, name) if not 0 <= id < vocab_size]
             if unknown:

@@ -1,7 +1,7 @@
 """Greedy decoding of translations, and log-probabilities of given targets.
 
 Greedy decoding is the loop of generate/loop.py at temperature 0, batch-invariant.
-See docs/guides/translation.md, "Decoding".
+See docs/explanation/decoding.md, "Decoding".
 """
 
 import math

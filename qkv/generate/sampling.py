@@ -1,7 +1,7 @@
 """Sampling: from the logits of the next token to a token id, for all rows of a batch.
 
 Each rule maps logits (rows, vocab) to logits, -inf for tokens that it removes; the definitions are
-those of textbook/sampling.py. See docs/guides/generation.md, "Sampling".
+those of textbook/sampling.py. See docs/explanation/decoding.md, "Sampling".
 """
 
 import math

@@ -1,7 +1,7 @@
 """Incremental detokenization: ids in one by one, text out as soon as it is certain.
 
 Incomplete characters and possible beginnings of a stop string are held back; all pieces joined are
-the whole text. See docs/guides/generation.md, "Streaming".
+the whole text. See docs/explanation/decoding.md, "Streaming".
 """
 
 import codecs

@@ -7,27 +7,27 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from qkv.errors import QkvError, near_miss
-from qkv.messages import N_, _, listed
+from qkv.messages import _
+from qkv.model.families import (
+    ARGUMENTS,
+    decoder_only,
+    encoder_decoder,
+    encoder_only,
+    from_sizes,
+    head_width,
+)
 from qkv.model.spec import (
-    Activation,
     Attention,
-    Convolution,
-    Dense,
     FeedForward,
     Gated,
     LatentAttention,
     Layer,
-    Learned,
     LmHead,
-    Mixer,
     MixtureOfExperts,
-    NoPositions,
     Norm,
-    Pooler,
-    Positions,
     Rotary,
     Sinusoidal,
     Spec,
@@ -35,100 +35,23 @@ from qkv.model.spec import (
     YarnScaling,
 )  # fmt: skip
 
-POSITIONS: dict[str, Positions] = {
-    "sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "none": NoPositions(),
-}  # fmt: skip
-
-ARGUMENTS = {  # of from_sizes, for `qkv train --explain`
-    "layers": N_("blocks in each stack"),
-    "d_model": N_("width of the residual stream"),
-    "n_heads": N_("attention heads"),
-    "d_ff": N_("width of the feed-forward"),
-    "dropout": N_("fraction of activations set to zero in training"),
-    "norm": N_("layer, rms or batch: kind of norm"),
-    "placement": N_("pre: norm before each branch; post: after the sum (2017)"),
-    "positions": N_("sinusoidal, learned, rotary or none: position encoding"),
-    "activation": N_("relu, relu2, gelu, gelu_tanh or silu: activation of the feed-forward"),
-    "gated": N_("a gate in the feed-forward (SwiGLU with silu)"),
-    "bias": N_("biases in linear maps"),
-    "convolution": N_("width of a convolution that replaces attention in the first layer; 0: none"),
-    "qk_norm": N_("RMSNorm on queries and keys, which allows higher learning rates"),
-    "tied": N_("the output layer shares the embedding table"),
-    "max_len": N_("longest sequence in tokens; a language model takes context_length instead"),
-}  # fmt: skip
-
-
-# ── Builders ──────────────────────────────────────────────────────────────────────────────────────
-def from_sizes(
-    family: Literal["encoder-decoder", "decoder-only", "encoder-only"],
-    vocab_size: int = 8_000, d_model: int = 128, layers: int = 4, n_heads: int = 4, d_ff: int = 512,
-    dropout: float = 0.1, norm: Literal["layer", "rms", "batch"] = "layer",
-    placement: Literal["pre", "post"] = "pre",
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary",
-    activation: Activation = "relu", gated: bool = False, bias: bool = True, convolution: int = 0,
-    qk_norm: bool = False, tied: bool = True, max_len: int = 512,
-) -> Spec:  # fmt: skip
-    """A model of any family; the defaults give a small one with pre-norm and rotary positions."""
-    d_head = head_width(d_model, n_heads)
-    heads = Attention(n_heads, n_heads, d_head, bias=bias, out_bias=bias, qk_norm=qk_norm)
-    feed_forward = (Gated if gated else Dense)(d_ff, activation, bias)
-    layer = Layer(heads, feed_forward, Norm(norm, placement), repeat=layers)
-    stack = _after_convolution(layer, convolution) if convolution else (layer,)
-    final_norm = placement == "pre"  # a pre-norm residual stream is not normalized at its end
-    encoder = Stack(stack, final_norm=final_norm) if family != "decoder-only" else None
-    # no other software can express norms on both sides of cross-attention
-    cross = replace(heads, qk_norm=False) if encoder else None
-    decoder_layers = tuple(replace(layer, cross=cross) for layer in stack)
-    decoder = Stack(decoder_layers, causal=True, final_norm=final_norm)
-    return Spec(
-        vocab_size, d_model, encoder, decoder if family != "encoder-only" else None,
-        POSITIONS[positions], LmHead(tied), scaled_embedding=True, max_len=max_len, dropout=dropout,
-    )  # fmt: skip
-
-
-def head_width(d_model: int, n_heads: int) -> int:
-    """d_model / n_heads; an error if that is not an integer."""
-    if d_model % n_heads:
-        good = [n for n in range(1, 4 * n_heads + 1) if d_model % n == 0]
-        wrong = _("{d_model} does not divide into {n_heads} heads",
-                  d_model=d_model, n_heads=n_heads)
-        raise QkvError("model.n_heads", wrong, _("use {good}", good=listed(good)))
-    return d_model // n_heads
-
-
-def _after_convolution(layer: Layer, width: int) -> tuple[Layer, ...]:
-    """The first layer has a convolution instead of attention."""
-    first = replace(layer, mixer=Convolution(width), repeat=1)
-    rest = replace(layer, repeat=layer.repeat - 1)
-    return (first, rest) if rest.repeat else (first,)
-
-
-def encoder_decoder(
-    vocab_size: int, d_model: int, layers: int, n_heads: int, d_ff: int, dropout: float = 0.1
-) -> Spec:
-    """The encoder-decoder of 2017: post-norm, sinusoidal positions, ReLU, one embedding table."""
-    return from_sizes("encoder-decoder", vocab_size, d_model, layers, n_heads, d_ff, dropout,
-                      placement="post", positions="sinusoidal", max_len=1_024)
-
-
-def decoder_only(
-    vocab_size: int, d_model: int, layers: int, mixer: Mixer, feed_forward: FeedForward,
-    eps: float = 1e-5,
-) -> Spec:  # fmt: skip
-    """Llama's decoder with any mixer and feed-forward: RMS pre-norm, RoPE, no biases."""
-    layer = Layer(mixer, feed_forward, Norm("rms", "pre", eps), repeat=layers)
-    decoder = Stack((layer,), causal=True, final_norm=True)
-    return Spec(vocab_size, d_model, decoder=decoder, head=LmHead(tied=False))
-
-
-def encoder_only(vocab_size: int, d_model: int, layers: int, n_heads: int, d_ff: int) -> Spec:
-    """BERT's encoder: post-norm, learned positions, exact GELU, a pooler."""
-    heads = Attention(n_heads, n_heads, head_width(d_model, n_heads), bias=True, out_bias=True)
-    norm = Norm("layer", "post", 1e-12)
-    layer = Layer(heads, Dense(d_ff, "gelu", bias=True), norm, repeat=layers)
-    encoder = Stack((layer,), embed_norm=True)
-    return Spec(vocab_size, d_model, encoder, None, Learned(), Pooler(),
-                token_types=2, max_len=512, dropout=0.1)
+__all__ = [
+    "ARGUMENTS",
+    "PRESETS",
+    "RENAMED",
+    "bert",
+    "decoder_only",
+    "deepseek",
+    "encoder_decoder",
+    "encoder_only",
+    "find_preset",
+    "from_sizes",
+    "gpt2",
+    "llama",
+    "marian",
+    "preset",
+    "qwen",
+]
 
 
 # ── Well-known models ─────────────────────────────────────────────────────────────────────────────
@@ -136,7 +59,18 @@ def marian(
     vocab_size: int = 58_101, d_model: int = 512, layers: int = 6, n_heads: int = 8,
     d_ff: int = 2_048,
 ) -> Spec:  # fmt: skip
-    """OPUS-MT: the 2017 base model with SiLU, sinusoids in two halves and a bias on the logits."""
+    """OPUS-MT: the 2017 base model with SiLU, sinusoids in two halves and a bias on the logits.
+
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        d_model: Width of the residual stream.
+        layers: Blocks in each stack.
+        n_heads: Attention heads.
+        d_ff: Width of the feed-forward.
+
+    Returns:
+        The spec.
+    """
     spec = from_sizes("encoder-decoder", vocab_size, d_model, layers, n_heads, d_ff,
                       placement="post", activation="silu")
     return replace(spec, positions=Sinusoidal("halves"), head=LmHead(bias=True))
@@ -146,7 +80,18 @@ def gpt2(
     vocab_size: int = 50_257, d_model: int = 768, layers: int = 12, n_heads: int = 12,
     d_ff: int = 3_072,
 ) -> Spec:  # fmt: skip
-    """GPT-2: pre-norm, learned positions, GELU (tanh), tied embeddings."""
+    """GPT-2: pre-norm, learned positions, GELU (tanh), tied embeddings.
+
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        d_model: Width of the residual stream.
+        layers: Blocks in each stack.
+        n_heads: Attention heads.
+        d_ff: Width of the feed-forward.
+
+    Returns:
+        The spec.
+    """
     spec = from_sizes("decoder-only", vocab_size, d_model, layers, n_heads, d_ff,
                       positions="learned", activation="gelu_tanh", max_len=1_024)
     return replace(spec, scaled_embedding=False)
@@ -158,7 +103,26 @@ def llama(
     theta: float = 10_000.0, tied: bool = False, max_len: int = 4_096, n_experts: int = 0,
     n_experts_per_token: int = 2,
 ) -> Spec:  # fmt: skip
-    """Llama; with a window Mistral, with experts Mixtral. n_kv_heads None: multi-head attention."""
+    """Llama; with a window Mistral, with experts Mixtral.
+
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        d_model: Width of the residual stream.
+        layers: Blocks in each stack.
+        n_heads: Attention heads.
+        d_ff: Width of the feed-forward.
+        n_kv_heads: Key/value heads; None: as many as query heads.
+        window: Sliding window in tokens; None: full attention.
+        qk_norm: RMSNorm on queries and keys.
+        theta: Base of the rotary frequencies.
+        tied: The output layer shares the embedding table.
+        max_len: Longest sequence in tokens.
+        n_experts: Experts of each feed-forward; 0: a dense feed-forward.
+        n_experts_per_token: Experts that process each token.
+
+    Returns:
+        The spec.
+    """
     d_head = head_width(d_model, n_heads)
     heads = Attention(n_heads, n_kv_heads or n_heads, d_head, window, qk_norm=qk_norm)
     feed_forward: FeedForward = Gated(d_ff)
@@ -172,7 +136,20 @@ def qwen(
     vocab_size: int = 151_936, d_model: int = 1_024, layers: int = 28, n_heads: int = 16,
     n_kv_heads: int = 8, d_head: int = 128, d_ff: int = 3_072,
 ) -> Spec:  # fmt: skip
-    """Qwen3-0.6B: QK norm, heads wider than d_model / n_heads."""
+    """Qwen3-0.6B: QK norm, heads wider than d_model / n_heads.
+
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        d_model: Width of the residual stream.
+        layers: Blocks in each stack.
+        n_heads: Attention heads.
+        n_kv_heads: Key/value heads.
+        d_head: Width of a head.
+        d_ff: Width of the feed-forward.
+
+    Returns:
+        The spec.
+    """
     heads = Attention(n_heads, n_kv_heads, d_head, qk_norm=True)
     spec = decoder_only(vocab_size, d_model, layers, heads, Gated(d_ff), eps=1e-6)
     return replace(spec, positions=Rotary(theta=1e6), head=LmHead(tied=True), max_len=40_960)
@@ -182,7 +159,21 @@ def deepseek(
     vocab_size: int = 102_400, d_model: int = 2_048, layers: int = 27, n_heads: int = 16,
     d_ff: int = 10_944, n_experts: int = 64, n_experts_per_token: int = 6, d_expert: int = 1_408,
 ) -> Spec:  # fmt: skip
-    """DeepSeek-V2-Lite: MLA; one dense layer, then MoE with a shared expert of twice the width."""
+    """DeepSeek-V2-Lite: MLA; one dense layer, then MoE with a shared expert of twice the width.
+
+    Args:
+        vocab_size: Tokens of the vocabulary.
+        d_model: Width of the residual stream.
+        layers: Blocks in each stack.
+        n_heads: Attention heads.
+        d_ff: Width of the dense feed-forward of the first layer.
+        n_experts: Experts of each other layer.
+        n_experts_per_token: Experts that process each token.
+        d_expert: Width of an expert.
+
+    Returns:
+        The spec.
+    """
     latent = LatentAttention(
         n_heads, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
     )
@@ -241,12 +232,36 @@ RENAMED = {name.replace("lm-", "writer-"): name for name in LM_SIZES}
 
 
 def preset(name: str, **arguments: Any) -> Spec:
-    """The spec of a preset; arguments change its sizes."""
+    """Return the spec of a well-known model.
+
+    >>> preset("paper-base", layers=3).d_model
+    512
+
+    Args:
+        name: The name of the preset, such as "tiny", "gpt2" or "llama3-8b".
+        arguments: Sizes to change, such as layers=3; each preset has those of its function.
+
+    Returns:
+        The spec.
+
+    Raises:
+        QkvError: There is no such preset.
+    """
     return find_preset(name)(**arguments)
 
 
 def find_preset(name: str) -> Callable[..., Spec]:
-    """The function of this preset; an error for an unknown name."""
+    """Return the function of a preset.
+
+    Args:
+        name: The name of the preset.
+
+    Returns:
+        The function; its arguments change the sizes.
+
+    Raises:
+        QkvError: There is no such preset.
+    """
     if name not in PRESETS:
         raise QkvError(name, _("no such preset"), near_miss(RENAMED.get(name, name), PRESETS))
     return PRESETS[name]

@@ -17,6 +17,9 @@ TRUNCATIONS = ("truncate", "chunk")
 class EmbedOptions:
     """Options of Embedder; None: the value stored with the model.
 
+    >>> EmbedOptions(pooling="cls", dimensions=64).truncation
+    'truncate'
+
     Attributes:
         pooling: cls, mean or max.
         normalize: Whether to L2-normalize the vectors.
@@ -36,7 +39,14 @@ class EmbedOptions:
         check_types(self)
 
     def check(self, d_model: int) -> None:
-        """Raise an error for an invalid option; `d_model` is the width of the model."""
+        """Check the options against a model.
+
+        Args:
+            d_model: The width of the model.
+
+        Raises:
+            QkvError: An option is invalid.
+        """
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise QkvError(
                 "pooling",

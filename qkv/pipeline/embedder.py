@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +19,18 @@ from qkv.arguments import check_texts, with_settings
 from qkv.checkpoint.folder import save_model
 from qkv.checkpoint.load import HALF_DTYPES, load_folder
 from qkv.checkpoint.loaded_model import LoadedModel, PoolingConfig, stored_files
-from qkv.engine.encoder import LengthGroups, length_groups, make_encoder
+from qkv.engine.encoder import length_groups, make_encoder
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
-from qkv.model.pooling import pool
 from qkv.model.transformer import Transformer
+from qkv.pipeline.embed_batches import (
+    Location,
+    average_chunks,
+    length_sorted_batches,
+    pool_groups,
+    truncation_warning,
+)
 from qkv.pipeline.embed_options import EmbedOptions
 from qkv.text.lines import empty_text_error
 from qkv.text.special_tokens import encoder_template
@@ -32,32 +38,18 @@ from qkv.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH_TOKENS = 8_192  # bounds the memory of a batch
 BATCHES_READ_AHEAD = 16  # lines of a file, sorted by length before batching
 
 Progress = Callable[[int, int], None]  # texts done, texts in total
 
 
-class Location(NamedTuple):
-    """The location of texts, for messages: a file, and the line of the first text."""
-
-    file: str
-    first_line: int
-
-    def of(self, index: int) -> str:
-        """Return the file and line of the text of this index."""
-        line = self.first_line + index
-        return (
-            _("{file}, line {line}", file=self.file, line=line)
-            if self.file
-            else _("line {line}", line=line)
-        )
-
-
 class Embedder:
     """Sentence embeddings of an encoder-only model.
 
-    embedder("What is RAG?") is (d_model,); embedder(["What is RAG?"]) is (1, d_model).
+    Example:
+        embedder = qkv.load("runs/minilm", task="embed")
+        embedder("What is RAG?")                          # (d_model,)
+        embedder(["What is RAG?", "Why?"], dimensions=64)  # (2, 64)
 
     Attributes:
         model: The encoder.
@@ -77,6 +69,9 @@ class Embedder:
             model: An encoder-only model.
             tokenizer: Its tokenizer.
             pooling: The pooling stored with the model; by default mean pooling, not normalized.
+
+        Raises:
+            QkvError: The maximum length leaves no room for a token.
         """
         self.model, self.tokenizer = model.eval(), tokenizer
         self.template = encoder_template(tokenizer)
@@ -92,12 +87,28 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Embedder":
-        """Load the embedder of a model folder written by qkv or Hugging Face."""
+        """Load the embedder of a model folder.
+
+        Args:
+            folder: A folder written by qkv or Hugging Face.
+            device: A torch device, such as "cpu" or "cuda".
+
+        Raises:
+            QkvError: The folder is damaged or holds another kind of model.
+        """
         return cls.of(load_folder(folder, device), folder)
 
     @classmethod
     def of(cls, loaded: LoadedModel, folder: str | Path) -> "Embedder":
-        """Make the embedder of a loaded folder; `folder` is its name in errors."""
+        """Make the embedder of a loaded folder.
+
+        Args:
+            loaded: The model with its tokenizer.
+            folder: The name of the folder in errors.
+
+        Raises:
+            QkvError: It is another kind of model.
+        """
         if loaded.model.encoder is None or loaded.model.decoder is not None:
             raise QkvError(folder, _("not an embedding model"), _("use an encoder-only model"))
         if "tokenizer" not in loaded.tokenizers:
@@ -105,7 +116,11 @@ class Embedder:
         return cls(loaded.model, loaded.tokenizers["tokenizer"], loaded.pooling)
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that `qkv.load` reads."""
+        """Write a folder that `qkv.load` reads.
+
+        Args:
+            folder: The folder; it is created.
+        """
         stored = PoolingConfig(self.pooling, self.normalize, self.max_len)
         save_model(folder, self.model, {"tokenizer": self.tokenizer}, stored_files(pooling=stored))
 
@@ -132,7 +147,7 @@ class Embedder:
         dimensions: int | None = None,
         **settings: Any,
     ) -> np.ndarray:
-        """Embed a text, (dimensions,), or a list of texts, (texts, dimensions), in float32.
+        """Embed a text, or each of a list of texts.
 
         Args:
             texts: One text or several.
@@ -140,6 +155,12 @@ class Embedder:
             normalize: Whether to L2-normalize the vectors.
             dimensions: Keep only the first dimensions (Matryoshka).
             settings: Other fields of EmbedOptions, such as truncation="chunk".
+
+        Returns:
+            Vectors in float32: (dimensions,) for a str, (texts, dimensions) for a list.
+
+        Raises:
+            QkvError: A text is empty or not a str, or an option is unknown or out of range.
         """
         options = with_settings(
             EmbedOptions, EmbedOptions(pooling, normalize, dimensions), settings
@@ -156,7 +177,7 @@ class Embedder:
         file: str = "",
         first_line: int = 1,
     ) -> np.ndarray:
-        """Embed texts, (texts, dimensions), in float32.
+        """Embed texts.
 
         Args:
             texts: The texts.
@@ -164,6 +185,9 @@ class Embedder:
             progress: Called after each batch with the number of rows done and in total.
             file: The file of the texts, for error messages.
             first_line: The line of the first text, for error messages.
+
+        Returns:
+            Vectors in float32, (texts, dimensions).
         """
         texts = check_texts("texts", texts)
         options = with_settings(EmbedOptions, options, {})
@@ -220,7 +244,7 @@ class Embedder:
                 rows.append(self.template.around(ids[start : start + max_tokens]))
                 owners.append(index)
         if too_long and truncation == "truncate":
-            log.warning(_truncation_warning(too_long, max_tokens, location))
+            log.warning(truncation_warning(too_long, max_tokens, location))
         return rows, owners
 
     def _pooled(
@@ -240,57 +264,3 @@ class Embedder:
                 if progress is not None:
                     progress(done, len(rows))
         return pooled
-
-
-def length_sorted_batches(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Yield the row indices of each batch, longest rows first: memory peaks in the first batch."""
-    batch: list[int] = []
-    n_tokens = 0
-    for n in sorted(range(len(rows)), key=lambda n: -len(rows[n])):
-        if batch and (len(batch) == batch_size or n_tokens + len(rows[n]) > MAX_BATCH_TOKENS):
-            yield batch
-            batch, n_tokens = [], 0
-        batch.append(n)
-        n_tokens += len(rows[n])
-    if batch:
-        yield batch
-
-
-def pool_groups(states: Tensor, groups: LengthGroups, pooling: str) -> Tensor:
-    """Pool concatenated sequences: (tokens, d_model) -> (sequences, d_model)."""
-    parts = zip(states.split([rows * length for rows, length in groups]), groups, strict=True)
-    return torch.cat([pool(part.unflatten(0, shape), None, pooling) for part, shape in parts])
-
-
-def average_chunks(vectors: Tensor, owners: list[int], n_tokens: list[int]) -> Tensor:
-    """Return the mean of the chunk vectors of each text, weighted by their numbers of tokens."""
-    weights = torch.tensor(n_tokens, dtype=vectors.dtype)
-    texts = torch.tensor(owners)
-    sums = vectors.new_zeros(owners[-1] + 1, vectors.shape[1]).index_add_(
-        0, texts, vectors * weights[:, None]
-    )
-    return sums / weights.new_zeros(len(sums)).index_add_(0, texts, weights)[:, None]
-
-
-def _truncation_warning(
-    too_long: list[tuple[int, int]], max_tokens: int, location: Location
-) -> str:
-    """Return one warning for all truncated texts: the first by line, the others by number."""
-    index, n_tokens = too_long[0]
-    n_others = len(too_long) - 1
-    if n_others:
-        return _(
-            "{where} (and {n_others:,} more): {n_tokens:,} tokens truncated to {max_tokens:,}; "
-            "use truncation chunk to embed the whole text",
-            where=location.of(index),
-            n_others=n_others,
-            n_tokens=n_tokens,
-            max_tokens=max_tokens,
-        )
-    return _(
-        "{where}: {n_tokens:,} tokens truncated to {max_tokens:,}; "
-        "use truncation chunk to embed the whole text",
-        where=location.of(index),
-        n_tokens=n_tokens,
-        max_tokens=max_tokens,
-    )

@@ -6,16 +6,18 @@ batch-invariant. See docs/guides/generation.md.
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkv.arguments import check_text, check_texts, with_settings
 from qkv.errors import QkvError
-from qkv.generate.backend import GeneratedTokens, GenerationBackend, torch_model
+from qkv.generate.backend import GeneratedTokens, GenerationBackend
 from qkv.generate.config import GenerationConfig
 from qkv.generate.stream import TextStream
 from qkv.messages import _
+from qkv.pipeline.generated_sequence import GeneratedSequence, decode_sequence
+from qkv.pipeline.text_pipeline import TextPipeline
 from qkv.text.special_tokens import NOT_STORED, GenerationTokens, SpecialTokenIds, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
@@ -24,24 +26,14 @@ if TYPE_CHECKING:
     from qkv.model.transformer import Transformer
 
 
-@dataclass(frozen=True)
-class GeneratedSequence:
-    """A generated text with its ids, finish reason, and the seed that reproduces it."""
-
-    text: str
-    ids: list[int]
-    finish_reason: str  # "eos", "stop" or "length"
-    seed: int
-    tokens: list[str] = field(default_factory=list)  # for display
-    logprobs: list[float] | None = None  # None: not requested
-    top_logprobs: list[list[tuple[str, float]]] | None = None  # (token, logprob), best first
-
-
-class Generator:
+class Generator(TextPipeline):
     """Text generation with a decoder-only model.
 
-    generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40) returns a text, or a list for
-    a list of prompts.
+    Example:
+        generator = qkv.load("runs/shakespeare", task="generate")
+        generator("ROMEO:", max_new_tokens=80, temperature=0.8, top_k=40)
+        for part in generator.stream("ROMEO:", seed=1):
+            print(part, end="", flush=True)
 
     Attributes:
         backend: Runs the generation loop.
@@ -51,6 +43,8 @@ class Generator:
         ends: The eos tokens.
         context_length: The maximum number of prompt tokens.
     """
+
+    backend: GenerationBackend
 
     def __init__(
         self,
@@ -94,15 +88,13 @@ class Generator:
         return cls(TorchGeneration(model, tokens.begin, int8), tokenizer, tokens, stored)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Generator":
-        """Load the generator of a model folder written by qkv or Hugging Face."""
-        from qkv.checkpoint.load import load_folder
-
-        return cls.of(load_folder(folder, device), folder, int8)
-
-    @classmethod
     def load_ctranslate2(cls, folder: str | Path, device: str = "cpu") -> "Generator":
-        """Load the generator of a folder written by `qkv export --to ctranslate2`."""
+        """Load the generator of an exported folder, without importing torch.
+
+        Args:
+            folder: A folder written by `qkv export --to ctranslate2`.
+            device: "cpu" or "cuda".
+        """
         from qkv.generate.ctranslate2_generator import CTranslate2Generation
 
         backend = CTranslate2Generation(Path(folder), device)
@@ -110,7 +102,6 @@ class Generator:
 
     @classmethod
     def of(cls, loaded: "LoadedModel", folder: str | Path, int8: bool = False) -> "Generator":
-        """Make the generator of a loaded folder; `folder` is its name in errors."""
         spec = loaded.model.spec
         if spec.encoder is not None or spec.decoder is None or not spec.decoder.causal:
             raise QkvError(
@@ -123,16 +114,15 @@ class Generator:
         return cls.from_model(loaded.model, tokenizer, int8=int8, stored=loaded.generation)
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that `qkv.load` reads."""
+        """Write a folder that `qkv.load` reads.
+
+        Args:
+            folder: The folder; it is created.
+        """
         from qkv.checkpoint.folder import save_model
         from qkv.checkpoint.loaded_model import stored_files
 
         save_model(folder, self.model, {"tokenizer": self.tokenizer}, stored_files(self.stored))
-
-    @property
-    def model(self) -> "Transformer":
-        """The torch model; an error with the CTranslate2 backend."""
-        return torch_model(self.backend)
 
     # ── Text to text ─────────────────────────────────────────────────────────────────────────
     def __call__(self, prompts: str | Sequence[str], **settings: Any) -> Any:
@@ -140,7 +130,14 @@ class Generator:
 
         Args:
             prompts: One prompt or several.
-            settings: Fields of GenerationConfig; with n > 1 each prompt has a list of texts.
+            settings: Fields of GenerationConfig, such as max_new_tokens=80.
+
+        Returns:
+            The text of one prompt, or a list with the text of each; with n > 1 a list of n texts
+            in place of a text.
+
+        Raises:
+            QkvError: A prompt is not a str, or a setting is unknown or out of range.
         """
         if isinstance(prompts, str):
             return self([prompts], **settings)[0]
@@ -159,6 +156,9 @@ class Generator:
             prompts: The prompts; an empty one starts a new text.
             config: The generation settings; by default sampling as in GenerationConfig.
             settings: Fields that override those of `config`, such as temperature=0.
+
+        Returns:
+            A list of n sequences for each prompt.
         """
         config = self._resolved(config, settings)
         ids = [self.encode_prompt(prompt) for prompt in check_texts("prompts", prompts)]
@@ -169,7 +169,8 @@ class Generator:
             outputs = iter(self._generate_tokens([ids[n] for n in batch], config))
             for n in batch:
                 sequences[n] = [
-                    self._sequence(ids[n], next(outputs), config) for _ in range(config.n)
+                    decode_sequence(self.tokenizer, ids[n], next(outputs), config)
+                    for _ in range(config.n)
                 ]
         return [sequences[n] for n in range(len(ids))]
 
@@ -194,7 +195,18 @@ class Generator:
         return self._pieces(self.encode_prompt(prompt), config)
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """Encode a prompt, with the special tokens before it."""
+        """Encode a prompt, with the special tokens before it.
+
+        Args:
+            prompt: The prompt.
+
+        Returns:
+            Its token ids, at least one.
+
+        Raises:
+            QkvError: The prompt is longer than the context length, or empty and the vocabulary has
+                no token to start with.
+        """
         ids = [*self.begin, *self.tokenizer.encode(check_text("prompt", prompt))]
         if not ids and self.first is None:
             raise QkvError(
@@ -243,7 +255,11 @@ class Generator:
         self, prompts: list[list[int]], config: GenerationConfig
     ) -> list[GeneratedTokens]:
         """Run the backend; a stop string ends a sequence early."""
-        streams = [self._text_stream(prompt, config) for prompt in prompts for _ in range(config.n)]
+        streams = [
+            TextStream(self.tokenizer, config.stop, before=prompt)
+            for prompt in prompts
+            for _ in range(config.n)
+        ]
 
         def on_token(sequence: int, id: int) -> bool:
             streams[sequence].add(id)
@@ -252,7 +268,7 @@ class Generator:
         return self.backend.generate(prompts, config, on_token if config.stop else None)
 
     def _pieces(self, prompt: list[int], config: GenerationConfig) -> Iterator[str]:
-        stream = self._text_stream(prompt, config)
+        stream = TextStream(self.tokenizer, config.stop, before=prompt)
         for id in self.backend.stream(prompt, config):
             if id not in config.stop_token_ids and (piece := stream.add(id)):
                 yield piece
@@ -260,28 +276,3 @@ class Generator:
                 return
         if piece := stream.finish():
             yield piece
-
-    def _sequence(
-        self, prompt: list[int], output: GeneratedTokens, config: GenerationConfig
-    ) -> GeneratedSequence:
-        """Decode generated tokens up to the first stop string."""
-        stream, pieces = self._text_stream(prompt, config), list[str]()
-        for id in output.ids[:-1] if output.finish_reason == "eos" else output.ids:
-            if not stream.stopped:
-                pieces.append(stream.add(id))
-        n = len(pieces) if stream.stopped else len(output.ids)
-        pieces.append(stream.finish())
-        ids, finish_reason = output.ids[:n], "stop" if stream.stopped else output.finish_reason
-        display = self.tokenizer.display_tokens
-        assert config.seed is not None
-        sequence = GeneratedSequence("".join(pieces), ids, finish_reason, config.seed, display(ids))
-        if config.logprobs is None:
-            return sequence
-        top = [
-            [(display([id])[0], logprob) for id, logprob in candidates]
-            for candidates in output.top_logprobs[:n]
-        ]
-        return replace(sequence, logprobs=list(output.logprobs[:n]), top_logprobs=top)
-
-    def _text_stream(self, prompt: list[int], config: GenerationConfig) -> TextStream:
-        return TextStream(self.tokenizer, config.stop, before=prompt)

@@ -27,7 +27,16 @@ OLD_TRUNCATIONS = {"cut": "truncate", "split": "chunk"}  # the field "long" of o
 
 @dataclass(frozen=True)
 class Hit:
-    """A line of the file (counted from 1) and its cosine similarity with the query."""
+    """A line found by Index.search.
+
+    >>> Hit(3, 0.82, "a dog runs").line
+    3
+
+    Attributes:
+        line: The number of the line, counted from 1.
+        score: Its cosine similarity with the query.
+        text: The line.
+    """
 
     line: int
     score: float
@@ -36,12 +45,24 @@ class Hit:
 
 @dataclass(frozen=True)
 class Index:
-    """A vector index: Index.open(embedder, "captions.txt").search(["a dog runs"], k=5)."""
+    """A vector index of the lines of a file.
+
+    Example:
+        index = Index.open(embedder, "captions.txt")
+        for hit in index.search(["a dog runs"], k=5)[0]:
+            print(hit.score, hit.line, hit.text)
+
+    Attributes:
+        embedder: The embedding model.
+        options: Pooling, dimensions and truncation.
+        sentences: The file, with one sentence per line.
+        vectors: (lines, dimensions), L2-normalized, memory-mapped.
+    """
 
     embedder: Embedder
     options: EmbedOptions
     sentences: Path
-    vectors: np.ndarray  # (lines, dimensions), L2-normalized, memory-mapped
+    vectors: np.ndarray
 
     @classmethod
     def open(
@@ -62,6 +83,9 @@ class Index:
             options: Pooling, dimensions and truncation; vectors are always normalized.
             rebuild: Whether to build the index again.
             progress: Called after each batch with the number of lines done.
+
+        Raises:
+            QkvError: There is no such file, or the folder holds vectors of another model.
         """
         sentences = Path(sentences)
         folder = Path(folder) if folder else sentences.with_name(f"{sentences.name}.index")
@@ -80,7 +104,15 @@ class Index:
         return cls(embedder, options, sentences, read_vectors(folder))
 
     def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
-        """Return the k nearest lines to each query, nearest first."""
+        """Find the lines that are nearest to each query.
+
+        Args:
+            queries: The queries.
+            k: The number of lines for each query.
+
+        Returns:
+            The k nearest lines for each query, nearest first.
+        """
         queries, k = check_texts("queries", queries), check_type("k", k, int)
         if k < 1:
             raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))

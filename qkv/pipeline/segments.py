@@ -4,9 +4,11 @@ See docs/guides/translation.md.
 """
 
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from qkv.generate.config import TranslationConfig
 from qkv.messages import _
 from qkv.text.sentences import split_sentences, split_to_fit
 from qkv.text.tokenizer import Tokenizer
@@ -28,12 +30,22 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation, its score (log-probability / length penalty), tokens and word alignment."""
+    """A translation of a text, as returned by Translator.translate.
+
+    >>> Translation("hello", -0.25).text
+    'hello'
+
+    Attributes:
+        text: The translation.
+        score: Its log-probability divided by the length penalty, summed over the sentences.
+        tokens: Its tokens, readable; [] with details=False.
+        alignment: The source word of each target word; None: not requested.
+    """
 
     text: str
     score: float = 0.0
     tokens: list[str] = field(default_factory=list)
-    alignment: "list[Link] | None" = None  # None: not requested
+    alignment: "list[Link] | None" = None
 
 
 def split_line(line: Segment, tokenizer: Tokenizer, max_tokens: int) -> list[Segment]:
@@ -51,6 +63,29 @@ def split_line(line: Segment, tokenizer: Tokenizer, max_tokens: int) -> list[Seg
             log.warning(_split_warning(sentence, len(encode(sentence)), max_tokens, len(parts)))
         texts += filter(None, map(str.strip, parts))
     return [Segment(text, encode(text)) for text in texts]
+
+
+def join_translations(
+    translated: Iterable[list[Translation]],
+    join: Callable[[list[str]], str],
+    config: TranslationConfig,
+) -> list[Translation]:
+    """Join the n-th translations of several parts; their scores are added."""
+    parts = list(translated)
+    if not parts:
+        return [Translation("", alignment=[] if config.alignment else None)]
+    if len(parts) == 1:
+        return parts[0]
+    ranks = range(max(map(len, parts)))  # an empty line has one translation, used for every rank
+    return [
+        Translation(
+            join([part.text for part in row]),
+            sum(part.score for part in row),
+            [token for part in row for token in part.tokens],
+            [link for part in row for link in part.alignment or []] if config.alignment else None,
+        )
+        for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)
+    ]
 
 
 def _split_warning(sentence: str, n_tokens: int, max_tokens: int, n_parts: int) -> str:

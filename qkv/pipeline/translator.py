@@ -4,17 +4,25 @@ A backend runs the search: torch, or CTranslate2, which does not import torch. T
 batch-invariant. See docs/guides/translation.md.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from qkv.arguments import check_texts, with_settings
 from qkv.errors import QkvError
-from qkv.generate.backend import Hypothesis, SearchBackend, torch_model
+from qkv.generate.backend import SearchBackend
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
-from qkv.pipeline.segments import LONG_LINE_TOKENS, Segment, Translation, split_line
+from qkv.pipeline.segment_search import Progress, decode_hypotheses, search_segments
+from qkv.pipeline.segments import (
+    LONG_LINE_TOKENS,
+    Segment,
+    Translation,
+    join_translations,
+    split_line,
+)
+from qkv.pipeline.text_pipeline import TextPipeline
 from qkv.text.sentences import join_sentences
 from qkv.text.special_tokens import (
     NOT_STORED,
@@ -30,14 +38,17 @@ if TYPE_CHECKING:
     from qkv.model.guided import AlignmentHead
     from qkv.model.transformer import Transformer
 
-Progress = Callable[[int, int], None]  # segments done, segments in total
 TEXT_ONLY = TranslationConfig(details=False)
 
 
-class Translator:
+class Translator(TextPipeline):
     """Translation with an encoder-decoder model.
 
-    translator("我爱机器学习") returns a text, or a list for a list of texts.
+    Example:
+        translator = qkv.load("runs/zh-en", task="translate")
+        translator("我爱机器学习")                        # 'i love machine learning'
+        translator(["你好", "谢谢"], beam_size=1)         # ['hello', 'thank you']
+        translator.translate(["你好"], n_best=3)[0][2].score
 
     Attributes:
         backend: Runs the search.
@@ -46,6 +57,8 @@ class Translator:
         template, target_template: The special tokens before and after source and target texts.
         max_source_len: The maximum number of source tokens, without special tokens.
     """
+
+    backend: SearchBackend
 
     def __init__(
         self,
@@ -67,10 +80,8 @@ class Translator:
         self.backend, self.source, self.target = backend, source, target
         self.stored, self.alignment = stored, alignment
         self.bos, self.eos, self.pad = backend.bos, backend.eos, backend.pad
-        self.template, self.target_template = (
-            translation_template(source),
-            translation_template(target),
-        )
+        self.template = translation_template(source)
+        self.target_template = translation_template(target)
         self.max_source_len = backend.max_len - self.template.size
 
     @classmethod
@@ -93,6 +104,9 @@ class Translator:
             int8: Whether to quantize the weight matrices to int8.
             stored: Special token ids of an imported folder; only start_id is used.
             alignment: The cross-attention head trained by guided alignment, if any.
+
+        Raises:
+            QkvError: A tokenizer has no <eos> or no <pad>.
         """
         from qkv.generate.torch_backend import TorchSearch
 
@@ -106,15 +120,13 @@ class Translator:
         return cls(backend, source, target, stored, alignment)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu", int8: bool = False) -> "Translator":
-        """Load the translator of a model folder written by qkv or Hugging Face."""
-        from qkv.checkpoint.load import load_folder
-
-        return cls.of(load_folder(folder, device), folder, int8)
-
-    @classmethod
     def load_ctranslate2(cls, folder: str | Path, device: str = "cpu") -> "Translator":
-        """Load the translator of a folder written by `qkv export --to ctranslate2`."""
+        """Load the translator of an exported folder, without importing torch.
+
+        Args:
+            folder: A folder written by `qkv export --to ctranslate2`.
+            device: "cpu" or "cuda".
+        """
         from qkv.checkpoint.ctranslate2.folder import read_tokenizers
         from qkv.generate.ctranslate2_translator import CTranslate2Search
 
@@ -122,12 +134,8 @@ class Translator:
 
     @classmethod
     def of(cls, loaded: "LoadedModel", folder: str | Path, int8: bool = False) -> "Translator":
-        """Make the translator of a loaded folder; `folder` is its name in errors."""
-        spec, source, target = (
-            loaded.model.spec,
-            loaded.tokenizer("source"),
-            loaded.tokenizer("target"),
-        )
+        spec = loaded.model.spec
+        source, target = loaded.tokenizer("source"), loaded.tokenizer("target")
         if spec.encoder is None or spec.decoder is None or not spec.decoder.causal:
             right = _("use an encoder-decoder model with a causal decoder")
             raise QkvError(folder, _("not a translation model"), right)
@@ -144,7 +152,11 @@ class Translator:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that `qkv.load` reads."""
+        """Write a folder that `qkv.load` reads.
+
+        Args:
+            folder: The folder; it is created.
+        """
         from qkv.checkpoint.folder import save_model
         from qkv.checkpoint.loaded_model import stored_files
 
@@ -153,11 +165,6 @@ class Translator:
             tokenizers = {"tokenizer": self.target}
         files = stored_files(self.stored, alignment=self.alignment)
         save_model(folder, self.model, tokenizers, files)
-
-    @property
-    def model(self) -> "Transformer":
-        """The torch model; an error with the CTranslate2 backend."""
-        return torch_model(self.backend)
 
     # ── Text to text ─────────────────────────────────────────────────────────────────────────
     @overload
@@ -169,7 +176,13 @@ class Translator:
 
         Args:
             texts: One text or several.
-            settings: Fields of TranslationConfig.
+            settings: Fields of TranslationConfig, such as beam_size=1.
+
+        Returns:
+            The translation of a str, or a list with the translation of each text.
+
+        Raises:
+            QkvError: A text is not a str, or a setting is unknown or out of range.
         """
         if isinstance(texts, str):
             return self([texts], **settings)[0]
@@ -190,6 +203,9 @@ class Translator:
             config: The search settings; by default beam search as in TranslationConfig.
             progress: Called after each batch with the number of segments done and in total.
             settings: Fields that override those of `config`, such as alignment=True.
+
+        Returns:
+            A list of `n_best` translations for each text.
         """
         texts = check_texts("texts", texts)
         config = with_settings(TranslationConfig, config, settings)
@@ -199,9 +215,9 @@ class Translator:
         texts_in_lines = [text.split("\n") for text in texts]
         by_line = self.segment([line for lines in texts_in_lines for line in lines])
         segments = [segment for line in by_line for segment in line]
-        hypotheses = iter(self._search(segments, config, progress))
+        hypotheses = iter(search_segments(self, segments, config, progress))
         parts = iter(
-            [self._translations(segment, next(hypotheses), config) for segment in segments]
+            [decode_hypotheses(self, segment, next(hypotheses), config) for segment in segments]
         )
         lines = iter(
             [
@@ -215,7 +231,14 @@ class Translator:
         ]
 
     def segment(self, lines: list[str]) -> list[list[Segment]]:
-        """Tokenize lines into segments: each line, or the sentences of a long line."""
+        """Tokenize lines into segments: each line, or the sentences of a long line.
+
+        Args:
+            lines: Lines of text.
+
+        Returns:
+            The segments of each line; none of an empty line.
+        """
         lines = list(map(str.strip, lines))
         long, segments = min(LONG_LINE_TOKENS, self.max_source_len), []
         for line in map(Segment, lines, self.source.encode_batch(lines)):
@@ -225,85 +248,53 @@ class Translator:
                 segments.append([line] if line.text else [])
         return segments
 
-    def _search(
-        self, segments: list[Segment], config: TranslationConfig, progress: Progress | None
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each segment; batches have segments of similar length."""
-        before, after = self.template.before, self.template.after
-        rows = [[*before, *segment.ids, *after] for segment in segments]
-        max_len, limit = self.backend.max_len, config.max_target_len
-        limits = [min(limit or 2 * len(row) + 20, max_len) for row in rows]
-        lengths = list(map(len, rows))
-        order = sorted(range(len(rows)), key=lengths.__getitem__, reverse=True)
-        found: dict[int, list[Hypothesis]] = {}
-        for start in range(0, len(order), config.batch_size):
-            batch = order[start : start + config.batch_size]
-            hypotheses = self.backend.search(
-                [rows[n] for n in batch], [limits[n] for n in batch], config
-            )
-            found.update(zip(batch, hypotheses, strict=True))
-            if progress is not None:
-                progress(len(found), len(rows))
-        return [found[n] for n in range(len(rows))]
-
-    def _translations(
-        self, segment: Segment, hypotheses: list[Hypothesis], config: TranslationConfig
-    ) -> list[Translation]:
-        """Decode the n_best hypotheses of a segment."""
-        translations = []
-        for hypothesis in hypotheses[: config.n_best]:
-            ids = [id for id in hypothesis.ids if id != self.eos]
-            text = " ".join(self.target.decode(ids).splitlines()).strip()  # no new lines
-            translations.append(
-                Translation(
-                    text,
-                    hypothesis.score,
-                    self.target.display_tokens(ids) if config.details else [],
-                    self.links(segment.text, ids) if config.alignment else None,
-                )
-            )
-        return translations
-
     def links(self, text: str, ids: Sequence[int]) -> "list[Link]":
-        """Return the word alignment of a translation; `ids` are its tokens without <eos>."""
+        """Align a translation with its source by cross-attention weights.
+
+        Args:
+            text: The source.
+            ids: The tokens of the translation, without <eos>.
+
+        Returns:
+            A link for each target word.
+        """
         from qkv.pipeline.word_alignment import links
 
         return links(self, text, ids)
 
     def span_links(self, source: str, target: str) -> list[tuple[int, int, int]]:
-        """Align a pair: (start, end, n) links source[start:end] with target word n."""
+        """Align the words of a given pair.
+
+        Args:
+            source: The source.
+            target: Its translation.
+
+        Returns:
+            A (start, end, n) for each link of source[start:end] with target word n.
+        """
         from qkv.pipeline.word_alignment import span_links
 
         return span_links(self, source, target)
 
     # ── Ids of given pairs ───────────────────────────────────────────────────────────────────
     def encode_source(self, text: str) -> list[int]:
-        """Encode a source text, with its special tokens."""
+        """Encode a source text, with its special tokens.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The encoder's input ids.
+        """
         return self.template.around(self.source.encode(text))
 
     def encode_target(self, text: str) -> list[int]:
-        """Encode a reference translation: <bos>, the text, <eos>."""
+        """Encode a reference translation: <bos>, the text, <eos>.
+
+        Args:
+            text: The translation.
+
+        Returns:
+            The decoder's ids: input and, shifted by one, target.
+        """
         return [self.bos, *self.target_template.around(self.target.encode(text))]
-
-
-def join_translations(
-    translated: Iterable[list[Translation]],
-    join: Callable[[list[str]], str],
-    config: TranslationConfig,
-) -> list[Translation]:
-    """Join the n-th translations of several parts; their scores are added."""
-    parts = list(translated)
-    if not parts:
-        return [Translation("", alignment=[] if config.alignment else None)]
-    if len(parts) == 1:
-        return parts[0]
-    ranks = range(max(map(len, parts)))  # an empty line has one translation, used for every rank
-    return [
-        Translation(
-            join([part.text for part in row]),
-            sum(part.score for part in row),
-            [token for part in row for token in part.tokens],
-            [link for part in row for link in part.alignment or []] if config.alignment else None,
-        )
-        for row in ([part[min(rank, len(part) - 1)] for part in parts] for rank in ranks)
-    ]

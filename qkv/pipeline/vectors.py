@@ -19,7 +19,17 @@ SUFFIXES = (".npy", ".jsonl")
 
 
 class VectorWriter:
-    """Writer of a vector file: with VectorWriter("a.npy", 384) as out: out.add(texts, vectors)."""
+    """Writer of a vector file; nothing remains after an error.
+
+    Example:
+        with VectorWriter("captions.npy", embedder.d_model) as out:
+            out.add(texts, embedder(texts))
+
+    Attributes:
+        path: The file.
+        width: The number of dimensions.
+        count: The number of vectors written.
+    """
 
     def __init__(self, path: str | Path, width: int):
         """Make a writer.
@@ -27,6 +37,9 @@ class VectorWriter:
         Args:
             path: A file name with .npy or .jsonl.
             width: The number of dimensions.
+
+        Raises:
+            QkvError: The file name has another suffix.
         """
         self.path, self.width, self.count = Path(path), width, 0
         if self.path.suffix not in SUFFIXES:
@@ -46,7 +59,12 @@ class VectorWriter:
         self.stack.__exit__(*error)
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Append vectors, (texts, width)."""
+        """Append vectors.
+
+        Args:
+            texts: Their texts, written to a .jsonl file.
+            vectors: (texts, width).
+        """
         assert vectors.shape == (len(texts), self.width), vectors.shape
         self.count += len(vectors)
         if self.path.suffix == ".npy":

@@ -8,19 +8,17 @@ import json
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
-from operator import index
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import models
 
 from qkv.arguments import check_text, check_texts
-from qkv.errors import QkvError
 from qkv.json_files import parse_json
 from qkv.messages import _
 from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
 from qkv.text.display import BYTE_DECODER, display_pieces
+from qkv.text.library_calls import check_dropout, checked_ids, encode_texts
 from qkv.text.library_errors import library_errors
 from qkv.text.lines import read_text, replace_surrogates, write_text
 from qkv.text.normalization import adds_prefix_space
@@ -41,7 +39,12 @@ _SPACE = "Ġ"  # in byte-level vocabularies
 
 
 class Tokenizer:
-    """A tokenizer of any kind: ids = tokenizer.encode("low"); tokenizer.decode(ids).
+    """A tokenizer of any kind.
+
+    >>> from qkv.text.train_tokenizer import train_tokenizer
+    >>> tokenizer = train_tokenizer("char", ["low lower"], vocab_size=20)
+    >>> tokenizer.decode(tokenizer.encode("low")), len(tokenizer.encode("low"))
+    ('low', 3)
 
     Attributes:
         core: The tokenizer of the `tokenizers` library.
@@ -84,26 +87,48 @@ class Tokenizer:
             dropout: BPE-dropout: the probability of skipping a merge.
             parse_special: Whether special tokens written in the text become their ids; if not,
                 they are plain text.
+
+        Returns:
+            The token ids, without special tokens before and after them.
+
+        Raises:
+            QkvError: The text is not a str, or the tokenizer does not support dropout.
         """
         return self.encode_batch([check_text("text", text)], dropout, parse_special)[0]
 
     def encode_batch(
         self, texts: Iterable[str], dropout: float = 0.0, parse_special: bool = False
     ) -> list[list[int]]:
-        """Encode several texts in parallel; the arguments are those of encode."""
+        """Encode several texts in parallel.
+
+        Args:
+            texts: The texts.
+            dropout: As in encode.
+            parse_special: As in encode.
+
+        Returns:
+            The token ids of each text.
+        """
         texts, core = check_texts("texts", texts), self._core(dropout, parse_special)
         long = max(map(len, texts), default=0) > CHUNK_CHARS
         if long and not parse_special and self._can_chunk:
             chunked = [split_chunks(text) for text in texts]
-            encoded = iter(_encode(core, [chunk for chunks in chunked for chunk in chunks]))
+            encoded = iter(encode_texts(core, [chunk for chunks in chunked for chunk in chunks]))
             return [
                 [id for encoding in islice(encoded, len(chunks)) for id in encoding.ids]
                 for chunks in chunked
             ]
-        return [encoding.ids for encoding in _encode(core, texts)]
+        return [encoding.ids for encoding in encode_texts(core, texts)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the span text[start:end] of each id of encode(text)."""
+        """Find the characters of each token of a text.
+
+        Args:
+            text: The text.
+
+        Returns:
+            (start, end) for each id of encode(text): the token is text[start:end].
+        """
         clean = replace_surrogates(text)
         start, spans = 0, []
         for chunk in split_chunks(clean) if self._can_chunk else [clean]:
@@ -121,45 +146,99 @@ class Tokenizer:
         return spans
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids, skipping special tokens."""
-        checked = _checked_ids(ids)
+        """Decode ids, skipping special tokens.
+
+        Args:
+            ids: Token ids.
+
+        Returns:
+            The text.
+        """
+        checked = checked_ids(ids)
         with library_errors(_("tokenizer")):
             return self.core.decode(checked, skip_special_tokens=True)
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """Decode several rows of ids in parallel."""
-        checked = [_checked_ids(row) for row in rows]
+        """Decode several rows of ids in parallel.
+
+        Args:
+            rows: Rows of token ids.
+
+        Returns:
+            The text of each row.
+        """
+        checked = [checked_ids(row) for row in rows]
         with library_errors(_("tokenizer")):
             return self.core.decode_batch(checked, skip_special_tokens=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the tokens as written in the vocabulary."""
-        return [self.core.id_to_token(id) or "" for id in _checked_ids(ids)]
+        """Look up tokens as they are written in the vocabulary.
+
+        Args:
+            ids: Token ids.
+
+        Returns:
+            The token of each id.
+        """
+        return [self.core.id_to_token(id) or "" for id in checked_ids(ids)]
 
     def display_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return a readable string per id; a part of a character is marked: '好[1/3]'."""
+        """Make tokens readable.
+
+        Args:
+            ids: Token ids.
+
+        Returns:
+            A string per id; a part of a character is marked: '好[1/3]'.
+        """
         return self.display_pieces(self.tokens(ids))
 
     def display_pieces(self, pieces: Iterable[str]) -> list[str]:
-        """Return a readable string per token of the vocabulary."""
+        """Make tokens readable that are written as in the vocabulary.
+
+        Args:
+            pieces: The tokens.
+
+        Returns:
+            A string per token.
+        """
         return display_pieces(
             [piece if piece in self.special_ids else self._bytes(piece) for piece in pieces]
         )
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json in the format of the `tokenizers` library."""
+        """Write tokenizer.json in the format of the `tokenizers` library.
+
+        Args:
+            path: The file.
+        """
         write_text(path, self._json)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer.json, or the one in a folder."""
+        """Read a tokenizer.json.
+
+        Args:
+            path: The file, or its folder.
+
+        Raises:
+            QkvError: The file is damaged or not a tokenizer.
+        """
         path = Path(path)
         path = path / "tokenizer.json" if path.is_dir() else path
         return cls.from_json(read_text(path), path)
 
     @classmethod
     def from_json(cls, text: str, where: object = "tokenizer.json") -> "Tokenizer":
-        """Build a tokenizer from the text of a tokenizer.json, which `where` names in errors."""
+        """Build a tokenizer from the text of a tokenizer.json.
+
+        Args:
+            text: The text.
+            where: The name of the file in errors.
+
+        Raises:
+            QkvError: The text is not a tokenizer.
+        """
         check_tokenizer_json(parse_json(text, where), where)
         with library_errors(where):
             return cls(tokenizers.Tokenizer.from_str(text), text)
@@ -213,40 +292,7 @@ class Tokenizer:
             core.no_padding()
             core.no_truncation()
             if dropout:
-                _check_dropout(dropout, core.model)
+                check_dropout(dropout, core.model)
                 core.model.dropout = dropout
             self._variants[dropout, parse_special] = core
         return self._variants[dropout, parse_special]
-
-
-def _check_dropout(dropout: float, model: models.Model) -> None:
-    if not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
-        wrong = _("{dropout} is not a probability", dropout=dropout)
-        raise QkvError("dropout", wrong, _("use 0 to 1"))
-    if not isinstance(model, models.BPE):
-        raise QkvError("dropout", _("only BPE tokenizers support dropout"), _("use 0"))
-
-
-def _checked_ids(ids: Iterable[int]) -> list[int]:
-    """Return ids as integers that the library accepts (32 bits, no sign)."""
-    checked = []
-    for id in ids:
-        try:
-            number = index(id)
-        except TypeError:
-            number = -1
-        if not 0 <= number < 2**32:
-            wrong = _("{id:.40} is not a token id", id=repr(id))
-            raise QkvError("ids", wrong, _("use whole numbers from 0 on"))
-        checked.append(number)
-    return checked
-
-
-def _encode(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
-    """Encode texts; lone surrogates, which the library rejects, are replaced only when present."""
-    with library_errors(_("tokenizer")):
-        try:
-            return core.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:
-            clean = list(map(replace_surrogates, texts))
-            return core.encode_batch_fast(clean, add_special_tokens=False)

@@ -1,7 +1,7 @@
 """Beam search for one sentence, without cache or batch.
 
 Section 6.1 of the paper: beam size 4, alpha 0.6. qkv/generate/beam.py gives the same hypotheses.
-See docs/guides/translation.md, "Beam search".
+See docs/explanation/decoding.md, "Beam search".
 """
 
 import math

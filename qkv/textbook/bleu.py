@@ -1,7 +1,7 @@
 """BLEU (Papineni et al., 2002): a corpus score from 0 to 100 of tokenized translations.
 
 The geometric mean of clipped n-gram precisions times a brevity penalty. Equal to sacrebleu on
-tokenized text. See docs/guides/translation.md, "Evaluation".
+tokenized text. See docs/guides/evaluation.md, "Evaluation".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Sampling of one next token: each rule takes logits and sets those of excluded tokens to -inf.
 
-p is always softmax(logits). `draw` samples a token. See docs/guides/generation.md, "Sampling".
+p is always softmax(logits). `draw` samples a token. See docs/explanation/decoding.md, "Sampling".
 """
 
 import math

@@ -1,6 +1,6 @@
 """Learning-rate schedules: the learning rate of a training step (steps count from 1).
 
-All have a linear warm-up and differ in the decay. See docs/guides/training.md, "Learning rate
+All have a linear warm-up and differ in the decay. See docs/explanation/training.md, "Learning rate
 schedule".
 """
 

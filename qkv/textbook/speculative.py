@@ -1,7 +1,7 @@
 """Speculative decoding (Leviathan et al., 2023): a draft model proposes, the target model verifies.
 
 Every token is the target model's own choice, so the text is that of the target model alone.
-qkv/engine/speculative.py gives the same text. See docs/explanation/performance.md, "Speculative
+qkv/engine/speculative.py gives the same text. See docs/explanation/decoding.md, "Speculative
 decoding".
 """
 

@@ -1,7 +1,9 @@
 """Training: recipes and `run`, imported on first use.
 
-from qkv.train import TranslateRecipe, run
-translator = run(TranslateRecipe(steps=500), [("你好", "hello"), ...], out="runs/mine")
+Example:
+    from qkv.train import TranslateRecipe, run
+
+    translator = run(TranslateRecipe(steps=500), [("你好", "hello"), ...], out="runs/mine")
 """
 
 from importlib import import_module
@@ -20,3 +22,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module(MODULES.get(name, "qkv.train.recipe")), name)
     raise AttributeError(f"module 'qkv.train' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

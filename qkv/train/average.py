@@ -1,6 +1,6 @@
 """Averages of weights: exponential moving average (EMA) and the mean of the last checkpoints.
 
-See docs/guides/training.md, "Weight averaging".
+See docs/explanation/training.md, "Weight averaging".
 """
 
 from collections.abc import Iterable, Iterator, Mapping

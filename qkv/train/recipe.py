@@ -111,7 +111,11 @@ class Recipe:
         object.__setattr__(self, "dtype", canonical_dtype(self.dtype))
 
     def to_yaml(self) -> str:
-        """The resolved recipe with all options, those of the task first."""
+        """Write the resolved recipe with all options, those of the task first.
+
+        Returns:
+            YAML that `qkv train` reads.
+        """
         import yaml
 
         tree = asdict(self)
@@ -121,7 +125,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TranslateRecipe(Recipe):
-    """Train an encoder-decoder on sentence pairs."""
+    """Train an encoder-decoder on sentence pairs. Options: `qkv train translate --explain`.
+
+    >>> TranslateRecipe(steps=500, model={"preset": "tiny"}).label_smoothing
+    0.1
+    """
 
     task: Literal["translate"] = option("translate", "the task")
     source: str | None = option(
@@ -178,7 +186,11 @@ class TranslateRecipe(Recipe):
 
 @dataclass(frozen=True)
 class GenerateRecipe(Recipe):
-    """Train a causal language model on plain text."""
+    """Train a causal language model on plain text. Options: `qkv train generate --explain`.
+
+    >>> GenerateRecipe(text=("shakespeare.txt",), tokenizer="char").context_length
+    256
+    """
 
     default_preset: ClassVar[str] = "causal-lm"
 
@@ -208,7 +220,13 @@ class GenerateRecipe(Recipe):
 
 @dataclass(frozen=True)
 class EmbedRecipe(Recipe):
-    """Train a sentence encoder: masked language modeling (MLM), then contrastive learning."""
+    """Train a sentence encoder: masked language modeling (MLM), then contrastive learning.
+
+    Options: `qkv train embed --explain`.
+
+    >>> EmbedRecipe(pairs="pairs.tsv", batch_groups=64).pooling
+    'mean'
+    """
 
     default_preset: ClassVar[str] = "sentence-encoder"
 

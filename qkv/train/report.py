@@ -25,10 +25,20 @@ Clock = Callable[[], float]
 
 
 class TrainingStep(NamedTuple):
-    """An optimizer step: its number, loss per prediction, tokens and learning rate."""
+    """An optimizer step, as given to `on_step` of qkv.train.run.
+
+    >>> TrainingStep(step=20, loss=3.5, tokens=4096, lr=1e-3).loss
+    3.5
+
+    Attributes:
+        step: Its number, counted from 1.
+        loss: The loss per prediction; NaN: the step was skipped.
+        tokens: The tokens of its batches, without padding.
+        lr: The learning rate.
+    """
 
     step: int
-    loss: float  # NaN: the step was skipped
+    loss: float
     tokens: int
     lr: float
 

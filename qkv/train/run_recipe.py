@@ -98,7 +98,9 @@ def run(
 ) -> Any:
     """Train a model and return its pipeline; the run folder is that of `qkv train`.
 
-    Example: qkv.train.run(TranslateRecipe(steps=500), [("你好", "hello"), ...], out="runs/mine")
+    Example:
+        recipe = qkv.train.TranslateRecipe(steps=500)
+        translator = qkv.train.run(recipe, [("你好", "hello"), ...], out="runs/mine")
 
     Args:
         recipe: A TranslateRecipe, GenerateRecipe or EmbedRecipe.
@@ -110,7 +112,11 @@ def run(
         on_step: Called after each optimizer step with a TrainingStep.
         custom: The import paths of the model's custom parts, "package.module:Class".
 
+    Returns:
+        The Translator, Generator or Embedder of the best model.
+
     Raises:
+        QkvError: The recipe or the data is wrong, or `out` is in use.
         KeyboardInterrupt: The run was interrupted; it has saved a checkpoint to resume from.
     """
     if not isinstance(recipe, TranslateRecipe | GenerateRecipe | EmbedRecipe):

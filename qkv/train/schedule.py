@@ -1,6 +1,7 @@
 """Learning-rate schedules: the factor on the peak learning rate at each step.
 
-The formulas are in textbook/schedule.py. See docs/guides/training.md, "Learning rate schedule".
+The formulas are in textbook/schedule.py.
+See docs/explanation/training.md, "Learning rate schedule".
 """
 
 import math

@@ -1,6 +1,7 @@
 """The protocol of a training task: model, batches, loss, validation.
 
-translation.py, generation.py and embedding.py implement it. See docs/guides/training.md, "Tasks".
+translation.py, generation.py and embedding.py implement it.
+See docs/explanation/training.md, "Tasks and the training loop".
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Translation task: teacher forcing on sentence pairs; validation measures the loss and BLEU.
 
-See docs/guides/training.md, "Translation".
+See docs/explanation/training.md, "Teacher forcing".
 """
 
 import math

@@ -19,7 +19,8 @@ from qkv.model.pooling import pool
 from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.spec import Attention, Layer, NoPositions
 from qkv.model.transformer import Transformer
-from qkv.pipeline.embedder import Embedder, length_sorted_batches
+from qkv.pipeline.embed_batches import length_sorted_batches
+from qkv.pipeline.embedder import Embedder
 from qkv.text.special_tokens import encoder_template
 from qkv.text.train_tokenizer import train_tokenizer
 from qkv.textbook import pooling as textbook

@@ -38,9 +38,9 @@ def test_work_is_linear_in_the_length_of_adversarial_text(
 
     benchmarks/latency.py measures the time.
     """
-    seen, encode = [], module._encode
+    seen, encode = [], module.encode_texts
     monkeypatch.setattr(
-        module, "_encode", lambda core, texts: seen.extend(texts) or encode(core, texts)
+        module, "encode_texts", lambda core, texts: seen.extend(texts) or encode(core, texts)
     )
     long, short = (
         ADVERSARIAL[case][: 9 * CHUNK_CHARS],

@@ -12,6 +12,8 @@ from qkv.checkpoint.families.marian import BART, MARIAN
 from qkv.checkpoint.families.mixtral import MIXTRAL, QWEN3_MOE
 from qkv.checkpoint.names import Family
 
+__all__ = ["FAMILIES"]
+
 # In the order of export: the first family that supports all of a spec is used.
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,

@@ -16,6 +16,7 @@ from qkv.checkpoint.glossary.sizes import SIZES
 from qkv.checkpoint.glossary.tensors import TENSORS
 from qkv.messages import N_
 
+__all__ = ["GLOSSARY", "WEIGHTS"]
 WEIGHTS = (*EMBEDDING_WEIGHTS, *ATTENTION_WEIGHTS, *FEED_FORWARD_WEIGHTS, *HEAD_WEIGHTS)
 # Kind of the terms (the JSON field `kind`) -> terms, in the order of the page.
 GLOSSARY: dict[str, tuple[Entry, ...]] = {
