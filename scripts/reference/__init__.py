@@ -1,0 +1,1 @@
+"""The generated pages of docs/reference/, one module each, for write_reference.py."""
