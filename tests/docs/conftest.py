@@ -1,0 +1,6 @@
+"""Put this folder on sys.path: the tests share docs_pages.py."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
