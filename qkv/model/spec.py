@@ -13,9 +13,18 @@ Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
 # ── Custom parts ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class Custom:
-    """A class of your own, by its import path, built with `arguments`; see model/custom.py."""
+    """A class of your own as a part of a spec; see model/custom.py.
 
-    path: str  # package.module:Class
+    >>> Custom("my_package.positions:Alibi", {"slope": 0.5}).path
+    'my_package.positions:Alibi'
+
+    Attributes:
+        path: The import path, "package.module:Class".
+        arguments: The keyword arguments of the class.
+        kind: "custom", in model.json.
+    """
+
+    path: str
     arguments: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
     kind: Literal["custom"] = "custom"
 
@@ -266,7 +275,25 @@ Head = LmHead | MaskedHead | Pooler
 
 @dataclass(frozen=True)
 class Spec:
-    """A model: encoder-only, decoder-only, or both with cross-attention in the decoder."""
+    """A model: encoder-only, decoder-only, or both with cross-attention in the decoder.
+
+    Example:
+        layer = Layer(Attention(4, 4, 32), Dense(512, "gelu"), Norm("layer", "pre"), repeat=6)
+        spec = qkv.Spec(vocab_size=8_000, d_model=128, decoder=Stack((layer,), causal=True))
+        model = qkv.Transformer(spec)
+
+    Attributes:
+        vocab_size: Tokens of the vocabulary; of the target's, if the source has its own.
+        d_model: Width of the residual stream.
+        encoder, decoder: The layer stacks; None: the model has none.
+        positions: The position encoding.
+        head: The output layer; None: hidden states are the output.
+        source_vocab_size: Tokens of the source vocabulary; None: shared with the target.
+        scaled_embedding: Whether embeddings are multiplied by sqrt(d_model).
+        token_types: The number of token types (BERT's segments A and B).
+        max_len: The longest sequence in tokens.
+        dropout: The fraction of activations set to zero in training.
+    """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # unknown fields of any part are errors
 

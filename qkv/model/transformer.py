@@ -95,7 +95,19 @@ class LayerStack(nn.Module):
 
 
 class Transformer(nn.Module):
-    """ids -> embeddings -> layers -> logits."""
+    """ids -> embeddings -> layers -> logits.
+
+    Example:
+        model = qkv.Transformer(qkv.preset("causal-lm", vocab_size=1_000))
+        hidden = model.decode(ids)     # (batch, length, d_model)
+        logits = model.logits(hidden)  # (batch, length, vocab_size)
+
+    Attributes:
+        spec: The architecture.
+        embed: The embedding table.
+        encoder, decoder: The layer stacks; None: the model has none.
+        lm_head: The output layer; None: the model has none.
+    """
 
     def __init__(self, spec: s.Spec, custom: Iterable[str] = ()):
         """Build a model with new weights.
@@ -103,6 +115,9 @@ class Transformer(nn.Module):
         Args:
             spec: The architecture.
             custom: The import paths of the spec's custom parts, "package.module:Class".
+
+        Raises:
+            QkvError: The spec is impossible, or it has a custom part that `custom` does not name.
         """
         super().__init__()
         check_spec(spec)
@@ -131,6 +146,9 @@ class Transformer(nn.Module):
             ids: (batch, source) token ids.
             attention_mask: (batch, source), True = token, False = padding; None: no padding.
             types: (batch, source) token types; None: all 0.
+
+        Returns:
+            The memory, with states (batch, source, d_model).
         """
         assert self.encoder is not None, "this model has no encoder"
         table = self.source_embed or self.embed
@@ -147,20 +165,30 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         attention_mask: Tensor | None = None,
     ) -> Tensor:
-        """Run the decoder; returns the hidden states of the last layer, (batch, target, d_model).
+        """Run the decoder.
 
         Args:
             ids: (batch, target) token ids; with a cache, the new ones only.
-            memory: the encoder's output, for cross-attention.
-            cache: the KV cache of the earlier tokens; it is extended.
+            memory: The encoder's output, for cross-attention.
+            cache: The KV cache of the earlier tokens; it is extended.
             attention_mask: (batch, target), True = token, False = padding; None: no padding.
+
+        Returns:
+            The hidden states of the last layer, (batch, target, d_model).
         """
         assert self.decoder is not None, "this model has no decoder"
         x = look_up(self.embed, ids) * self.scale                  # (batch, target, d_model)
         return self.decoder(x, attention_mask, memory, cache)
 
     def logits(self, stream: Tensor) -> Tensor:
-        """Logits over the vocabulary, (..., vocab); with a pooler: sentence vectors."""
+        """Run the head.
+
+        Args:
+            stream: Hidden states, (..., d_model).
+
+        Returns:
+            Logits over the vocabulary, (..., vocab); with a pooler: sentence vectors.
+        """
         assert self.lm_head is not None, "this model has no head"
         return self.lm_head(stream, self.embed.weight)
 
@@ -172,10 +200,18 @@ class Transformer(nn.Module):
         label_smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Tensor:
-        """Summed cross-entropy over tokens; the logits of padding are not computed.
+        """Compute the summed cross-entropy; the logits of padding are not computed.
 
-        With r_drop, the second half of the batch is a second pass over the first half; r_drop is
-        the weight of the KL divergence between the two.
+        Args:
+            stream: Hidden states, (batch, target, d_model).
+            targets: (batch, target) token ids to predict.
+            attention_mask: (batch, target), True = token, False = padding; None: no padding.
+            label_smoothing: The probability that is spread over the vocabulary.
+            r_drop: The weight of the KL divergence between the two halves of the batch, the
+                second being a second pass over the first; 0: one pass.
+
+        Returns:
+            The sum over tokens.
         """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if attention_mask is None:
@@ -189,12 +225,20 @@ class Transformer(nn.Module):
         return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, r_drop)
 
     def new_cache(self) -> Cache:
-        """An empty KV cache."""
+        """Make an empty KV cache.
+
+        Returns:
+            The cache, to be passed to `decode`.
+        """
         assert self.decoder is not None, "this model has no decoder"
         return Cache(len(self.decoder.layers))
 
     def router_aux_loss(self) -> Tensor:
-        """The load-balancing loss of the last pass, summed over MoE layers; 0 without experts."""
+        """Compute the load-balancing loss of the last pass.
+
+        Returns:
+            The sum over MoE layers; 0 without experts.
+        """
         experts = [module for module in self.modules() if isinstance(module, ExpertFeedForward)]
         if not experts:
             return self.embed.weight.new_zeros(())
