@@ -109,5 +109,5 @@ def is_packable(spec: s.Stack, convolution: bool = False) -> bool:
         and layer.mixer.window is None
         and first.norm == layer.norm
         and layer.norm.kind != "batch"
-        and not any(isinstance(part.feed_forward, s.MixtureOfExperts) for part in (first, layer))
+        and all(isinstance(part.feed_forward, s.Dense | s.Gated) for part in (first, layer))
     )

@@ -17,9 +17,9 @@ from qkv.engine.kv_cache import SEQUENCE, SLOT, beam_rows, next_rows
 from qkv.engine.packed_model import PackedModel, right_padded, right_padding_mask
 from qkv.engine.packed_stack import is_packable
 from qkv.model.attention import EagerCore
-from qkv.model.check_spec import custom_parts
 from qkv.model.eval_mode import eval_mode
 from qkv.model.head import LmHead
+from qkv.model.spec import Custom
 from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.threads import one_torch_thread
 
@@ -191,10 +191,9 @@ def supports(model: Transformer, int8: bool = False) -> bool:
     spec, decoder, encoder = model.spec, model.decoder, model.encoder
     if decoder is None or spec.decoder is None or type(model.lm_head) is not LmHead:
         return False
-    if custom_parts(spec):
-        return False
     return (
         spec.decoder.causal
+        and not isinstance(spec.positions, Custom)
         and is_packable(spec.decoder, convolution=encoder is None)
         and (encoder is None or (spec.token_types == 0 and not is_recorded(encoder)))
         and not is_recorded(decoder)

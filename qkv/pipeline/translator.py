@@ -14,12 +14,14 @@ from qkv.errors import QkvError
 from qkv.generate.backend import SearchBackend
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
-from qkv.pipeline.segment_search import Progress, decode_hypotheses, search_segments
 from qkv.pipeline.segments import (
     LONG_LINE_TOKENS,
+    Progress,
     Segment,
     Translation,
+    decode_hypotheses,
     join_translations,
+    search_segments,
     split_line,
 )
 from qkv.pipeline.text_pipeline import TextPipeline

@@ -14,7 +14,7 @@ from qkv.json_files import MAX_JSON_BYTES, check_regular, parse_json
 from qkv.messages import _, listed
 from qkv.text import sentencepiece_format
 from qkv.text.display import BYTE_DECODER
-from qkv.text.library_errors import library_errors
+from qkv.text.library_calls import library_errors
 from qkv.text.lines import read_lines, read_text, write_text
 from qkv.text.normalization import END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tiktoken_format import read_ranks

@@ -1,6 +1,7 @@
-"""Inputs of the `tokenizers` library: dropout, ids, and texts without lone surrogates."""
+"""Calls of the `tokenizers` library: its errors in one line, dropout, ids, lone surrogates."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from operator import index
 
 import tokenizers
@@ -8,8 +9,29 @@ from tokenizers import models
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.library_errors import library_errors
 from qkv.text.lines import replace_surrogates
+
+
+@contextmanager
+def library_errors(where: object = "") -> Iterator[None]:
+    """Raise a QkvError for an error of the library inside the `with` block.
+
+    A panic of the library's Rust code is a PanicException, which derives from BaseException and
+    cannot be imported.
+
+    Args:
+        where: The file in the error message; by default "tokenizer".
+    """
+    try:
+        yield
+    except BaseException as error:
+        panicked = type(error).__name__ == "PanicException"
+        if not panicked and type(error) not in (Exception, ValueError, OverflowError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        wrong = _("not a valid tokenizer ({reason})", reason=reason)
+        right = _("export it again with the program that wrote it")
+        raise QkvError(where or _("tokenizer"), wrong, right) from None
 
 
 def check_dropout(dropout: float, model: models.Model) -> None:
@@ -38,7 +60,7 @@ def checked_ids(ids: Iterable[int]) -> list[int]:
 
 def encode_texts(core: tokenizers.Tokenizer, texts: list[str]) -> list[tokenizers.Encoding]:
     """Encode texts; lone surrogates, which the library rejects, are replaced only when present."""
-    with library_errors(_("tokenizer")):
+    with library_errors():
         try:
             return core.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _
-from qkv.text.library_errors import library_errors
+from qkv.text.library_calls import library_errors
 from qkv.text.lines import replace_surrogates
 from qkv.text.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
 def _pre_tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     """Normalize and pre-tokenize a text; no merge crosses a pre-token boundary."""
     text, core = replace_surrogates(text), tokenizer.core
-    with library_errors(_("tokenizer")):
+    with library_errors():
         text = core.normalizer.normalize_str(text) if core.normalizer else text
         if not core.pre_tokenizer:
             return [text]

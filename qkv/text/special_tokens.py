@@ -6,8 +6,7 @@ See docs/guides/embeddings.md and docs/guides/generation.md.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qkv.messages import _
-from qkv.text.library_errors import library_errors
+from qkv.text.library_calls import library_errors
 from qkv.text.tokenizer import Tokenizer
 
 
@@ -59,7 +58,7 @@ def added_template(tokenizer: Tokenizer) -> Template:
         for id in sorted(tokenizer.core.get_vocab().values())  # not range: ids may have large gaps
         if accepts(text := tokenizer.decode([id]))
     )
-    with library_errors(_("tokenizer")):
+    with library_errors():
         encoding = tokenizer.core.encode(next(texts, ""), add_special_tokens=True)
     own = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
     if not own:  # no word in the vocabulary: tokens before and after cannot be distinguished

@@ -18,8 +18,7 @@ from qkv.json_files import parse_json
 from qkv.messages import _
 from qkv.text.chunking import CHUNK_CHARS, can_chunk, split_chunks
 from qkv.text.display import BYTE_DECODER, display_pieces
-from qkv.text.library_calls import check_dropout, checked_ids, encode_texts
-from qkv.text.library_errors import library_errors
+from qkv.text.library_calls import check_dropout, checked_ids, encode_texts, library_errors
 from qkv.text.lines import read_text, replace_surrogates, write_text
 from qkv.text.normalization import adds_prefix_space
 from qkv.text.tokenizer_json import check_ids, check_tokenizer_json, with_defaults
@@ -132,7 +131,7 @@ class Tokenizer:
         clean = replace_surrogates(text)
         start, spans = 0, []
         for chunk in split_chunks(clean) if self._can_chunk else [clean]:
-            with library_errors(_("tokenizer")):
+            with library_errors():
                 encoding = self.core.encode(chunk, add_special_tokens=False)
             spans += [(start + a, start + b) for a, b in encoding.offsets]
             start += len(chunk)
@@ -155,7 +154,7 @@ class Tokenizer:
             The text.
         """
         checked = checked_ids(ids)
-        with library_errors(_("tokenizer")):
+        with library_errors():
             return self.core.decode(checked, skip_special_tokens=True)
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
@@ -168,7 +167,7 @@ class Tokenizer:
             The text of each row.
         """
         checked = [checked_ids(row) for row in rows]
-        with library_errors(_("tokenizer")):
+        with library_errors():
             return self.core.decode_batch(checked, skip_special_tokens=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:

@@ -235,7 +235,7 @@ def test_other_encoders_and_tokenizers_without_cls_work():
 def test_a_batch_is_limited_in_texts_and_tokens(monkeypatch):
     rows = [[0] * n for n in (3, 9, 1, 2, 9)]
     assert list(length_sorted_batches(rows, 2)) == [[1, 4], [0, 3], [2]]
-    monkeypatch.setattr("qkv.pipeline.embedder.MAX_BATCH_TOKENS", 12)
+    monkeypatch.setattr("qkv.pipeline.embed_batches.MAX_BATCH_TOKENS", 12)
     assert list(length_sorted_batches(rows, 64)) == [[1], [4, 0], [3, 2]]
 
 
