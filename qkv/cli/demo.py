@@ -15,6 +15,7 @@ import typer
 from qkv.cli.parameters import argument, option
 from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
+from qkv.files import check_output_folder
 from qkv.messages import _
 from qkv.text.lines import write_text
 
@@ -43,6 +44,7 @@ def demo(
     chosen = import_module(f"qkv.cli.demo_{task}")
     out = out or chosen.OUT
     _check_same_demo(out, task)
+    check_output_folder(out, any((out / name).is_file() for name in (RECIPE_FILE, "model.json")))
     trained = (out / "model.json").is_file()
     if trained and not retrain and sys.stdin.isatty():
         retrain = not typer.confirm(_("{out} has a trained model. Use it?", out=out), default=True)
