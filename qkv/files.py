@@ -78,12 +78,12 @@ def is_stream(path: Path) -> bool:
 def _copy(content: Path, path: Path) -> None:
     """Write the content to a stream."""
     found = _status(path)
-    standard = found and _standard_stream(found)
-    if standard:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    output = open(standard, "wb", closefd=False) if standard else path.open("wb")
-    with content.open("rb") as file, output:
+    standard = None if found is None else _standard_stream(found)
+    sys.stdout.flush()  # it may be this stream
+    with (
+        content.open("rb") as file,
+        open(path if standard is None else standard, "wb", closefd=standard is None) as output,
+    ):
         shutil.copyfileobj(file, output)
 
 

@@ -14,6 +14,7 @@ from qkv.errors import QkvError
 from qkv.messages import _
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+LONG_NAME = re.compile(r"[!-~]{400,}")
 SHOWN_CHARACTERS = 40  # of an argument in a message
 
 
@@ -45,7 +46,7 @@ def open_streams() -> None:
     for _name in closed:
         # The lowest free descriptor, which is that of the stream: no other file may get it.
         os.open(os.devnull, os.O_RDWR)
-    sys.stdin = sys.stdin or open(0, encoding="utf-8")
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115 (open until the end)
     sys.stdout = _output_stream(sys.stdout, 1)
     sys.stderr = _output_stream(sys.stderr, 2)
     if "stdout" in closed:
@@ -88,7 +89,8 @@ def file_error(error: OSError) -> QkvError:
 
 
 def one_line(error: QkvError) -> str:
-    """The line of an error; newlines and other control characters of names are escaped."""
-    return CONTROL_CHARACTERS.sub(
+    """The line of an error: control characters of names are escaped, very long names are cut."""
+    escaped = CONTROL_CHARACTERS.sub(
         lambda found: found[0].encode("unicode_escape").decode(), str(error)
     )
+    return LONG_NAME.sub(lambda found: f"{found[0][:100]}...{found[0][-100:]}", escaped)
