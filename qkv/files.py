@@ -142,7 +142,7 @@ def check_output_folder(path: Path, is_own: bool) -> None:
         if other is not None and not is_own:
             wrong = _("contains other files, such as {name}", name=other)
             raise QkvError(path, wrong, _("choose another folder"))
-        refuse_unwritable(path / "file")
+        refuse_unwritable(path)
 
 
 def check_suffix(path: Path, suffixes: Sequence[str]) -> None:
@@ -160,12 +160,13 @@ def refuse_folder(path: Path) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise an error if a file at `path` cannot be created or replaced."""
+    """Raise an error if `path` cannot be created or replaced; an existing folder: written into."""
     found, target = _status(path), Path(os.path.realpath(path))
     existing = next(parent for parent in target.parents if _status(parent) is not None)
     for part in target.relative_to(existing).parts:
         _status(existing / part)  # fails if the name is too long
-    writable = existing.is_dir() and (is_stream(path) or os.access(existing, os.W_OK))
+    is_changed = found is not None and not stat.S_ISREG(found.st_mode)  # itself, not its folder
+    writable = existing.is_dir() and (is_changed or os.access(existing, os.W_OK))
     if not writable or (found is not None and not os.access(path, os.W_OK)):
         raise QkvError(path, _("cannot be written"), _("choose another path"))
 

@@ -19,8 +19,8 @@ _held: set[int] = set()  # file descriptors of the locks of this process
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock inside the block; the kernel releases it if the process dies."""
     refuse_without_locks()
-    refuse_overwriting(folder)
     try:
+        refuse_overwriting(folder)
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:

@@ -59,13 +59,23 @@ def with_value(path: list[str], command: Any, value: str) -> Iterator[list[str]]
 @pytest.fixture(scope="module")
 def run_all() -> Iterator[Any]:
     """For commands that do not import torch."""
-    with FORKED["ForkedCommands"]() as forked:
+    with FORKED["ForkedCommands"]("typer.rich_utils") as forked:
         yield forked.run
 
 
 @pytest.fixture(scope="module")
 def run_with_torch() -> Iterator[Any]:
-    modules = ("qkv.pipeline.index", "qkv.pipeline.translator", "qkv.train.run_recipe")
+    modules = (
+        "qkv.check.invariants",
+        "qkv.checkpoint.convert",
+        "qkv.cli.demo_translate",
+        "qkv.cli.evaluate_translation",
+        "qkv.explore.figures",
+        "qkv.explore.offline",
+        "qkv.pipeline.generator",
+        "qkv.pipeline.index",
+        "qkv.train.run_recipe",
+    )
     with FORKED["ForkedCommands"](*modules) as forked:
         yield forked.run
 
