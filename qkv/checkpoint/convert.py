@@ -45,6 +45,7 @@ def export_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> Con
         n_inputs: Random inputs on which both models are compared; 0: no comparison.
     """
     folder, out = Path(folder), Path(out)
+    refuse_occupied(out)
     loaded = load_folder(folder, as_stored=True)
     metadata = replace(loaded.metadata, family=save_huggingface(out, loaded))
     del loaded

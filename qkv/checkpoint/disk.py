@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.files import refuse_without_locks
+from qkv.files import refuse_unwritable, refuse_without_locks, write_errors
 from qkv.files import sync as sync
 from qkv.messages import _
 
@@ -160,8 +160,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def refuse_occupied(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise QkvError(path, _("already exists"), _("choose another --out"))
+    """Raise an error, before long work, unless `path` can be created, or is an empty folder."""
+    with write_errors(path):
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise QkvError(path, _("already exists"), _("choose another --out"))
+        refuse_unwritable(path)
 
 
 def refuse_not_installed(name: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from qkv.checkpoint import disk
 from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_path, try_to_delete
 from qkv.errors import QkvError
+from qkv.files import atomic_path, is_stream
 from qkv.messages import _
 
 MANIFEST = "manifest.json"
@@ -181,8 +182,12 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def write_file(path: str | Path, content: Content) -> None:
-    """Replace the file `path` by `content`, atomically."""
+    """Replace the file `path` by `content`, atomically; a device or FIFO is written to."""
     path = resolve_link(path)
+    if is_stream(path):
+        with atomic_path(path) as part:
+            disk.fill(part, content)
+        return
     with scratch(path) as folder:
         part = folder / path.name
         disk.fill(part, content)

@@ -1,12 +1,12 @@
 """The command line: `qkv COMMAND`.
 
-Results go to stdout, progress to stderr. Exit codes: 0, 1 (a check failed), 2 (an error that the
-user can fix, in one line). See docs/explanation/design-notes.md.
+Results go to stdout, progress to stderr. Exit codes: docs/reference/files.md.
 """
 
 import sys
 from pathlib import Path
 
+from qkv.cli.streams import check_utf8, file_error, one_line, open_streams
 from qkv.errors import QkvError
 from qkv.messages import LANGUAGES, set_language
 from qkv.threads import choose_threads
@@ -15,21 +15,32 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run one command; a QkvError is printed in one line, with exit code 2."""
+    """Run one command; an error that the user can fix is printed in one line, with exit code 2."""
     try:
-        arguments = _take_common_options(sys.argv[1:])
-        from qkv.cli.app import run  # help texts are translated at import
-
-        code = run(arguments)
+        try:
+            open_streams()
+            code = _run(sys.argv[1:])
+        finally:
+            sys.stdout.flush()
     except QkvError as error:
-        print(error, file=sys.stderr)
+        print(one_line(error), file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # head or less has exited
-        sys.stderr.close()
         code = 141
+    except OSError as error:
+        print(one_line(file_error(error)), file=sys.stderr)
+        code = 2
     sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    check_utf8(arguments)
+    rest = _take_common_options(arguments)
+    from qkv.cli.app import run  # help texts are translated at import
+
+    return run(rest)
 
 
 def _take_common_options(arguments: list[str]) -> list[str]:

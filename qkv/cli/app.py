@@ -115,6 +115,10 @@ def run(arguments: list[str]) -> int:
         result: Any = command.main(arguments, prog_name="qkv", standalone_mode=False)
     except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
         raise KeyboardInterrupt from None
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer exits with code 1
+            raise error.__context__ from None
+        raise
     except Exception as error:
         raise _as_one_line(error) from error
     return result if isinstance(result, int) else 0

@@ -7,6 +7,7 @@ from typer import Option
 
 from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
+from qkv.files import PICTURES, check_output
 
 if TYPE_CHECKING:
     from qkv.pipeline import Translator
@@ -20,6 +21,7 @@ def attention(
     layer: int | None = option(None, "layer, from 0; draws all its heads"),
 ) -> None:
     """Draw attention weights: a translator's cross-attention, else every head of the last layer."""
+    check_output(out, [folder], PICTURES)
     from qkv.cli.explore import open_explorer
     from qkv.explore.figures import draw_attention
     from qkv.explore.passes import Pass

@@ -15,6 +15,7 @@ import typer
 from qkv.cli.parameters import argument, option
 from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
+from qkv.files import check_output_folder, write_errors
 from qkv.messages import _
 from qkv.text.lines import write_text
 
@@ -73,7 +74,10 @@ def _train(chosen: ModuleType, out: Path, task: str, minutes: float, retrain: bo
 
 
 def _check_same_demo(out: Path, task: str) -> None:
-    """Raise if the folder is of another demo; old recipes have no task, which means translate."""
+    """Raise if the folder is of something else; old recipes have no task: that is translate."""
+    with write_errors(out):
+        is_own = any((out / name).is_file() for name in (RECIPE_FILE, "model.json"))
+    check_output_folder(out, is_own)
     try:
         found = json.loads((out / RECIPE_FILE).read_text(encoding="utf-8")).get("task", "translate")
     except (OSError, ValueError, AttributeError):

@@ -13,6 +13,7 @@ from qkv.cli.lines import stdin_lines
 from qkv.cli.meter import ProgressMeter
 from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
 from qkv.cli.parameters import argument, option
+from qkv.files import VECTOR_FILES, check_output
 from qkv.messages import _
 from qkv.text.lines import empty_text_error, read_lines
 
@@ -37,6 +38,8 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Embed every line of a file as a vector."""
+    if out:
+        check_output(out, [file, folder], VECTOR_FILES)
     embedder, options = open_embedder(
         folder,
         device,

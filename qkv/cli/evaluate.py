@@ -13,6 +13,7 @@ from qkv.cli.options import BatchSize, BeamSize, Device, Folder, Json, LengthPen
 from qkv.cli.output import print_json
 from qkv.cli.parameters import option
 from qkv.errors import QkvError
+from qkv.files import check_output
 from qkv.messages import _
 
 
@@ -45,6 +46,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."""
     _check_data_options(source, target, text, pairs)
+    if out:
+        check_output(out, [folder, source, target, text, pairs, baseline])
     keep_pages()  # before torch is imported
     embedding = bool(pairs) or (not text and _is_embedder(folder))
     if text or embedding:

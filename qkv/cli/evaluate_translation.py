@@ -12,7 +12,6 @@ from typing import Any
 from qkv.errors import QkvError
 from qkv.evaluate.perplexity import translation_perplexity
 from qkv.evaluate.scores import compare, score
-from qkv.files import refuse_unwritable
 from qkv.generate.config import TranslationConfig
 from qkv.messages import _
 from qkv.pipeline import Translator
@@ -32,8 +31,6 @@ def evaluate_translation(
     int8: bool,
 ) -> tuple[Figures, str]:
     """Evaluate a translation model; `metric_options` are its target language and BLEU tokenizer."""
-    if out:
-        refuse_unwritable(out)
     sources, references = aligned(*files)
     # Report an invalid option before translating.
     score(references[:1], references[:1], *metric_options)

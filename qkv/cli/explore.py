@@ -16,6 +16,7 @@ from typer import Option
 from qkv.cli.options import Device, Folder
 from qkv.cli.parameters import option
 from qkv.errors import QkvError
+from qkv.files import check_output
 from qkv.messages import _
 from qkv.text.lines import read_lines
 from qkv.web.hosts import LOOPBACK
@@ -51,6 +52,7 @@ def explore(
             _("give both, or neither to serve the page"),
         )
     if out is not None:
+        check_output(out, [folder, sentences])
         from qkv.explore.offline import write_page
 
         texts = [str(text), *(compare or [])]

@@ -11,6 +11,7 @@ from typer import Typer
 from qkv.cli.options import Batch, Json, Model
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
+from qkv.files import check_output
 from qkv.messages import _
 from qkv.text.lines import write_text
 
@@ -35,6 +36,8 @@ def new(
     ),
     out: Path | None = option(None, "file to write; default: print"),
 ) -> None:
+    if out is not None:
+        check_output(out, [Path(preset)])
     from qkv.model.check_spec import check_spec
     from qkv.model.model_option import build_spec, complete_option
     from qkv.model.spec_io import to_json

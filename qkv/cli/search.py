@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from qkv.allocator import keep_pages
 from qkv.cli.embed import count_lines, open_embedder
 from qkv.cli.lines import lines
 from qkv.cli.meter import ProgressMeter
@@ -34,6 +35,10 @@ def search(
     """Semantic search; the index is built again when the file changes."""
     if k < 1:
         raise QkvError("-k", _("{k} is too small", k=k), _("use 1 or more"))
+    keep_pages()  # before torch is imported
+    from qkv.pipeline.index import Index, check_index_folder
+
+    check_index_folder(sentences, index)
     n_lines = count_lines(sentences)
     embedder, options = open_embedder(
         folder,
@@ -43,8 +48,6 @@ def search(
         truncation=truncation,
         batch_size=batch_size,
     )
-    from qkv.pipeline.index import Index
-
     opened = Index.open(embedder, sentences, index, options, rebuild, ProgressMeter(n_lines))
     hint = _("Type a query; Ctrl-D to exit.")
     for queries in lines(query, None, batch_size, hint):

@@ -13,6 +13,7 @@ from qkv.cli.options import Json
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
+from qkv.files import check_output, write_errors
 from qkv.messages import _
 from qkv.text.lines import batches, decode_lines, read_lines
 
@@ -75,8 +76,10 @@ def train(
         lowercase, nfkc, split_chinese, min_frequency, tuple(special), add_prefix_space
     )
     special_tokens(kind, options)  # reports invalid options before the files are read
-    if out.is_dir():
-        raise QkvError(out, _("a folder"), _("write --out {out}/tokenizer.json", out=out))
+    with write_errors(out):
+        if out.is_dir():
+            raise QkvError(out, _("a folder"), _("write --out {out}/tokenizer.json", out=out))
+    check_output(out, files)
     with _reading(files, errors, PASSES[kind]) as texts:
         tokenizer = train_tokenizer(kind, texts, vocab_size, options)
     tokenizer.save(out)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.files import atomic_path
+from qkv.files import PICTURES, atomic_path, check_suffix
 from qkv.messages import _
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ def attention_heatmap(
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Write a PNG atomically."""
+    check_suffix(Path(path), PICTURES)
     with atomic_path(path) as unfinished:
         figure.savefig(unfinished, format="png", dpi=150)
     return Path(path)

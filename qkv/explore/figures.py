@@ -12,6 +12,7 @@ from qkv.evaluate.figures import attention_heatmap
 from qkv.explore.attention_views import weights
 from qkv.explore.passes import Pass
 from qkv.explore.trace import ATTENTION, attention_layers
+from qkv.files import PICTURES, atomic_path, check_suffix
 from qkv.messages import _
 
 
@@ -25,7 +26,9 @@ class Picture:
         return self.png
 
     def save(self, path: str | Path) -> Path:
-        Path(path).write_bytes(self.png)
+        check_suffix(Path(path), PICTURES)
+        with atomic_path(path) as unfinished:
+            unfinished.write_bytes(self.png)
         return Path(path)
 
 

@@ -15,6 +15,7 @@ from qkv.arguments import check_texts, check_type, with_settings
 from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
+from qkv.files import check_output_folder
 from qkv.messages import _
 from qkv.pipeline.embed_options import EmbedOptions
 from qkv.pipeline.embedder import Embedder
@@ -85,13 +86,15 @@ class Index:
             progress: Called after each batch with the number of lines done.
 
         Raises:
-            QkvError: There is no such file, or the folder holds vectors of another model.
+            QkvError: There is no such file, or the folder holds vectors of another model or other
+                files.
         """
         sentences = Path(sentences)
-        folder = Path(folder) if folder else sentences.with_name(f"{sentences.name}.index")
+        folder = check_index_folder(sentences, folder)
         options = with_settings(EmbedOptions, options, {"normalize": True})
         expected = make_metadata(embedder, sentences, options)
-        stored = None if rebuild else read_metadata(folder)
+        has_vectors = (folder / VECTORS).exists()
+        stored = read_metadata(folder) if has_vectors and not rebuild else None
         if stored is not None and stored.get("model") != expected["model"]:
             raise QkvError(
                 folder,
@@ -99,8 +102,10 @@ class Index:
                 _("use --rebuild, or --index with another folder"),
             )
         if stored != expected:
+            # Not equal to `expected`: an interrupted build is repeated.
+            write_metadata(folder, expected | {"complete": False})
             build(embedder, sentences, folder, options, progress)
-            write_text(folder / METADATA, json.dumps(expected, indent=2) + "\n")
+            write_metadata(folder, expected)
         return cls(embedder, options, sentences, read_vectors(folder))
 
     def search(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
@@ -141,13 +146,25 @@ def make_metadata(embedder: Embedder, sentences: Path, options: EmbedOptions) ->
     }
 
 
+def check_index_folder(sentences: str | Path, folder: str | Path | None) -> Path:
+    """Return the folder of an index, which may be missing, empty or an index, and nothing else."""
+    default = Path(sentences).with_name(f"{Path(sentences).name}.index")
+    path = Path(folder) if folder else default
+    check_output_folder(path, is_own=read_metadata(path) is not None)
+    return path
+
+
+def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+    write_text(folder / METADATA, json.dumps(metadata, indent=2) + "\n")
+
+
 def read_metadata(folder: Path) -> dict[str, Any] | None:
-    """Read index.json; None if there is no complete index."""
+    """Read index.json; None if the folder is not an index."""
     try:
         stored = json.loads((folder / METADATA).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(stored, dict) or not (folder / VECTORS).exists():
+    if not isinstance(stored, dict) or not {"sentences", "model"} <= stored.keys():
         return None
     if "long" in stored:
         stored["truncation"] = OLD_TRUNCATIONS.get(stored.pop("long"))
@@ -161,8 +178,7 @@ def build(
     options: EmbedOptions,
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Write the vectors of all lines; the old metadata is removed first."""
-    (folder / METADATA).unlink(missing_ok=True)
+    """Write the vectors of all lines."""
     with VectorWriter(folder / VECTORS, options.dimensions or embedder.d_model) as out:
         for texts, vectors in embedder.embed_lines(
             read_lines(sentences), str(sentences), options, progress

@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import QkvError
-from qkv.files import atomic_path
-from qkv.messages import _
-
-SUFFIXES = (".npy", ".jsonl")
+from qkv.files import VECTOR_FILES, atomic_path, check_suffix
 
 
 class VectorWriter:
@@ -35,21 +31,21 @@ class VectorWriter:
         """Make a writer.
 
         Args:
-            path: A file name with .npy or .jsonl.
+            path: A file name with .npy or .jsonl; a device or FIFO may have any name.
             width: The number of dimensions.
 
         Raises:
             QkvError: The file name has another suffix.
         """
         self.path, self.width, self.count = Path(path), width, 0
-        if self.path.suffix not in SUFFIXES:
-            raise QkvError(path, _("not a vector file"), _("use .npy or .jsonl"))
+        check_suffix(self.path, VECTOR_FILES)
+        self._is_matrix = self.path.suffix.lower() == ".npy"  # /dev/null gets JSON lines
 
     def __enter__(self) -> "VectorWriter":
         with ExitStack() as stack:
             self.file = stack.enter_context(stack.enter_context(atomic_path(self.path)).open("wb"))
             stack.push(self._finish)
-            if self.path.suffix == ".npy":
+            if self._is_matrix:
                 self._write_header()
             self.stack = stack.pop_all()
         return self
@@ -67,13 +63,13 @@ class VectorWriter:
         """
         assert vectors.shape == (len(texts), self.width), vectors.shape
         self.count += len(vectors)
-        if self.path.suffix == ".npy":
+        if self._is_matrix:
             self.file.write(vectors.astype("<f4", copy=False).tobytes())
         else:
             self.file.write("".join(map(as_line, texts, vectors)).encode())
 
     def _finish(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self.path.suffix == ".npy":
+        if kind is None and self._is_matrix:
             self.file.seek(0)
             self._write_header()
 

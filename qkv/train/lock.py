@@ -8,9 +8,10 @@ from pathlib import Path
 
 from qkv.errors import QkvError
 from qkv.files import refuse_without_locks
-from qkv.messages import _
+from qkv.messages import _, listed
 
 LOCK = ".lock"
+RUN_FILES = ("README.md", "train.yaml", "metrics.jsonl", "curves.png", "data")
 _held: set[int] = set()  # file descriptors of the locks of this process
 
 
@@ -19,6 +20,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the lock inside the block; the kernel releases it if the process dies."""
     refuse_without_locks()
     try:
+        refuse_overwriting(folder)
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -30,6 +32,15 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         release(descriptor)
+
+
+def refuse_overwriting(folder: Path) -> None:
+    """Raise an error if a run would overwrite files that no run has written."""
+    if any((folder / name).exists() for name in (LOCK, "checkpoints", "model.json")):
+        return
+    if names := [name for name in RUN_FILES if (folder / name).exists()]:
+        wrong = _("contains files that the run would overwrite ({names})", names=listed(names))
+        raise QkvError(folder, wrong, _("choose another --out"))
 
 
 def acquire(descriptor: int, folder: Path) -> None:

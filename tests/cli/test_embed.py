@@ -141,7 +141,11 @@ def test_a_long_line_can_be_chunked(folder, tmp_path, capsys, caplog):
         ),
         ("a dog\n", ["--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
         ("a dog\n", ["--device", "abacus"], "device: 'abacus' is not available; use cpu"),
-        ("a dog\n", ["--out", "{file}.txt"], "{file}.txt: not a vector file; use .npy or .jsonl"),
+        (
+            "a dog\n",
+            ["--out", "{file}.txt"],
+            "{file}.txt: unknown file type '.txt'; use .npy, .jsonl",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(folder, file, tmp_path, content, arguments, line):

@@ -24,11 +24,11 @@ from qkv.cli.app import app, run
 from qkv.cli.convert import FORMATS
 from qkv.data.corpus import DOCUMENT_SUFFIXES
 from qkv.evaluate.scores import Scores
+from qkv.files import VECTOR_FILES
 from qkv.generate.alignment import Link
 from qkv.pipeline.generated_sequence import GeneratedSequence
 from qkv.pipeline.index import Hit
 from qkv.pipeline.segments import Translation
-from qkv.pipeline.vectors import SUFFIXES
 from qkv.text.train_tokenizer import KINDS
 from qkv.train.signals import SIGNALS, STOPPED
 
@@ -105,7 +105,7 @@ def test_supported_families_tokenizers_and_formats_are_those_of_the_code(suffix)
     exports = re.findall(r"--to (\w+)", str(model_formats))
     assert list(dict.fromkeys(exports)) == list(FORMATS)
     assert CODE.findall(model_formats[-1][0]) == list(ARCHITECTURES)
-    assert tuple(CODE.findall(data_formats[-1][1])) == SUFFIXES
+    assert tuple(CODE.findall(data_formats[-1][1])) == VECTOR_FILES
     assert {f".{name}" for name in ("txt", "md", "jsonl")} == {
         suffix.removesuffix(".gz") for suffix in DOCUMENT_SUFFIXES
     }

@@ -158,5 +158,5 @@ def test_a_vector_file_is_written_atomically(tmp_path):
         out.add(["text"], np.zeros((1, 2)))
         raise RuntimeError("interrupted")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(QkvError, match=r"a.txt: not a vector file; use .npy or .jsonl"):
+    with pytest.raises(QkvError, match=r"a.txt: unknown file type '.txt'; use .npy, .jsonl"):
         VectorWriter(tmp_path / "a.txt", 2)
