@@ -4,29 +4,12 @@ Each choice is a type with exactly the fields it needs. A spec is saved as model
 and check_spec checks it. See docs/explanation/model.md, "Spec".
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from qkv.model.custom_spec import Custom as Custom
+
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
-
-
-# ── Custom parts ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True)
-class Custom:
-    """A class of your own as a part of a spec; see model/custom.py.
-
-    >>> Custom("my_package.positions:Alibi", {"slope": 0.5}).path
-    'my_package.positions:Alibi'
-
-    Attributes:
-        path: The import path, "package.module:Class".
-        arguments: The keyword arguments of the class.
-        kind: "custom", in model.json.
-    """
-
-    path: str
-    arguments: dict[str, bool | int | float | str] = field(default_factory=dict, hash=False)
-    kind: Literal["custom"] = "custom"
 
 
 # ── Positions ─────────────────────────────────────────────────────────────────────────────────────
