@@ -18,6 +18,8 @@ TIERS = [
         "pydantic_errors",
         "files",
         "json_files",
+        "limits",
+        "memory",
         "messages",
         "threads",
         "allocator",

@@ -188,7 +188,7 @@ def test_learned_positions_are_never_exceeded():
 @pytest.mark.parametrize(
     "settings, line",
     [
-        ({"beam_size": 0}, "beam_size: 0 is too small; use 1 or more"),
+        ({"beam_size": 0}, "beam_size: 0 is out of range; use 1 to 1,024"),
         ({"n_best": 5}, "n_best: 5 is larger than beam_size 4; raise beam_size or lower n_best"),
         (
             {"length_penalty": -0.1},
@@ -196,13 +196,13 @@ def test_learned_positions_are_never_exceeded():
         ),
         (
             {"length_penalty": 400.0},
-            "length_penalty: 400.0 is out of range; use 0 to 20; the 2017 paper uses 0.6",
+            "length_penalty: 400 is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
         (
             {"length_penalty": float("nan")},
             "length_penalty: nan is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
-        ({"max_target_len": 0}, "max_target_len: 0 is too small; use 1 or more"),
+        ({"max_target_len": 0}, "max_target_len: 0 is out of range; use 1 to 1,048,576"),
     ],
 )
 def test_invalid_settings_are_rejected(digits, settings, line):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from qkv.check.checked_model import CheckedModel, relative_difference
 from qkv.check.result import CheckResult
+from qkv.checkpoint.load import embedding_rows
 from qkv.messages import N_, _, listed
 from qkv.model import spec as s
 from qkv.model.head import LmHead
@@ -54,9 +55,7 @@ def untied_head_differs(head: LmHead, embedding: Tensor) -> CheckResult:
 
 
 def vocabulary_sizes_match(checked: CheckedModel) -> CheckResult:
-    spec = checked.model.spec
-    source = spec.source_vocab_size or spec.vocab_size
-    rows = {"tokenizer": min(spec.vocab_size, source), "source": source, "target": spec.vocab_size}
+    rows = embedding_rows(checked.model.spec)
     if not checked.tokenizers:
         return CheckResult(None, _("there is no tokenizer in the folder"))
     tokens = {name: tokenizer.vocab_size for name, tokenizer in checked.tokenizers.items()}

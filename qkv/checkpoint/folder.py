@@ -22,13 +22,7 @@ from qkv.checkpoint.durable import (
     write_folder,
 )
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of, read_stored
-from qkv.checkpoint.weights import (
-    PICKLE_SUFFIXES,
-    fill,
-    meta_model,
-    refuse_not_finite,
-    refuse_pickles,
-)
+from qkv.checkpoint.weights import PICKLE_SUFFIXES, read_model, refuse_not_finite, refuse_pickles
 from qkv.errors import QkvError
 from qkv.messages import N_, _
 from qkv.model.spec import Spec
@@ -190,8 +184,7 @@ def read_version(
     folder: Path, version: Version, device: str, dtype: torch.dtype | None
 ) -> LoadedModel:
     spec = read_model_json(folder, version)
-    model = meta_model(spec)
-    fill(model, version.files[WEIGHTS], device, dtype)
+    model = read_model(spec, version.files[WEIGHTS], device, dtype)
     tokenizers = {
         name: Tokenizer.load(version.files[file])
         for name, file in TOKENIZERS.items()

@@ -24,6 +24,7 @@ def load_folder(
     *,
     as_stored: bool = False,
     only_finite: bool = True,
+    check_vocabulary: bool = True,
 ) -> LoadedModel:
     """Load the model of a folder.
 
@@ -34,18 +35,41 @@ def load_folder(
             folder the stored type, but float32 instead of half precision on a CPU.
         as_stored: Keep the stored data type in every case.
         only_finite: Raise an error for weights with NaN or infinity.
+        check_vocabulary: Raise an error for a tokenizer with more tokens than embedding rows.
     """
     check_device(device)
     if is_huggingface(folder):
         from qkv.checkpoint.huggingface.reader import load_huggingface
 
-        return load_huggingface(
-            folder, device, dtype if dtype or as_stored else torch.float32, only_finite
-        )
-    loaded = load_model(folder, device, dtype, only_finite)
-    if dtype is None and not as_stored:
-        half_to_float32(loaded.model)
+        stored_or_float32 = dtype if dtype or as_stored else torch.float32
+        loaded = load_huggingface(folder, device, stored_or_float32, only_finite)
+    else:
+        loaded = load_model(folder, device, dtype, only_finite)
+        if dtype is None and not as_stored:
+            half_to_float32(loaded.model)
+    if check_vocabulary:
+        refuse_larger_vocabulary(folder, loaded)
     return loaded
+
+
+def refuse_larger_vocabulary(folder: str | Path, loaded: LoadedModel) -> None:
+    """Raise an error if a tokenizer has ids for which the model has no embedding."""
+    for name, n_rows in embedding_rows(loaded.model.spec).items():
+        tokenizer = loaded.tokenizers.get(name)
+        if tokenizer is not None and tokenizer.vocab_size > n_rows:
+            wrong = _(
+                "{name}: {tokens:,} tokens, but the embedding has {rows:,} rows",
+                name=name,
+                tokens=tokenizer.vocab_size,
+                rows=n_rows,
+            )
+            raise QkvError(folder, wrong, _("it is another model's tokenizer: copy the right one"))
+
+
+def embedding_rows(spec: Spec) -> dict[str, int]:
+    """The rows of the embedding that each tokenizer of a model uses, by its name."""
+    source = spec.source_vocab_size or spec.vocab_size
+    return {"tokenizer": min(spec.vocab_size, source), "source": source, "target": spec.vocab_size}
 
 
 def load_spec(folder: str | Path) -> Spec:

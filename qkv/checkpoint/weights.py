@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from qkv.checkpoint.durable import read_tensors
 from qkv.checkpoint.names import Names, Weights
 from qkv.errors import QkvError
+from qkv.memory import check_memory
 from qkv.messages import N_, _
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.spec import Spec
@@ -49,17 +50,48 @@ def meta_model(spec: Spec) -> Transformer:
         return Transformer(spec)
 
 
-def fill(model: nn.Module, path: Path, device: str, dtype: torch.dtype | None) -> None:
-    """Load the weights of the file into the model, in the stored type or in `dtype`."""
+def read_model(spec: Spec, path: Path, device: str, dtype: torch.dtype | None) -> Transformer:
+    """The model with the weights of the file, in the stored type or in `dtype`."""
     stored = read_tensors(path)  # memory-mapped: data is read from the disk on access
+    refuse_missing_layers(path, spec, len(stored))
+    model = meta_model(spec)
+    fill(model, path, stored, device, dtype)
+    return model
+
+
+def refuse_missing_layers(path: Path, spec: Spec, n_weights: int) -> None:
+    """Raise an error if there are fewer weights than layers, before the layers are built."""
+    stacks = filter(None, (spec.encoder, spec.decoder))
+    n_layers = sum(layer.repeat for stack in stacks for layer in stack.layers)
+    if n_layers > n_weights:
+        wrong = _(
+            "has {n_weights:,} weights, and model.json describes {n_layers:,} layers",
+            n_weights=n_weights,
+            n_layers=n_layers,
+        )
+        raise QkvError(path, wrong, _("does it belong to this model.json?"))
+
+
+def fill(
+    model: nn.Module, path: Path, stored: Weights, device: str, dtype: torch.dtype | None
+) -> None:
+    """Load the stored weights of the file into the model."""
     named = {current_name(name): tensor for name, tensor in stored.items()}
     expected = model.state_dict()
     found = {name: named[name] for name in expected if name in named}
     unknown = [name for name in named if name not in expected]
     check_weights(path, found, expected, unknown, N_("does it belong to this model.json?"))
     dtype = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in stored.values()))
+    check_load_memory(path, sum(tensor.numel() for tensor in stored.values()), dtype, device)
     weights = {name: weight.to(device, dtype) for name, weight in read_each(path, stored)}
     assign_weights(model, weights, device)
+
+
+def check_load_memory(path: Path, n_values: int, dtype: torch.dtype, device: str) -> None:
+    """Raise an error if weights for the CPU do not fit in memory."""
+    if device == "cpu":
+        right = _("use a machine with more memory, or a smaller model")
+        check_memory(path, n_values * dtype.itemsize, right)
 
 
 def assign_weights(model: nn.Module, weights: Weights, device: str) -> None:

@@ -11,6 +11,7 @@ from qkv.cli.options import Json
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError, near_miss
+from qkv.limits import NumberRange
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("huggingface", "ctranslate2", "gguf")
 Inputs = Annotated[
-    int, option(..., "random inputs on which both models are compared; 0: no comparison", min=0)
+    int,
+    option(
+        ...,
+        "random inputs on which both models are compared; 0: no comparison",
+        limit=NumberRange(0, 1_000),
+    ),
 ]
 
 

@@ -38,6 +38,9 @@ def demo(
     ),
     retrain: bool = option(False, "train again even if the folder has a model"),
 ) -> int:
+    from qkv.train.recipe_reader import LIMITS
+
+    LIMITS["max_minutes"].check("--minutes", minutes)
     if task not in DEMOS:
         raise QkvError("qkv demo", _("no demo '{task}'", task=task), near_miss(task, DEMOS))
     # OUT (the default folder), RECIPE, FILES, FIGURES, TRAIN_YOUR_OWN, write_files(out), show(out)

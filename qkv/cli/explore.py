@@ -11,12 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Option
-
 from qkv.cli.options import Device, Folder
 from qkv.cli.parameters import option
 from qkv.errors import QkvError
 from qkv.files import check_output
+from qkv.limits import NumberRange
 from qkv.messages import _
 from qkv.text.lines import read_lines
 from qkv.web.hosts import LOOPBACK
@@ -36,8 +35,8 @@ def explore(
     sentences: Path | None = option(
         None, "sentences for nearest-neighbor search (encoder-only models)"
     ),
-    port: int | None = Option(
-        None, help=_("port; default {port}, or a free one", port=DEFAULT_PORT), min=0, max=65535
+    port: int | None = option(
+        None, "port; default 8321, or a free one", limit=NumberRange(0, 65_535)
     ),
     host: str = option("127.0.0.1", "address to listen on; --key is required unless it is local"),
     key: str | None = option(None, "access key of the page"),

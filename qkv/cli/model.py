@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Typer
 
-from qkv.cli.options import Batch, Json, Model
+from qkv.cli.options import SEQ_LEN_LIMIT, Batch, Json, Model
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
 from qkv.files import check_output
@@ -57,7 +57,7 @@ def new(
 def show(
     model: Model,
     batch: Batch = 1,
-    seq_len: int | None = option(None, "tokens per sequence; default 128", min=1),
+    seq_len: int | None = option(None, "tokens per sequence; default 128", limit=SEQ_LEN_LIMIT),
     as_json: Json = False,
 ) -> None:
     from qkv.model.shapes import shapes_of

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from qkv.cli.parameters import argument, option
+from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange
 
 # ── Models ────────────────────────────────────────────────────────────────────────────────────
 Folder = Annotated[Path, argument(..., "a model folder", metavar="FOLDER")]
@@ -20,7 +21,8 @@ Engine = Annotated[
 Int8 = Annotated[bool, option(..., "int8 quantization: faster, slightly less accurate", "--int8")]
 
 # ── Computation ───────────────────────────────────────────────────────────────────────────────
-Batch = Annotated[int, option(..., "sequences per batch", min=1)]
+Batch = Annotated[int, option(..., "sequences per batch", limit=NumberRange(1, MAX_BATCH_SIZE))]
+SEQ_LEN_LIMIT = NumberRange(1, MAX_TOKENS)
 BatchSize = Annotated[int, option(..., "sentences per batch")]
 BeamSize = Annotated[int, option(..., "beam size of beam search; 1 is greedy decoding")]
 LengthPenalty = Annotated[

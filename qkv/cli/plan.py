@@ -8,10 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.options import Batch, Json, Model
+from qkv.cli.options import SEQ_LEN_LIMIT, Batch, Json, Model
 from qkv.cli.output import print_json
 from qkv.cli.parameters import option
 from qkv.dtypes import canonical_dtype
+from qkv.limits import NumberRange
 
 if TYPE_CHECKING:
     from qkv.model.spec import Spec
@@ -25,14 +26,20 @@ Dtype = StrEnum("Dtype", ["float32", "fp32", "bfloat16", "bf16", "int8"])
 def plan(
     model: Model,
     batch: Batch = 1,
-    seq_len: int = option(None, "tokens per sequence; default 512", min=1),
-    source_len: int = option(None, "tokens per source sequence; default: as --seq-len", min=1),
+    seq_len: int = option(None, "tokens per sequence; default 512", limit=SEQ_LEN_LIMIT),
+    source_len: int = option(
+        None, "tokens per source sequence; default: as --seq-len", limit=SEQ_LEN_LIMIT
+    ),
     dtype: Dtype = option("float32", "data type of the weights"),
     tokens: int = option(
-        None, "training tokens, source and target together; adds an estimate of the time", min=1
+        None,
+        "training tokens, source and target together; adds an estimate of the time",
+        limit=NumberRange(1, 10**18),
     ),
-    gflops: float = option(None, "GFLOP/s of one device; default: measured on this CPU", min=1e-9),
-    devices: int = option(1, "number of devices", min=1),
+    gflops: float = option(
+        None, "GFLOP/s of one device; default: measured on this CPU", limit=NumberRange(1e-9, 1e12)
+    ),
+    devices: int = option(1, "number of devices", limit=NumberRange(1, 10**6)),
     as_json: Json = False,
 ) -> None:
     """Estimate the cost of a model: parameters, FLOPs, memory, training time."""

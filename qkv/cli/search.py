@@ -14,7 +14,7 @@ from qkv.cli.meter import ProgressMeter
 from qkv.cli.options import BatchSize, Device, Dimensions, Folder, Pooling, Truncation
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
-from qkv.errors import QkvError
+from qkv.limits import K_LIMIT
 from qkv.messages import _
 
 
@@ -22,7 +22,7 @@ def search(
     folder: Folder,
     sentences: Path = argument(..., "file of sentences, one per line", metavar="SENTENCES"),
     query: str | None = argument(None, "query; default: standard input"),
-    k: int = option(5, "number of results", "-k"),
+    k: int = option(5, "number of results", "-k", limit=K_LIMIT),
     index: Path | None = option(None, "folder of the vector index; default SENTENCES.index"),
     rebuild: bool = option(False, "rebuild the index", "--rebuild"),
     pooling: Pooling = None,
@@ -33,8 +33,6 @@ def search(
     as_json: bool = option(False, "print one JSON object per query", "--json"),
 ) -> None:
     """Semantic search; the index is built again when the file changes."""
-    if k < 1:
-        raise QkvError("-k", _("{k} is too small", k=k), _("use 1 or more"))
     keep_pages()  # before torch is imported
     from qkv.pipeline.index import Index, check_index_folder
 

@@ -9,19 +9,38 @@ from dataclasses import dataclass
 
 from qkv.arguments import check_types
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, check_limits
+from qkv.messages import N_, _
 
-
-def check_at_least_one(config: object, *names: str) -> None:
-    """Raise if one of these fields is less than 1; None is allowed."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise QkvError(name, _("{value} is too small", value=value), _("use 1 or more"))
-
-
-def out_of_range(name: str, value: object, right: str) -> QkvError:
-    return QkvError(name, _("{value} is out of range", value=value), right)
+POSITIVE_FRACTION = NumberRange(math.ulp(0.0), 1, message=N_("use more than 0, at most 1"))
+TRANSLATION_LIMITS = {
+    "beam_size": NumberRange(1, 1_024),
+    # 1,000 tokens to a power of some hundred overflow
+    "length_penalty": NumberRange(
+        0, 20, message=N_("use {least} to {most}; the 2017 paper uses 0.6")
+    ),
+    "n_best": NumberRange(1, 1_024),
+    "max_target_len": NumberRange(1, MAX_TOKENS),
+    "batch_size": NumberRange(1, MAX_BATCH_SIZE),
+}
+GENERATION_LIMITS = {
+    # Beyond these, logits that are divided by them are infinite.
+    "repetition_penalty": NumberRange(
+        0.01, 100, message=N_("use {least} to {most}; 1 disables it")
+    ),
+    "temperature": NumberRange(
+        1e-6, 1e6, or_zero=True, message=N_("use 0 (greedy), or {least} to {most}")
+    ),
+    "top_k": NumberRange(1, 2**27),  # the largest vocabulary
+    "top_p": POSITIVE_FRACTION,
+    "min_p": POSITIVE_FRACTION,
+    "typical_p": POSITIVE_FRACTION,
+    "seed": NumberRange(0, 2**63 - 1),
+    "max_new_tokens": NumberRange(1, MAX_TOKENS),
+    "n": NumberRange(1, 16_384),
+    "logprobs": NumberRange(0, 10_000),
+    "batch_size": NumberRange(1, MAX_BATCH_SIZE),
+}
 
 
 @dataclass(frozen=True)
@@ -51,10 +70,7 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_at_least_one(self, "beam_size", "n_best", "max_target_len", "batch_size")
-        if not 0 <= self.length_penalty <= 20:  # 1,000 tokens to a power of some hundred overflow
-            right = _("use 0 to 20; the 2017 paper uses 0.6")
-            raise out_of_range("length_penalty", self.length_penalty, right)
+        check_limits(self, TRANSLATION_LIMITS)
         if self.n_best > self.beam_size:
             raise QkvError(
                 "n_best",
@@ -121,37 +137,11 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        self._check_sampling()
-        check_at_least_one(self, "max_new_tokens", "n", "batch_size")
-        if self.logprobs is not None and self.logprobs < 0:
-            raise QkvError(
-                "logprobs",
-                _("{logprobs} is negative", logprobs=self.logprobs),
-                _("use 0 for the sampled tokens only"),
-            )
+        check_limits(self, GENERATION_LIMITS)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         object.__setattr__(self, "stop", stop)
         if "" in stop:
             raise QkvError("stop", _("empty stop string"), _("give some text"))
-
-    def _check_sampling(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise out_of_range("temperature", self.temperature, _("use 0 (greedy) or more"))
-        if self.top_k is not None and self.top_k < 1:
-            raise QkvError(
-                "top_k",
-                _("{top_k} leaves no token", top_k=self.top_k),
-                _("use 1 or more, or leave it out"),
-            )
-        for name in ("top_p", "min_p", "typical_p"):
-            p = getattr(self, name)
-            if p is not None and not 0 < p <= 1:
-                raise out_of_range(name, p, _("use more than 0, at most 1"))
-        if not 0 < self.repetition_penalty < math.inf:
-            right = _("use more than 0; 1 disables it")
-            raise out_of_range("repetition_penalty", self.repetition_penalty, right)
-        if self.seed is not None and self.seed < 0:
-            raise QkvError("seed", _("{seed} is negative", seed=self.seed), _("use 0 or more"))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check the token ids of the settings against a vocabulary.

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Literal
 
 from qkv.errors import QkvError
+from qkv.limits import NumberRange
 from qkv.messages import N_, _, listed
+from qkv.model.check_spec import MAX_WIDTH
 from qkv.model.spec import (
     Activation,
     Attention,
@@ -33,6 +35,7 @@ POSITIONS: dict[str, Positions] = {
     "sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "none": NoPositions(),
 }  # fmt: skip
 
+SIZE_LIMIT = NumberRange(1, MAX_WIDTH)
 ARGUMENTS = {  # of from_sizes, for `qkv train --explain`
     "layers": N_("blocks in each stack"),
     "d_model": N_("width of the residual stream"),
@@ -110,8 +113,10 @@ def from_sizes(
 
 def head_width(d_model: int, n_heads: int) -> int:
     """d_model / n_heads; an error if that is not an integer."""
+    for name, size in (("d_model", d_model), ("n_heads", n_heads)):
+        SIZE_LIMIT.check(f"model.{name}", size)
     if d_model % n_heads:
-        good = [n for n in range(1, 4 * n_heads + 1) if d_model % n == 0]
+        good = [n for n in range(1, min(d_model, 4 * n_heads) + 1) if d_model % n == 0]
         wrong = _("{d_model} does not divide into {n_heads} heads",
                   d_model=d_model, n_heads=n_heads)
         raise QkvError("model.n_heads", wrong, _("use {good}", good=listed(good)))

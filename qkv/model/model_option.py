@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, expected_value, near_miss
+from qkv.limits import NumberRange, shown
 from qkv.messages import _
+from qkv.model.check_spec import MAX_WIDTH, MOST
 from qkv.model.presets import PRESETS, RENAMED, find_preset
 from qkv.model.spec import Spec
 from qkv.model.spec_io import CHOICES, OLD_FIELDS, from_json, rename_old, to_json
@@ -121,17 +123,21 @@ def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def _argument(key: str, value: Any, annotation: Any, problems: list[FieldProblem]) -> Any:
     from pydantic import ValidationError
 
-    least = 0 if key in MAY_BE_ZERO else 1
     try:
         value = adapter(annotation).validate_python(value)
     except ValidationError as error:
         wrong = _("cannot be {value!r}", value=value)
         problems.append((key, wrong, expected_value(error.errors()[0])))
     else:
-        if type(value) is int and value < least:
-            wrong = _("cannot be {value}", value=value)
-            problems.append((key, wrong, _("use at least {least}", least=least)))
+        if type(value) is int and value not in (limit := argument_limit(key)):
+            problems.append((key, _("cannot be {value}", value=shown(value)), limit.right()))
     return value
+
+
+def argument_limit(key: str) -> NumberRange:
+    """The range of a whole number among the arguments of a preset: that of the spec's field."""
+    field = {"layers": "repeat"}.get(key, key)
+    return NumberRange(0 if key in MAY_BE_ZERO else 1, MOST.get(field, MAX_WIDTH))
 
 
 # ── Overrides ─────────────────────────────────────────────────────────────────────────────────────

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from qkv.arguments import check_types
 from qkv.errors import QkvError, near_miss
+from qkv.limits import MAX_BATCH_SIZE, NumberRange, check_limits
 from qkv.messages import _
+from qkv.model.check_spec import MAX_WIDTH
 from qkv.model.pooling import POOLINGS
 
 TRUNCATIONS = ("truncate", "chunk")
+EMBED_LIMITS = {
+    "dimensions": NumberRange(1, MAX_WIDTH),  # at most d_model: `check`
+    "batch_size": NumberRange(1, MAX_BATCH_SIZE),
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class EmbedOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_limits(self, EMBED_LIMITS)
 
     def check(self, d_model: int) -> None:
         """Check the options against a model.
@@ -59,15 +66,9 @@ class EmbedOptions:
                 _("no truncation '{truncation}'", truncation=self.truncation),
                 near_miss(self.truncation, TRUNCATIONS),
             )
-        if self.dimensions is not None and not 1 <= self.dimensions <= d_model:
+        if self.dimensions is not None and self.dimensions > d_model:
             raise QkvError(
                 "dimensions",
                 _("{dimensions} of {d_model}", dimensions=self.dimensions, d_model=d_model),
                 _("use 1 to {d_model}", d_model=d_model),
-            )
-        if self.batch_size < 1:
-            raise QkvError(
-                "batch_size",
-                _("{batch_size} is too small", batch_size=self.batch_size),
-                _("use 1 or more"),
             )

@@ -16,6 +16,7 @@ from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
 from qkv.files import check_output_folder
+from qkv.limits import K_LIMIT
 from qkv.messages import _
 from qkv.pipeline.embed_options import EmbedOptions
 from qkv.pipeline.embedder import Embedder
@@ -119,8 +120,7 @@ class Index:
             The k nearest lines for each query, nearest first.
         """
         queries, k = check_texts("queries", queries), check_type("k", k, int)
-        if k < 1:
-            raise QkvError("k", _("{k} is too small", k=k), _("use 1 or more"))
+        K_LIMIT.check("k", k)
         indices, scores = nearest(self.vectors, self.embedder.embed(queries, self.options), k)
         texts = read_rows(self.sentences, indices.flatten().tolist())
         return [

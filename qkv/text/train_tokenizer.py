@@ -16,6 +16,7 @@ from tokenizers import models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from qkv.errors import QkvError, near_miss
+from qkv.limits import NumberRange
 from qkv.messages import _
 from qkv.text.chunking import split_for_training
 from qkv.text.lines import batches, read_lines, replace_surrogates
@@ -23,7 +24,10 @@ from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, 
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 
-INT32_MAX = 2**31 - 1
+TOKENIZER_LIMITS = {
+    "vocab_size": NumberRange(1, MAX_VOCAB_SIZE),
+    "min_frequency": NumberRange(0, 2**31 - 1),
+}
 PASSES = {"word": 1, "char": 1, "bpe": 2, "byte_bpe": 1, "wordpiece": 2}  # over the texts
 KINDS = tuple(PASSES)
 # Without the suffix or prefix here, the trainer silently ignores that of the model.
@@ -56,7 +60,7 @@ def train_tokenizer(
     ['low</w>', 'newe', 'r</w>']
     """
     options = options or TokenizerOptions()
-    vocab_size = whole_number("--vocab-size", vocab_size, 1, MAX_VOCAB_SIZE)
+    vocab_size = whole_number("vocab_size", vocab_size)
     specials = special_tokens(kind, options)
     if PASSES[kind] > 1 and isinstance(texts, Iterator):
         texts = _Spool(texts)
@@ -76,7 +80,7 @@ def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
     """Check the options and return the special tokens in id order: the kind's, then the user's."""
     if kind not in KINDS:
         raise QkvError("--kind", _("no tokenizer kind '{kind}'", kind=kind), near_miss(kind, KINDS))
-    whole_number("--min-frequency", options.min_frequency, 0, INT32_MAX)
+    whole_number("min_frequency", options.min_frequency)
     if options.add_prefix_space and kind != "byte_bpe":
         wrong = _("'{kind}' does not distinguish words at the beginning of a text", kind=kind)
         raise QkvError("--add-prefix-space", wrong, _("use it with byte_bpe"))
@@ -88,17 +92,15 @@ def special_tokens(kind: str, options: TokenizerOptions) -> list[str]:
     return list(dict.fromkeys((*defaults, *options.special_tokens)))
 
 
-def whole_number(where: str, value: object, least: int, most: int) -> int:
-    """Return a whole number from `least` to `most`, or raise an error that names the option."""
+def whole_number(name: str, value: object) -> int:
+    """Return an option as a whole number in its range, or raise an error that names it."""
+    where = f"--{name.replace('_', '-')}"
     try:
-        number = index(value)  # type: ignore[arg-type]
+        number = index(str(value) if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
         wrong = _("{value:.40} is not a whole number", value=repr(value))
         raise QkvError(where, wrong, _("use a whole number")) from None
-    if isinstance(value, bool) or not least <= number <= most:
-        shown = f"{number:,}" if number.bit_length() < 128 else _("the number")
-        right = _("use {least:,} to {most:,}", least=least, most=most)
-        raise QkvError(where, _("{value} is out of range", value=shown), right)
+    TOKENIZER_LIMITS[name].check(where, number)
     return number
 
 

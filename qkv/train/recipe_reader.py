@@ -5,59 +5,41 @@ See docs/guides/training.md, "Recipes".
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from qkv.dtypes import canonical_dtype
 from qkv.errors import QkvError, expected_value, near_miss
+from qkv.generate.config import TRANSLATION_LIMITS
+from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, shown
 from qkv.messages import _
 from qkv.model.model_option import arguments_of, rename_old_option
 from qkv.model.presets import ARGUMENTS
 from qkv.pydantic_errors import adapter
 from qkv.text.lines import read_text
+from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 from qkv.threads import MAX_THREADS
 from qkv.train.recipe import Recipe
 
 Kind = TypeVar("Kind", bound=Recipe)
 Options = dict[str, Any]
 
-# The range of each number, both ends included; other types are validated by pydantic alone.
-POSITIVE, NON_NEGATIVE, FRACTION = (1, inf), (0, inf), (0, 0.999999)
-LIMITS = {
-    **dict.fromkeys(
-        (
-            "vocab_size",
-            "bpe_variants",
-            "steps",
-            "batch_tokens",
-            "gradient_accumulation_steps",
-            "save_every",
-            "validate_every",
-            "beam_size",
-            "context_length",
-            "mini_batch_size",
-        ),
-        POSITIVE,
-    ),
+COUNT, AMOUNT, FRACTION = NumberRange(1, 10**9), NumberRange(0, 1e38), NumberRange(0, 0.999999)
+LIMITS = {  # the range of each number; other types are validated by pydantic alone
+    **dict.fromkeys(("steps", "save_every", "validate_every"), COUNT),
+    **dict.fromkeys(("warmup_steps", "mlm_steps", "patience"), NumberRange(0, COUNT.most)),
+    # Up to the largest float32: training reports a loss that is not finite.
     **dict.fromkeys(
         (
             "lr",
             "muon_lr",
-            "eps",
             "weight_decay",
-            "warmup_steps",
             "max_grad_norm",
             "router_aux_loss_coef",
             "r_drop",
-            "average_checkpoints",
-            "patience",
-            "length_penalty",
-            "mlm_steps",
-            "max_minutes",
             "guided_alignment_weight",
         ),
-        NON_NEGATIVE,
+        AMOUNT,
     ),
     **dict.fromkeys(
         (
@@ -71,12 +53,23 @@ LIMITS = {
         ),
         FRACTION,
     ),
+    **{name: TRANSLATION_LIMITS[name] for name in ("beam_size", "length_penalty")},
+    "vocab_size": NumberRange(1, MAX_VOCAB_SIZE),
+    "batch_tokens": NumberRange(1, 2**24),
+    "gradient_accumulation_steps": NumberRange(1, 65_536),
+    "context_length": NumberRange(1, MAX_TOKENS),
+    "mini_batch_size": NumberRange(1, MAX_BATCH_SIZE),
     # A contrastive loss needs two groups (negatives) and two texts of a group (a positive pair).
-    **dict.fromkeys(("batch_groups", "texts_per_group"), (2, inf)),
-    "threads": (0, MAX_THREADS),
-    "decay_fraction": (0, 1),
-    "temperature": (1e-4, 100),
-    "seed": (0, 2**31 - 1),
+    "batch_groups": NumberRange(2, 2**20),
+    "texts_per_group": NumberRange(2, 1_024),
+    "bpe_variants": NumberRange(1, 1_024),
+    "average_checkpoints": NumberRange(0, 1_024),
+    "max_minutes": NumberRange(0, 10**6),
+    "eps": NumberRange(0, 1),
+    "threads": NumberRange(0, MAX_THREADS),
+    "decay_fraction": NumberRange(0, 1),
+    "temperature": NumberRange(1e-4, 100),
+    "seed": NumberRange(0, 2**31 - 1),
 }
 
 
@@ -213,15 +206,10 @@ def validated(kind: type[Kind], tree: Options, where: str) -> Kind:
 
 def _out_of_range(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Each number outside its range, and the range."""
-    for name, (least, most) in LIMITS.items():
-        value = getattr(recipe, name, least)
-        if not (least <= value <= most and value < inf):  # false for NaN too
-            right = (
-                _("use {least} or more", least=least)
-                if most == inf
-                else _("use {least} to {most}", least=least, most=most)
-            )
-            yield _("{name} cannot be {value}", name=name, value=value), right
+    for name, limit in LIMITS.items():
+        value = getattr(recipe, name, limit.least)
+        if value not in limit:
+            yield _("{name} cannot be {value}", name=name, value=shown(value)), limit.right()
 
 
 def _explain(error: Any, kind: type[Recipe]) -> tuple[str, str]:

@@ -11,9 +11,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.weights import meta_model
+from qkv.memory import check_memory
+from qkv.messages import _
+from qkv.model.check_spec import custom_parts
 from qkv.model.init import zero_init_residual
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
+from qkv.plan.cost import parameters
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import Recipe
 
@@ -47,6 +52,7 @@ class Task(Protocol):
 
     def initial_model(self) -> Transformer:
         """The model before the first step; here one with random weights."""
+        check_training_memory(self.spec, self.recipe.device)
         model = Transformer(self.spec)
         if self.recipe.zero_init_residual:
             zero_init_residual(model)
@@ -66,6 +72,19 @@ class Task(Protocol):
 
     def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
+
+
+def check_training_memory(spec: Spec, device: str) -> None:
+    """Raise an error if weights, gradients and Adam's two moments do not fit, in float32.
+
+    For another device, only the weights are in the memory of the CPU.
+    """
+    if custom_parts(spec):
+        n_parameters = sum(weight.numel() for weight in meta_model(spec).parameters())
+    else:
+        n_parameters = sum(parameters(spec).values())
+    needed = 4 * n_parameters * (4 if device == "cpu" else 1)
+    check_memory("model", needed, _("use smaller sizes; qkv plan shows what they cost"))
 
 
 def with_mask(ids: Tensor, pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:

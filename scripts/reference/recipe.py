@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import Field, fields
-from math import inf
 from typing import Any, get_type_hints
 
 from qkv.messages import _
@@ -76,9 +75,7 @@ def rows(kind: type[Recipe]) -> Iterator[Row]:
     hints = get_type_hints(kind)
     for name, default, explanation in explain(kind):
         if not name.startswith("model."):
-            range_ = limits(
-                *(None if abs(end) == inf else end for end in LIMITS.get(name, (-inf, inf)))
-            )
+            range_ = limits(*LIMITS[name][:2]) if name in LIMITS else ""
             type_ = ", ".join(filter(None, [type_name(hints[name]), range_]))
             yield code(name), type_, code(as_yaml(default)), explanation
 

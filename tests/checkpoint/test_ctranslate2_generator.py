@@ -146,7 +146,10 @@ def test_the_command_prints_the_same_with_either_engine_and_imports_no_torch(
                 "suppress_tokens, or use --engine torch"
             ),
         ),
-        ({"temperature": 0, "max_new_tokens": 0}, "max_new_tokens: 0 is too small; use 1 or more"),
+        (
+            {"temperature": 0, "max_new_tokens": 0},
+            "max_new_tokens: 0 is out of range; use 1 to 1,048,576",
+        ),
     ],
 )
 def test_unsupported_options_are_refused(small, settings, line):

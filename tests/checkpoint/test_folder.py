@@ -228,14 +228,14 @@ def test_a_concurrent_save_never_gives_a_mixture(tmp_path, monkeypatch):
     save_model(tmp_path, small(1), {"tokenizer": tokenizer()})
     import qkv.checkpoint.folder as module
 
-    saves, fill = iter([small(2, vocab_size=40)]), module.fill
+    saves, read_model = iter([small(2, vocab_size=40)]), module.read_model
 
-    def interrupted(model, *rest):
+    def interrupted(*arguments):
         for other in saves:  # once: model.json has been read, the weights have not
             save_model(tmp_path, other, {"tokenizer": tokenizer()})
-        fill(model, *rest)
+        return read_model(*arguments)
 
-    monkeypatch.setattr(module, "fill", interrupted)
+    monkeypatch.setattr(module, "read_model", interrupted)
     assert same_bits(load_model(tmp_path).model, small(2, vocab_size=40))
 
 

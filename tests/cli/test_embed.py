@@ -139,7 +139,7 @@ def test_a_long_line_can_be_chunked(folder, tmp_path, capsys, caplog):
             ["--truncation", "chnk"],
             "truncation: no truncation 'chnk'; did you mean 'chunk'?",
         ),
-        ("a dog\n", ["--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
+        ("a dog\n", ["--batch-size", "0"], "batch_size: 0 is out of range; use 1 to 65,536"),
         ("a dog\n", ["--device", "abacus"], "device: 'abacus' is not available; use cpu"),
         (
             "a dog\n",

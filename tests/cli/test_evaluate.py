@@ -113,7 +113,7 @@ def test_a_model_does_not_differ_from_itself(digits, files, capsys):
         ),
         (
             ["{digits}", "--source", "{s}", "--target", "{t}", "--beam-size", "0"],
-            "beam_size: 0 is too small; use 1 or more",
+            "beam_size: 0 is out of range; use 1 to 1,024",
         ),
         (
             ["{digits}", "--source", "{s}"],

@@ -188,16 +188,13 @@ def test_output_to_a_terminal_is_streamed(folder, generator):
         (["{folder}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
         (
             ["{folder}", "a", "--temperature", "-1"],
-            "temperature: -1.0 is out of range; use 0 (greedy) or more",
+            "temperature: -1 is out of range; use 0 (greedy), or 1e-06 to 1,000,000",
         ),
-        (
-            ["{folder}", "a", "--top-k", "0"],
-            "top_k: 0 leaves no token; use 1 or more, or leave it out",
-        ),
-        (["{folder}", "a", "--n", "0"], "n: 0 is too small; use 1 or more"),
+        (["{folder}", "a", "--top-k", "0"], "top_k: 0 is out of range; use 1 to 134,217,728"),
+        (["{folder}", "a", "--n", "0"], "n: 0 is out of range; use 1 to 16,384"),
         (
             ["{folder}", "a", "--max-new-tokens", "0"],
-            "max_new_tokens: 0 is too small; use 1 or more",
+            "max_new_tokens: 0 is out of range; use 1 to 1,048,576",
         ),
         (
             ["{folder}", "a", "--stop", "Ω"],

@@ -107,7 +107,7 @@ def test_an_index_of_another_model_is_one_line(folder, file, tmp_path, capsys):
             "{tmp}/pipe: a pipe, which can be read only once; write it to a file first",
         ),
         (["{file}", "  "], "line 1: empty text; an empty text has no embedding; remove the line"),
-        (["{file}", "cow", "-k", "0"], "-k: 0 is too small; use 1 or more"),
+        (["{file}", "cow", "-k", "0"], "-k: 0 is out of range; use 1 to 1,000,000"),
     ],
 )
 def test_bad_input_is_one_line(folder, file, tmp_path, arguments, line):

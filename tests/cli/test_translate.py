@@ -103,14 +103,14 @@ def test_an_error_is_one_line_and_exit_code_2(digits):
         (["{digits}", "--file", "{tmp}/none"], "{tmp}/none: no such file; check the path"),
         (
             ["{digits}", "三", "--length-penalty", "-1"],
-            "length_penalty: -1.0 is out of range; use 0 to 20; the 2017 paper uses 0.6",
+            "length_penalty: -1 is out of range; use 0 to 20; the 2017 paper uses 0.6",
         ),
-        (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is too small; use 1 or more"),
+        (["{digits}", "三", "--beam-size", "0"], "beam_size: 0 is out of range; use 1 to 1,024"),
         (
             ["{digits}", "三", "--max-target-len", "0"],
-            "max_target_len: 0 is too small; use 1 or more",
+            "max_target_len: 0 is out of range; use 1 to 1,048,576",
         ),
-        (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is too small; use 1 or more"),
+        (["{digits}", "三", "--batch-size", "0"], "batch_size: 0 is out of range; use 1 to 65,536"),
         (["{digits}", "三", "--device", "abacus"], "device: 'abacus' is not available; use cpu"),
         (
             ["{digits}", "三", "--engine", "ctranslate2", "--int8"],

@@ -192,20 +192,26 @@ def test_a_draw_depends_on_seed_sequence_and_position_only():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"temperature": -0.1}, "temperature: -0.1 is out of range; use 0 (greedy) or more"),
-        ({"temperature": math.nan}, "temperature: nan is out of range; use 0 (greedy) or more"),
-        ({"top_k": 0}, "top_k: 0 leaves no token; use 1 or more, or leave it out"),
-        ({"top_p": 0.0}, "top_p: 0.0 is out of range; use more than 0, at most 1"),
+        (
+            {"temperature": -0.1},
+            "temperature: -0.1 is out of range; use 0 (greedy), or 1e-06 to 1,000,000",
+        ),
+        (
+            {"temperature": math.nan},
+            "temperature: nan is out of range; use 0 (greedy), or 1e-06 to 1,000,000",
+        ),
+        ({"top_k": 0}, "top_k: 0 is out of range; use 1 to 134,217,728"),
+        ({"top_p": 0.0}, "top_p: 0 is out of range; use more than 0, at most 1"),
         ({"min_p": 1.5}, "min_p: 1.5 is out of range; use more than 0, at most 1"),
-        ({"typical_p": -1.0}, "typical_p: -1.0 is out of range; use more than 0, at most 1"),
+        ({"typical_p": -1.0}, "typical_p: -1 is out of range; use more than 0, at most 1"),
         (
             {"repetition_penalty": 0.0},
-            "repetition_penalty: 0.0 is out of range; use more than 0; 1 disables it",
+            "repetition_penalty: 0 is out of range; use 0.01 to 100; 1 disables it",
         ),
-        ({"seed": -1}, "seed: -1 is negative; use 0 or more"),
-        ({"n": 0}, "n: 0 is too small; use 1 or more"),
-        ({"max_new_tokens": 0}, "max_new_tokens: 0 is too small; use 1 or more"),
-        ({"logprobs": -1}, "logprobs: -1 is negative; use 0 for the sampled tokens only"),
+        ({"seed": -1}, "seed: -1 is out of range; use 0 to 9,223,372,036,854,775,807"),
+        ({"n": 0}, "n: 0 is out of range; use 1 to 16,384"),
+        ({"max_new_tokens": 0}, "max_new_tokens: 0 is out of range; use 1 to 1,048,576"),
+        ({"logprobs": -1}, "logprobs: -1 is out of range; use 0 to 10,000"),
         ({"stop": ("a", "")}, "stop: empty stop string; give some text"),
     ],
 )

@@ -201,10 +201,10 @@ def test_arguments_reach_every_size_and_choice():
             "scaled_embedding, token_types, max_len",
         ),
         ({"preset": "tiny", "layers": 2.5}, "model, layers: cannot be 2.5; use a whole number"),
-        ({"preset": "tiny", "layers": 0}, "model, layers: cannot be 0; use at least 1"),
+        ({"preset": "tiny", "layers": 0}, "model, layers: cannot be 0; use 1 to 4,096"),
         (
             {"convolution": -1, "norm": "rsm"},
-            "model, convolution: cannot be -1; use at least 0 | norm: cannot be 'rsm'; "
+            "model, convolution: cannot be -1; use 0 to 1,048,576 | norm: cannot be 'rsm'; "
             "did you mean 'rms'?",
         ),
         (

@@ -260,7 +260,7 @@ def test_progress_is_reported_for_every_text():
         ({"truncation": "drop"}, "truncation: no truncation 'drop'; choose from truncate, chunk"),
         ({"dimensions": 17}, "dimensions: 17 of 16; use 1 to 16"),
         ({"dimensions": 0}, "dimensions: 0 of 16; use 1 to 16"),
-        ({"batch_size": 0}, "batch_size: 0 is too small; use 1 or more"),
+        ({"batch_size": 0}, "batch_size: 0 is out of range; use 1 to 65,536"),
     ],
 )
 def test_invalid_options_are_rejected(options, line):

@@ -270,8 +270,12 @@ def test_a_text_may_exceed_the_context_length(positions):
             {"allowed_token_ids": (7,), "suppress_tokens": (7,)},
             "suppress_tokens: every token is suppressed; suppress fewer tokens",
         ),
-        ("a", {"temperature": -1}, "temperature: -1 is out of range; use 0 (greedy) or more"),
-        ("a", {"n": 0}, "n: 0 is too small; use 1 or more"),
+        (
+            "a",
+            {"temperature": -1},
+            "temperature: -1 is out of range; use 0 (greedy), or 1e-06 to 1,000,000",
+        ),
+        ("a", {"n": 0}, "n: 0 is out of range; use 1 to 16,384"),
     ],
 )
 def test_invalid_settings_are_rejected(bytewise, prompt, settings, line):

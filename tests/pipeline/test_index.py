@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_read_leaves_no_index(file, content, line):
 def test_a_missing_file_and_k_0_are_rejected(file, tmp_path):
     with pytest.raises(QkvError, match=r"none.txt: no such file; check the path"):
         Index.open(embedder(), tmp_path / "none.txt")
-    with pytest.raises(QkvError, match="k: 0 is too small; use 1 or more"):
+    with pytest.raises(QkvError, match="k: 0 is out of range; use 1 to 1,000,000"):
         Index.open(embedder(), file).search(["cat"], k=0)
 
 

@@ -157,13 +157,13 @@ def test_windows_files_with_a_byte_order_mark_are_read(tmp_path):
         ),
         (["steps"], "--set steps: no value; write key=value"),
         (["lr={"], "--set lr={: not valid YAML (while parsing a flow node); write key: value"),
-        (["steps=0"], "--set: steps cannot be 0; use 1 or more"),
+        (["steps=0"], "--set: steps cannot be 0; use 1 to 1,000,000,000"),
         (
             ["lr=-1", "bpe_dropout=1"],
-            "--set: lr cannot be -1.0, bpe_dropout cannot be 1.0; use 0 or more, use 0 to 0.999999",
+            "--set: lr cannot be -1, bpe_dropout cannot be 1; use 0 to 1e+38, use 0 to 0.999999",
         ),
-        (["lr=.nan"], "--set: lr cannot be nan; use 0 or more"),
-        (["seed=-1"], "--set: seed cannot be -1; use 0 to 2147483647"),
+        (["lr=.nan"], "--set: lr cannot be nan; use 0 to 1e+38"),
+        (["seed=-1"], "--set: seed cannot be -1; use 0 to 2,147,483,647"),
     ],
 )
 def test_an_invalid_setting_gives_one_line(settings, line):
@@ -214,7 +214,7 @@ def test_errors_are_translated_into_chinese(chinese):
         error_line("steps=x", "dtype=f8")
         == "--set: steps 不能是 'x', dtype 不能是 'f8'; 请用整数, 可选：float32、bfloat16"
     )
-    assert error_line("ema_decay=1") == "--set: ema_decay 不能是 1.0; 请用 0 到 0.999999 的数"
+    assert error_line("ema_decay=1") == "--set: ema_decay 不能是 1; 请用 0 到 0.999999 的数"
 
 
 @pytest.mark.parametrize("kind", [TranslateRecipe, GenerateRecipe, EmbedRecipe])

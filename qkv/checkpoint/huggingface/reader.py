@@ -3,6 +3,7 @@
 The files are untrusted, and no code of the folder is run. See docs/guides/import-export.md.
 """
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,14 @@ from qkv.checkpoint.huggingface.sentence_transformers_format import read_pooling
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.checkpoint.names import Family, Weights, resolve_rows, to_foreign, to_native
 from qkv.checkpoint.shards import Shards, inside, read_table
-from qkv.checkpoint.weights import DTYPES, assign_weights, check_weights, current_name, meta_model
+from qkv.checkpoint.weights import (
+    DTYPES,
+    assign_weights,
+    check_load_memory,
+    check_weights,
+    current_name,
+    meta_model,
+)
 from qkv.errors import QkvError, near_miss
 from qkv.messages import N_, _
 from qkv.model.check_spec import check_spec
@@ -50,6 +58,8 @@ def load_huggingface(
     state_dict = model.state_dict()
     table = resolve_rows(family.rows(spec), state_dict)
     names = match_names(shards, family, spec, to_foreign(table, state_dict))
+    n_values = sum(math.prod(shards.entries[name].shape) for name in names.values())
+    check_load_memory(folder, n_values, dtype or torch.float16, device)  # None: 2 bytes or more
     weights = to_native(table, reader(shards, names, device, dtype, only_finite))
     assign_weights(model, weights, device)
     n_bytes = sum(path.stat().st_size for path in shards.files)
