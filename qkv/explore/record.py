@@ -80,7 +80,7 @@ class Steps(Mapping[str, Any]):
         return picture_of(self[path][0], rows, columns, path)
 
     def keep(self, path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Keep the output of a module, or its first input: a forward hook once the path is given."""
+        """Forward hook, once the path is given: keep the module's output or its first input."""
         kept = next(iter((*args, *kwargs.values())), None) if path.endswith(INPUT) else output
         self._passes.setdefault(path, []).append(detached(kept))
 

@@ -69,7 +69,7 @@ def test_every_view_fits_every_width(browser, address, language, theme):
         page.click(f"[data-choice={language}]")
         ask(page, "三七二九。")
         page.evaluate(
-            "document.querySelector(`button[data-step='decoder.0.cross.softmax']`).click()"
+            "document.querySelector(`button[data-step='decoder.layers.0.cross.branch.core.weights']`).click()"
         )
         page.click("[data-position='1']")
         assert page.evaluate("document.documentElement.dataset.theme") == theme
