@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import SCREENSHOTS, Tab, ask, served, tab, until
+from browser import SCREENSHOTS, Tab, ask, served, tab, unfold, until
 from small_explorers import explorer_of, small
 
 import qkv.explore
@@ -51,6 +51,8 @@ def address(tmp_path_factory):
 
 def show(page, name):
     page.click(f"#tab-{name}")
+    if name == "experiments":
+        unfold(page)
     until(
         page,
         {

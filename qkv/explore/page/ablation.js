@@ -23,7 +23,7 @@ export function ablationCard(app) {
     const more = app.source.offline ? note(t("onlyOne"), { "data-note": "only-one" }) : swapControl(app, update);
     return [buttonGrid(app, update), more, result];
   };
-  return card("ablation", t("ablation"), t("ablationAbout"), load());
+  return card(app, "ablation", t("ablation"), t("ablationAbout"), load);
 }
 
 function buttonGrid(app, update) {
