@@ -26,6 +26,9 @@ def evaluate(
     text: Path | None = option(
         None, "a text file, folder or JSONL: perplexity of a language model"
     ),
+    context_length: int | None = option(
+        None, "with --text: tokens of a window, also more than in training; default: as the model"
+    ),
     int8: bool = option(
         False, "int8 quantization; with --text, compares its perplexity with float32", "--int8"
     ),
@@ -54,12 +57,14 @@ def evaluate(
         _check_unused(
             {"--language": language, "--tokenize": tokenize, "--baseline": baseline, "--out": out}
         )
+    if context_length is not None and not text:
+        raise QkvError("--context-length", _("only for a language model with --text"), _("omit it"))
     if int8 and embedding:
         raise QkvError("--int8", _("embeddings are computed in float32"), _("omit it"))
     if text:
         from qkv.cli.evaluate_text import evaluate_text
 
-        report, output = evaluate_text(folder, text, device, int8)
+        report, output = evaluate_text(folder, text, device, int8, context_length)
     elif pairs:
         from qkv.cli.evaluate_pairs import evaluate_pairs
 

@@ -20,12 +20,14 @@ from qkv.evaluate.text_perplexity import text_perplexity
 from qkv.messages import _
 from qkv.pipeline.generator import Generator
 
+MAX_CONTEXT_LENGTH = 2**20  # tokens of a window, for positions without a table
+
 
 def evaluate_text(
-    folder: Path, text: Path, device: str, int8: bool
+    folder: Path, text: Path, device: str, int8: bool, context_length: int | None = None
 ) -> tuple[dict[str, float], str]:
     """Perplexity, bits per byte and tokens/s; with `int8`, also for quantized weights."""
-    figures = measure(folder, text, device, int8)
+    figures = measure(folder, text, device, int8, context_length)
     lines = [
         perplexity_line(figures),
         _(
@@ -54,7 +56,9 @@ def evaluate_text(
     return figures, "\n".join(lines)
 
 
-def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, float]:
+def measure(
+    folder: Path, text: Path, device: str, int8: bool, context_length: int | None
+) -> dict[str, float]:
     """Tokenize the text as for training, and compute the negative log-likelihood of every token."""
     documents = Documents([text])
     if not documents.characters:
@@ -66,17 +70,14 @@ def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, floa
         raise QkvError(
             folder, _("no special token between texts"), _("the vocabulary needs <eos> or <bos>")
         )
+    length = _window_length(generator, context_length)
     with TemporaryDirectory() as scratch:
         separator = generator.ends[0] if generator.ends else generator.first
         stored = store_documents(Path(scratch) / "ids", documents, generator.tokenizer, separator)
         ids = stored.ids[:-1]  # without the separator at the end
         start = time.perf_counter()
         found = text_perplexity(
-            generator.model,
-            ids,
-            count_bytes(documents),
-            generator.context_length,
-            bos_id=generator.first,
+            generator.model, ids, count_bytes(documents), length, bos_id=generator.first
         )
         seconds = time.perf_counter() - start
         return {
@@ -85,15 +86,30 @@ def measure(folder: Path, text: Path, device: str, int8: bool) -> dict[str, floa
             "bits_per_byte": found.bits_per_byte,
             "tokens": found.tokens,
             "bytes": found.bytes,
-            "context_length": generator.context_length,
+            "context_length": length,
             "seconds": seconds,
             "tokens_per_second": found.tokens / seconds,
-        } | (_int8_losses(generator, ids) if int8 else {})
+        } | (_int8_losses(generator, ids, length) if int8 else {})
 
 
-def _int8_losses(generator: Generator, ids: np.ndarray) -> dict[str, float]:
+def _window_length(generator: Generator, context_length: int | None) -> int:
+    """The tokens of a window; a model with a table of positions has a largest one."""
+    if context_length is None:
+        return generator.context_length
+    decoder = generator.model.decoder
+    assert decoder is not None
+    limit = MAX_CONTEXT_LENGTH if decoder.limit is None else decoder.limit
+    if not 2 <= context_length <= limit:
+        wrong = _("cannot be {value}", value=context_length)
+        if decoder.limit is not None and context_length > limit:
+            wrong = _("this model has {limit:,} positions and cannot extrapolate", limit=limit)
+        raise QkvError("--context-length", wrong, _("use 2 to {limit:,}", limit=limit))
+    return context_length
+
+
+def _int8_losses(generator: Generator, ids: np.ndarray, context_length: int) -> dict[str, float]:
     """Nats per token with float32 and with int8 weights, in windows without overlap."""
-    length = min(generator.context_length, len(ids))
+    length = min(context_length, len(ids))
     if length < 2:
         raise QkvError("--int8", _("the text is too short to compare"), _("give a longer text"))
     rows = torch.from_numpy(ids[: len(ids) // length * length].astype("int64")).view(-1, length)

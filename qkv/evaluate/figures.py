@@ -55,6 +55,8 @@ CELL_INCHES = 0.42  # side of the square of one weight
 MAX_ANNOTATED_WEIGHTS = 200  # larger heatmaps have no numbers in their cells
 FULL_SIZE_TOKENS = 40  # with more tokens, cells and letters shrink, which bounds the image size
 MAX_LABEL_CHARACTERS = 18
+TITLE_POINTS, MIN_TITLE_POINTS = 12, 8  # font sizes of titles
+LETTER_WIDTH = 0.62  # mean width of a letter, in font sizes
 
 Labels = Sequence[str]
 
@@ -75,7 +77,7 @@ def attention_heatmap(
     _check_shape(grid, rows, columns)
     rows, columns = list(map(_label, rows)), list(map(_label, columns))
     heads = range(len(grid))
-    names = [_("head {number}", number=number) for number in heads] if len(grid) > 1 else [""]
+    names = list(map(head_name, heads)) if len(grid) > 1 else [""]
     with fonts_with([title, *rows, *columns, *names]):
         figure, panels = _empty_figure(len(grid), rows, columns)
         for panel, head, name in zip(panels, grid, names, strict=True):
@@ -87,15 +89,21 @@ def attention_heatmap(
             if len(grid) == 1 and head.size <= MAX_ANNOTATED_WEIGHTS:
                 _write_values(panel, head)
         figure.colorbar(image, ax=panels, shrink=0.8, pad=0.02, aspect=30)
-        figure.suptitle(title, fontsize=12, parse_math=False)
+        _write_title(figure, title)
         return save(figure, path)
 
 
+def head_name(number: int) -> str:
+    """The name of an attention head, from 0."""
+    return _("head {number}", number=number)
+
+
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG atomically."""
+    """Write a PNG atomically; its metadata has the title."""
     check_suffix(Path(path), PICTURES)
     with atomic_path(path) as unfinished:
-        figure.savefig(unfinished, format="png", dpi=150)
+        metadata = {"Title": figure.get_suptitle()}
+        figure.savefig(unfinished, format="png", dpi=150, metadata=metadata)
     return Path(path)
 
 
@@ -206,6 +214,25 @@ def _empty_figure(heads: int, rows: Labels, columns: Labels) -> tuple[Figure, li
     return figure, panels[:heads]
 
 
+def _write_title(figure: Figure, title: str) -> None:
+    """Write the title above the panels; a long line gets smaller letters, then an ellipsis."""
+    points = 72 * figure.get_figwidth()
+    limit = int(points / (MIN_TITLE_POINTS * LETTER_WIDTH))  # letters that fit
+    lines = [_shortened(_printable(line), limit) for line in title.split("\n")]
+    size = min(TITLE_POINTS, points / (max(1, _longest(lines)) * LETTER_WIDTH))
+    figure.suptitle("\n".join(lines), fontsize=size, parse_math=False)
+
+
+def _shortened(line: str, limit: int) -> str:
+    """The line, cut to a display width of `limit` letters; wide characters count twice."""
+    if _longest([line]) <= limit:
+        return line
+    line = line[:limit]
+    while _longest([line]) >= limit:
+        line = line[:-1]
+    return f"{line}…"
+
+
 def _name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
     """Label keys above and queries on the left; a `$` in a token is not a formula."""
     size = 10 * _shrink(rows, columns)
@@ -234,9 +261,12 @@ def _write_values(panel: Axes, head: np.ndarray) -> None:
 
 def _label(token: str) -> str:
     """A token as one short printable line."""
-    token = token.translate(str.maketrans("\n\t", "↵→"))
-    token = "".join(character if character.isprintable() else "�" for character in token)
+    token = _printable(token.translate(str.maketrans("\n\t", "↵→")))
     return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def _shrink(rows: Labels, columns: Labels) -> float:

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from torch import Tensor
 
 from qkv.errors import QkvError, near_miss
-from qkv.evaluate.figures import attention_heatmap
+from qkv.evaluate.figures import attention_heatmap, head_name
 from qkv.explore.attention_views import weights
 from qkv.explore.passes import Pass
 from qkv.explore.trace import ATTENTION, attention_layers
 from qkv.files import PICTURES, atomic_path, check_suffix
-from qkv.messages import _
+from qkv.messages import _, current_language, listed
 
 
 @dataclass
@@ -45,9 +45,13 @@ def picture_of(
 
 
 def draw_attention(
-    pass_: Pass, path: str | Path, kind: str | None = None, layer: int | None = None
+    pass_: Pass,
+    path: str | Path,
+    kind: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
 ) -> Path:
-    """Draw every head of one layer; by default the last one, of cross-attention if there is any."""
+    """Draw the heads of one layer; by default all of the last layer, of cross-attention if any."""
     kinds = {name: found for name in ATTENTION if (found := attention_layers(pass_, name))}
     if not kinds:
         raise QkvError(pass_.explored.name, _("the model has no attention layers"))
@@ -60,6 +64,22 @@ def draw_attention(
         raise QkvError(
             "--layer", _("no layer {layer}", layer=layer), near_miss(str(layer), map(str, layers))
         )
+    n_heads = kinds[kind][layer]
+    if head is not None and not 0 <= head < n_heads:
+        raise QkvError(
+            "--head", _("no head {head}", head=head), _("use 0 to {last}", last=n_heads - 1)
+        )
     sides = ATTENTION[kind].rows, ATTENTION[kind].columns
     rows, columns = (pass_.explored.display_tokens(pass_.ids[side], side) for side in sides)
-    return attention_heatmap(weights(pass_, kind, layer), rows, columns, path, pass_.text)
+    heads = "" if head is None else head_name(head)
+    grid = weights(pass_, kind, layer, None if head is None else str(head))
+    return attention_heatmap(
+        grid, rows, columns, path, figure_title(pass_.text, kind, layer, heads)
+    )
+
+
+def figure_title(text: str, kind: str, layer: int, heads: str = "") -> str:
+    """The text, and below it the kind of attention, the layer and the heads that are drawn."""
+    title = getattr(ATTENTION[kind].title, current_language())
+    parts = [title, _("layer {number}", number=layer), heads]
+    return f"{' '.join(text.split())}\n{listed(filter(None, parts))}"

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from qkv.engine.stepper import PlainStepper
+from qkv.errors import QkvError, near_miss
 from qkv.explore.edits import Edit, apply_swaps, edited
 from qkv.explore.explored_model import SIDE_OF, ExploredModel
-from qkv.explore.record import record
+from qkv.explore.record import INPUT, matching_paths, record
 from qkv.explore.serialize import JsonObject
 from qkv.generate.config import GenerationConfig
 from qkv.generate.loop import Bounds, generate
+from qkv.messages import _
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
 from qkv.web.api_errors import ApiError
@@ -32,7 +34,7 @@ MAX_ACTIVATION_BYTES = 96 << 20  # cached activations of one pass
 # Modules whose input is recorded: joined heads, activated feed-forward, residual sum, split heads.
 RECORD_INPUT = ("o_proj", "down_proj", "norm", "q_norm", "k_norm")
 
-Activations = dict[str, Any]  # by module path; "<path" is the module's input
+Activations = dict[str, Any]  # by module path; "path.input" is the module's input
 
 
 class Pass:
@@ -180,8 +182,11 @@ class Pass:
         return self.logits(slice(position, position + 1))[0]
 
     def activation(self, path: str) -> Any:
-        """The output of a module inside a layer; of "<path" the module's input."""
-        return self._cached(f"{layer_of(path)}.*")[path]
+        """The output of a module inside a layer; of "path.input" the module's input."""
+        found = self._cached(f"{layer_of(path)}.*")
+        if path not in found:
+            raise QkvError(path, _("was not recorded"), near_miss(path, found))
+        return found[path]
 
     def weights(self, core: str) -> Tensor:
         """The attention weights of one core, (heads, query, key)."""
@@ -190,21 +195,12 @@ class Pass:
 
     def _record(self, pattern: str) -> Activations:
         """Run a layer again and record those of its modules that match the pattern."""
-        inputs: Activations = {}
+        outputs = matching_paths(self.model, (pattern,))
+        inputs = [path + INPUT for path in outputs if path.rpartition(".")[2] in RECORD_INPUT]
         layer = layer_of(pattern)
-
-        def keep(path: str, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            inputs[f"<{path}"] = given[0].detach()
-
-        with ExitStack() as restore:
-            restore.enter_context(self.running())
-            outputs = restore.enter_context(record(self.model, pattern))
-            for path in outputs.paths:
-                if path.rpartition(".")[2] in RECORD_INPUT:
-                    module = self.model.get_submodule(path)
-                    restore.callback(module.register_forward_hook(partial(keep, path)).remove)
+        with self.running(), record(self.model, pattern, *inputs) as steps:
             self.model.get_submodule(layer)(*self.layer_inputs[layer])
-        return {path: without_batch(value) for path, value in {**outputs, **inputs}.items()}
+        return {path: without_batch(value) for path, value in steps.items()}
 
     def _cached(self, pattern: str) -> Activations:
         """The activations of this pattern; the least recently used ones are dropped."""
@@ -226,8 +222,8 @@ def pass_id(text: str, edits: Sequence[Edit], target: str | None) -> str:
 
 
 def layer_of(path: str) -> str:
-    """The layer of a module: layer_of("<decoder.layers.0.attn.norm") == "decoder.layers.0"."""
-    return ".".join(path.lstrip("<").split(".")[:3])
+    """The layer of a module: layer_of("decoder.layers.0.attn.norm") == "decoder.layers.0"."""
+    return ".".join(path.split(".")[:3])
 
 
 def without_batch(output: Any) -> Any:

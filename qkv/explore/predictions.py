@@ -71,8 +71,8 @@ def logit_lens(pass_: Pass, position: int, k: int) -> JsonObject:
     streams = [pass_.layer_inputs[f"{name}.layers.{n}"][0][0, position] for n in layers]
     with pass_.running():
         rows = [pass_.model.logits(stack.norm(x[None, None]))[0, 0] for x in streams]
-    names = ["embedding", *(f"{name}.{n}" for n in layers)]
-    titles = [both("before the first layer"), *(both("after layer {n}", n=n + 1) for n in layers)]
+    names = ["embedding", *(f"{name}.layers.{n}" for n in layers)]
+    titles = [both("before the first layer"), *(both("after layer {n}", n=n) for n in layers)]
     rows.append(pass_.logits_at(position))
     return {
         "position": position,

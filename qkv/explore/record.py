@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CORE_STEPS = tuple(
     name for name, _ in EagerCore().named_children()
 )  # q, k, v, scores, masked, weights, mixed
+INPUT = ".input"  # after a module path: the input of the module instead of its output
 
 
 class Steps(Mapping[str, Any]):
@@ -78,14 +79,17 @@ class Steps(Mapping[str, Any]):
             )
         return picture_of(self[path][0], rows, columns, path)
 
-    def keep(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Keep the output of the module at this path: a forward hook once the path is given."""
-        self._passes.setdefault(path, []).append(detached(output))
+    def keep(self, path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Forward hook, once the path is given: keep the module's output or its first input."""
+        kept = next(iter((*args, *kwargs.values())), None) if path.endswith(INPUT) else output
+        self._passes.setdefault(path, []).append(detached(kept))
 
 
 @contextmanager
 def record(model: nn.Module, *patterns: str) -> Iterator[Steps]:
     """Record the detached outputs of all modules whose path matches a pattern (`*`: any text).
+
+    A pattern that ends with ".input" records the first input of the matching modules.
 
     with record(model, "decoder.layers.*.attn.branch.core.weights") as steps:
         model.decode(ids)
@@ -93,26 +97,34 @@ def record(model: nn.Module, *patterns: str) -> Iterator[Steps]:
     """
     plain = getattr(model, "_orig_mod", model)  # the model inside a torch.compile wrapper
     paths = matching_paths(plain, patterns)
-    cores = {path.rpartition(".")[0] for path in paths} & sdpa_cores(plain).keys()
+    modules = {path: path.removesuffix(INPUT) for path in paths}
+    cores = {path.rpartition(".")[0] for path in modules.values()} & sdpa_cores(plain).keys()
     steps = Steps(paths)
     with ExitStack() as restore:
         restore.enter_context(uncompiled())
         restore.enter_context(eager_attention(plain, cores))
-        for path in paths:
-            hook = partial(steps.keep, path)
-            restore.callback(plain.get_submodule(path).register_forward_hook(hook).remove)
+        for path, module in modules.items():
+            hook, target = partial(steps.keep, path), plain.get_submodule(module)
+            restore.callback(target.register_forward_hook(hook, with_kwargs=True).remove)
         yield steps
 
 
 def matching_paths(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
     """The module paths that match a pattern, in the model's order; no match is an error."""
     known = known_paths(model)
+    if any(pattern.endswith(INPUT) for pattern in patterns):
+        known = [name for path in known for name in (path, path + INPUT)]
     for pattern in patterns:
-        if not any(fnmatchcase(path, pattern) for path in known):
+        if not any(matches(path, pattern) for path in known):
             raise QkvError(
                 pattern, _("no module of this model matches"), suggestion(pattern, known)
             )
-    return [path for path in known if any(fnmatchcase(path, pattern) for pattern in patterns)]
+    return [path for path in known if any(matches(path, pattern) for pattern in patterns)]
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a pattern selects a path; it selects inputs only if it ends with ".input"."""
+    return path.endswith(INPUT) == pattern.endswith(INPUT) and fnmatchcase(path, pattern)
 
 
 def known_paths(model: nn.Module) -> list[str]:

@@ -23,7 +23,7 @@ def view_of(pass_: Pass, name: str) -> TensorView:
     """The tensor of this name."""
     views = {view.name: view for step in all_steps(pass_) for view in step.tensors}
     if name not in views:
-        raise not_found(name)
+        raise not_found(name, views)
     return views[name]
 
 
@@ -38,7 +38,7 @@ def fetch(pass_: Pass, name: str, query: Query) -> Tensor:
             shape=view.shape,
         )
     check_size(select(torch.empty(view.shape, device="meta"), index, rows).numel())
-    if view.path == "=logits":
+    if view.name == "lm_head":
         return pass_.logits(rows) if index is None else pass_.logits_at(index)
     return select(full_tensor(pass_, view), index, rows)
 
@@ -59,15 +59,15 @@ def check_size(n_elements: int) -> None:
 def full_tensor(pass_: Pass, view: TensorView) -> Tensor:
     """All values of a tensor of the trace."""
     if view.path.startswith("="):
-        return derived_tensor(pass_, view.path[1:])
+        return tensor_outside_layers(pass_, view.name)
     output = pass_.activation(view.path)
     return output if view.item is None else output[view.item]
 
 
-def derived_tensor(pass_: Pass, name: str) -> Tensor:
-    """Tensors that are no module's output: first layer input, final states, sentence vectors."""
+def tensor_outside_layers(pass_: Pass, name: str) -> Tensor:
+    """Input of the first layer and its parts, final states, sentence vectors."""
     stack, _, kind = name.partition(".")
-    if kind == "output":
+    if kind == "norm" or name in pass_.final_states:
         return pass_.final_states[stack][0]
     if kind:
         with pass_.running():

@@ -1,4 +1,4 @@
-"""Tensor views: name, module path, shape and axes of every tensor in a trace.
+"""Tensor views: name (the module path), shape and axes of every tensor in a trace.
 
 They follow from the spec and the lengths; tensor_values.py computes the values.
 See docs/guides/inspect.md.
@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 from qkv.explore.serialize import JsonObject
 from qkv.model import spec as s
 
+# Tensors that are not the output of one module; all others have the name of their module.
+NOT_RECORDED = ("ids", "embedding", "scaled", "type", "pooling", "sentence")
+
 
 @dataclass(frozen=True)
 class TensorView:
     """A tensor of a step.
 
-    `path` is the module whose output it is, "<path" the module whose input it is, and "=name" a
-    derived tensor; `item` is the index into a tuple output.
+    `path` is the module whose output it is, "path.input" if it is the input of the module, and
+    "=name" a tensor that is not inside a layer; `item` is the index into a tuple output.
     """
 
-    name: str
+    caption: str
     path: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
@@ -27,16 +30,24 @@ class TensorView:
     scale: str = "signed"
     item: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The name under which `record` records it, where a module has it as output or input."""
+        return self.path.lstrip("=") if self.item is None else f"{self.path}.{self.caption}"
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.item is None and self.name.rpartition(".")[2] not in NOT_RECORDED
+
     def as_json(self) -> JsonObject:
-        recorded = None if self.path.startswith(("<", "=")) or self.item is not None else self.path
         return {
             "name": self.name,
-            "caption": self.name.rpartition(".")[2],
+            "caption": self.caption,
             "shape": list(self.shape),
             "axes": list(self.axes),
             "labels": self.labels,
             "scale": self.scale,
-            "path": recorded,
+            "path": self.name if self.is_recorded else None,
         }
 
 
@@ -44,12 +55,17 @@ class TensorView:
 class Step:
     """One step of a pass."""
 
-    key: str
     kind: str
     stack: str | None
     layer: int | None
     part: str
     tensors: tuple[TensorView, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of its first tensor."""
+        named = [tensor.name for tensor in self.tensors]
+        return (named or [".".join(filter(None, (self.stack, self.kind)))])[0]
 
 
 @dataclass(frozen=True)
@@ -64,25 +80,23 @@ class Sublayer:
     part: str
     columns: tuple[str, int]
 
-    def key(self, kind: str) -> str:
-        return f"{self.stack}.{self.layer}.{self.part}.{kind}"
-
     def step(self, kind: str, *tensors: TensorView) -> Step:
-        return Step(self.key(kind), kind, self.stack, self.layer, self.part, tensors)
+        return Step(kind, self.stack, self.layer, self.part, tensors)
 
-    def per_token(self, kind: str, path: str, width: int, axis: str = "heads*d_head") -> TensorView:
+    def per_token(
+        self, caption: str, path: str, width: int, axis: str = "heads*d_head"
+    ) -> TensorView:
         """(token, width); "@" in `path` is the module path of this sublayer.
 
         The tokens of "k" and "v" are the keys, those of other tensors the queries.
         """
-        side, length = self.columns if kind.rpartition(".")[2] in ("k", "v") else self.rows
+        side, length = self.columns if caption in ("k", "v") else self.rows
         path = path.replace("@", f"{self.stack}.layers.{self.layer}.{self.part}")
-        shape, axes = (length, width), ("token", axis)
-        return TensorView(self.key(kind), path, shape, axes, {"token": side})
+        return TensorView(caption, path, (length, width), ("token", axis), {"token": side})
 
-    def per_head(self, kind: str, path: str, n_heads: int, width: int) -> TensorView:
+    def per_head(self, caption: str, path: str, n_heads: int, width: int) -> TensorView:
         """(head, token, d_head)."""
-        view = self.per_token(kind, path, width, "d_head")
+        view = self.per_token(caption, path, width, "d_head")
         return replace(view, shape=(n_heads, *view.shape), axes=("head", *view.axes))
 
     def pair_step(self, kind: str, output: str, n_heads: int, scale: str = "signed") -> Step:
@@ -105,7 +119,7 @@ class Sublayer:
         norm = self.stream_step("norm", "@.norm")
         if self.norm.placement == "pre":
             return [norm, *branch, self.stream_step("residual", "@")]
-        return [*branch, self.stream_step("residual", "<@.norm"), norm]
+        return [*branch, self.stream_step("residual", "@.norm.input"), norm]
 
 
 def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> Iterator[Step]:
@@ -128,21 +142,21 @@ def heads_steps(sublayer: Sublayer, heads: s.Attention, rotary: bool) -> Iterato
         yield sublayer.token_step(kind, f"@.branch.{kind}_proj", n_heads * d)
     yield sublayer.step(
         "split",
-        per_head("split.q", "<@.branch.q_norm", n, d),
-        per_head("split.k", "<@.branch.k_norm", kv, d),
-        per_head("split.v", "@.branch.core.v", n, d),
+        per_head("q", "@.branch.q_norm.input", n, d),
+        per_head("k", "@.branch.k_norm.input", kv, d),
+        per_head("v", "@.branch.core.v", n, d),
     )
     if heads.qk_norm:
         yield sublayer.step(
             "qk_norm",
-            per_head("qk_norm.q", "@.branch.q_norm", n, d),
-            per_head("qk_norm.k", "@.branch.k_norm", kv, d),
+            per_head("q", "@.branch.q_norm", n, d),
+            per_head("k", "@.branch.k_norm", kv, d),
         )
     if rotary:
         yield sublayer.step(
             "rotation",
-            per_head("rotation.q", "@.branch.core.q", n, d),
-            per_head("rotation.k", "@.branch.core.k", n, d),
+            per_head("q", "@.branch.core.q", n, d),
+            per_head("k", "@.branch.core.k", n, d),
         )
 
 
@@ -152,15 +166,15 @@ def latent_steps(sublayer: Sublayer, latent: s.LatentAttention) -> Iterator[Step
     yield sublayer.token_step("q", "@.branch.q_proj", n * (nope + rope))
     yield sublayer.step(
         "latent",
-        sublayer.per_token("latent.c", "@.branch.kv_norm", rank, "rank"),
-        sublayer.per_token("latent.down", "@.branch.kv_down", rank + rope, "rank"),
+        sublayer.per_token("c", "@.branch.kv_norm", rank, "rank"),
+        sublayer.per_token("down", "@.branch.kv_down", rank + rope, "rank"),
     )
     yield sublayer.token_step("up_projection", "@.branch.kv_up", n * (nope + d_value))
     yield sublayer.step(
         "rotation",
-        sublayer.per_head("rotation.q", "@.branch.core.q", n, nope + rope),
-        sublayer.per_head("rotation.k", "@.branch.core.k", n, nope + rope),
-        sublayer.per_head("rotation.v", "@.branch.core.v", n, d_value),
+        sublayer.per_head("q", "@.branch.core.q", n, nope + rope),
+        sublayer.per_head("k", "@.branch.core.k", n, nope + rope),
+        sublayer.per_head("v", "@.branch.core.v", n, d_value),
     )
 
 
@@ -169,7 +183,7 @@ def core_steps(sublayer: Sublayer, n_heads: int, width: int) -> Iterator[Step]:
     yield sublayer.pair_step("mask", "masked", n_heads)
     yield sublayer.pair_step("softmax", "weights", n_heads, "probability")
     yield sublayer.step("mixed", sublayer.per_head("mixed", "@.branch.core.mixed", n_heads, width))
-    yield sublayer.token_step("joined", "<@.branch.o_proj", n_heads * width)
+    yield sublayer.token_step("joined", "@.branch.o_proj.input", n_heads * width)
     yield sublayer.stream_step("output", "@.branch")
 
 
@@ -181,13 +195,13 @@ def feed_forward_steps(sublayer: Sublayer, spec: s.FeedForward) -> Iterator[Step
     if isinstance(spec, s.Gated):
         yield sublayer.token_step("gate", "@.branch.gate_proj", spec.d_ff, "d_ff")
     yield sublayer.token_step("up", "@.branch.up_proj", spec.d_ff, "d_ff")
-    yield sublayer.token_step("activation", "<@.branch.down_proj", spec.d_ff, "d_ff")
+    yield sublayer.token_step("activation", "@.branch.down_proj.input", spec.d_ff, "d_ff")
     yield sublayer.stream_step("down", "@.branch")
 
 
 def expert_steps(sublayer: Sublayer, experts: s.MixtureOfExperts) -> Iterator[Step]:
     def router_output(name: str, width: int, axis: str, scale: str, item: int) -> TensorView:
-        view = sublayer.per_token(f"router.{name}", "@.branch.router", width, axis)
+        view = sublayer.per_token(name, "@.branch.router", width, axis)
         return replace(view, scale=scale, item=item)
 
     yield sublayer.step(

@@ -83,20 +83,19 @@ def all_steps(pass_: Pass) -> list[Step]:
     return [*steps, *head_steps(pass_)]
 
 
-def stream_step(pass_: Pass, stack: str, kind: str, part: str, source: str) -> Step:
-    """A step outside of the layers with the derived tensor `source`, (token, d_model)."""
-    side, name = SIDE_OF[stack], f"{stack}.{kind}"
+def stream_step(pass_: Pass, stack: str, kind: str, part: str, name: str) -> Step:
+    """A step outside of the layers with one tensor, (token, d_model)."""
+    side = SIDE_OF[stack]
     shape = (len(pass_.ids[side]), pass_.spec.d_model)
-    path, axes = f"={stack}.{source}", ("token", "d_model")
-    view = TensorView(name, path, shape, axes, {"token": side})
-    return Step(name, kind, stack, None, part, (view,))
+    view = TensorView(kind, f"={name}", shape, ("token", "d_model"), {"token": side})
+    return Step(kind, stack, None, part, (view,))
 
 
 def input_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """Tokens, ids, embeddings, positions: the input of the first layer."""
     spec = pass_.spec
-    yield Step(f"{name}.tokens", "tokens", name, None, "embed")
-    ids = stream_step(pass_, name, "ids", "embed", "ids")
+    yield Step("tokens", name, None, "embed")
+    ids = stream_step(pass_, name, "ids", "embed", f"{name}.ids")
     (view,) = ids.tensors
     one_axis = replace(view, shape=view.shape[:1], axes=("token",), scale="id")
     yield replace(ids, tensors=(one_axis,))
@@ -107,7 +106,11 @@ def input_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
         "positions": spec.positions.kind in ("sinusoidal", "learned"),
         "embed_norm": stack.embed_norm,
     }
-    yield from (stream_step(pass_, name, kind, "embed", kind) for kind in present if present[kind])
+    yield from (
+        stream_step(pass_, name, kind, "embed", f"{name}.{kind}")
+        for kind in present
+        if present[kind]
+    )
 
 
 def layer_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
@@ -126,10 +129,11 @@ def layer_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
 
 def output_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """The final norm, and the output of the encoder."""
-    kinds = ["final_norm"] if stack.final_norm else []
+    if stack.final_norm:
+        yield stream_step(pass_, name, "final_norm", "output", f"{name}.norm")
     if name == "encoder":
-        kinds.append("memory" if pass_.explored.family == "translator" else "vectors")
-    yield from (stream_step(pass_, name, kind, "output", "output") for kind in kinds)
+        kind = "memory" if pass_.explored.family == "translator" else "vectors"
+        yield stream_step(pass_, name, kind, "output", name)
 
 
 def head_steps(pass_: Pass) -> Iterator[Step]:
@@ -138,12 +142,12 @@ def head_steps(pass_: Pass) -> Iterator[Step]:
     if explored.family == "embedder":
         for kind in ("pooling", "sentence") if explored.pooling.normalize else ("pooling",):
             view = TensorView(kind, f"={kind}", (spec.d_model,), ("d_model",))
-            yield Step(kind, kind, None, None, "pool", (view,))
+            yield Step(kind, None, None, "pool", (view,))
     if explored.has_logits:
         shape, axes = (len(pass_.ids[side]), spec.vocab_size), ("token", "vocab")
-        view = TensorView("logits", "=logits", shape, axes, {"token": side})
-        yield Step("logits", "logits", None, None, "output", (view,))
-        yield Step("next", "next", None, None, "output")
+        view = TensorView("logits", "=lm_head", shape, axes, {"token": side})
+        yield Step("logits", None, None, "output", (view,))
+        yield Step("next", None, None, "output")
 
 
 # ---- sides and attention

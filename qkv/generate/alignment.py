@@ -96,7 +96,7 @@ def cross_weights(
         head: The attention head to read; None: the mean over the heads of the last layer but one.
     """
     assert model.decoder is not None
-    path = core_path(head.layer if head else max(0, len(model.decoder.layers) - 2))
+    path = core_path(head.layer if head else default_layer(model))
     device, recorded = model.embed.weight.device, list[Tensor]()
     with eval_mode(model):
         core, clone = EagerCore().eval(), clone_path(model, path)
@@ -105,6 +105,12 @@ def cross_weights(
         memory = clone.encode(torch.tensor([source_ids], device=device))
         clone.decode(torch.tensor([decoder_ids], device=device), memory)
     return recorded[0][0, head.head] if head else recorded[0][0].mean(dim=0)  # (target, source)
+
+
+def default_layer(model: Transformer) -> int:
+    """The layer that word alignment reads without guided alignment: the last but one."""
+    assert model.decoder is not None
+    return max(0, len(model.decoder.layers) - 2)
 
 
 def clone_path(module: ModuleType, path: str) -> ModuleType:

@@ -1,8 +1,10 @@
 """API errors: an HTTP status and a message in English and Chinese. See docs/guides/inspect.md."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
-from qkv.messages import both, current_language
+from qkv.messages import N_, both, current_language
 
 
 class ApiError(Exception):
@@ -20,7 +22,11 @@ class ApiError(Exception):
         return {"error": self.texts._asdict()}
 
 
-def not_found(name: str) -> ApiError:
+def not_found(name: str, known: Iterable[str] = ()) -> ApiError:
+    """The error for an unknown name, with the closest known one."""
+    if close := get_close_matches(name, list(known), 1):
+        wrong = N_("'{name}' does not exist; did you mean '{close}'?")
+        return ApiError(404, wrong, name=shortened(name), close=close[0])
     return ApiError(404, "'{name}' does not exist.", name=shortened(name))
 
 

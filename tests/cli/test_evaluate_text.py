@@ -149,3 +149,76 @@ def test_int8_is_rejected_for_float64_weights(folder, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     with pytest.raises(QkvError, match="--int8: not supported for this architecture"):
         run(["evaluate", str(folder), "--text", str(tmp_path / "text.txt"), "--int8"])  # float64
+
+
+@torch.no_grad()
+def by_windows(folder, length: int) -> float:
+    """Nats of windows of `length` tokens, each shifted by half a window."""
+    loaded = load_model(folder)
+    tokenizer = loaded.tokenizers["tokenizer"]
+    ids = [tokenizer.eos_id, *tokenizer.encode(TEXT)]
+    nats, done = 0.0, 1
+    while done < len(ids):
+        scored = min(length if done == 1 else length // 2, len(ids) - done)
+        start = max(0, done + scored - 1 - length)
+        inputs = torch.tensor([ids[start : done + scored - 1]])
+        logprobs = loaded.model.logits(loaded.model.decode(inputs))[0].log_softmax(-1)
+        targets = torch.tensor(ids[done : done + scored])
+        nats -= float(logprobs[-scored:].gather(-1, targets[:, None]).sum())
+        done += scored
+    return nats
+
+
+@pytest.mark.parametrize("length", [4, 16, 500])
+def test_perplexity_at_another_context_length(folder, tmp_path, capsys, length):
+    """A shorter one than the model's 128, and a longer one (extrapolation)."""
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    command = ["evaluate", str(folder), "--text", str(tmp_path / "text.txt")]
+    assert run([*command, "--context-length", str(length), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    nats = by_windows(folder, length)
+    assert report["context_length"] == length
+    assert report["nats_per_token"] == pytest.approx(nats / report["tokens"], abs=1e-9)
+    assert run([*command, "--context-length", str(length)]) == 0
+    assert f"context length {length})" in capsys.readouterr().out
+
+
+def test_a_text_longer_than_the_models_context_is_read_in_longer_windows(folder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text(TEXT * 6, encoding="utf-8")
+    command = ["evaluate", str(folder), "--text", str(tmp_path / "text.txt"), "--json"]
+    assert run([*command, "--context-length", "400"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    nats, tokens = by_definition(folder, [TEXT * 6])
+    assert 128 < tokens <= 400  # one window
+    assert report["nats_per_token"] == pytest.approx(nats / tokens, abs=1e-9)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1", "1048577", "1000000000000"])
+def test_an_impossible_context_length_gives_the_range(folder, tmp_path, value):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    command = ["evaluate", str(folder), "--text", str(tmp_path / "text.txt")]
+    with pytest.raises(QkvError) as error:
+        run([*command, "--context-length", value])
+    assert str(error.value) == f"--context-length: cannot be {value}; use 2 to 1,048,576"
+
+
+def test_learned_positions_cannot_extrapolate(folder, tmp_path):
+    loaded = load_model(folder)
+    spec = replace(loaded.model.spec, positions=s.Learned(), max_len=32)
+    save_model(tmp_path / "learned", Transformer(spec), loaded.tokenizers)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    command = ["evaluate", str(tmp_path / "learned"), "--text", str(tmp_path / "text.txt")]
+    assert run([*command, "--context-length", "32"]) == 0
+    with pytest.raises(QkvError) as error:
+        run([*command, "--context-length", "33"])
+    assert str(error.value) == (
+        "--context-length: this model has 32 positions and cannot extrapolate; use 2 to 32"
+    )
+
+
+def test_a_context_length_needs_a_text(digits, tmp_path):
+    (tmp_path / "a.txt").write_text("三\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "a.txt"), "--target", str(tmp_path / "a.txt")]
+    with pytest.raises(QkvError) as error:
+        run(["evaluate", str(digits), *files, "--context-length", "8"])
+    assert str(error.value) == "--context-length: only for a language model with --text; omit it"

@@ -192,12 +192,16 @@ def test_the_guided_head_is_drawn(qkv, folders, tmp_path):
         plain.model, plain.source, plain.target, alignment=AlignmentHead(0, 1)
     )
     guided.save(folder)
-    for name, head in ((folder, guided.alignment), (folders / "translator", None)):
+    for name, head, about in (
+        (folder, guided.alignment, "layer 0, head 1"),
+        (folders / "translator", None, "layer 0, mean of the heads"),
+    ):
         assert qkv("attention", name, text, "--out", tmp_path / "command.png")[0] == 0
         source, target = guided.encode_source(text), guided.encode_target(guided(text))
         weights = cross_weights(guided.model, source, target[:-1], head)
         labels = guided.target.display_tokens(target[1:]), guided.source.display_tokens(source)
-        attention_heatmap(weights, *labels, tmp_path / "expected.png", text)
+        title = f"{text}\nCross-attention, {about}"
+        attention_heatmap(weights, *labels, tmp_path / "expected.png", title)
         assert (tmp_path / "command.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
@@ -210,3 +214,22 @@ def test_an_unknown_kind_or_layer_gives_the_near_miss(qkv, folders, tmp_path):
         "attention", folders / "generator", "今天", "--layer", "7", "--out", tmp_path / "x.png"
     )
     assert (code, error) == (2, "--layer: no layer 7; choose from 0\n")
+
+
+def test_one_head_of_a_translator_is_its_cross_attention(qkv, folders, tmp_path):
+    picture = tmp_path / "x.png"
+    code, _, error = qkv(
+        "attention", folders / "translator", "今天", "--head", "1", "--out", picture
+    )
+    assert code == 0, error
+    with Image.open(picture) as image:
+        assert image.text["Title"] == "今天\nCross-attention, layer 0, head 1"
+
+
+@pytest.mark.parametrize("head", ["-1", "2", "1000000"])
+def test_an_unknown_head_gives_the_valid_range(qkv, folders, tmp_path, head):
+    code, _, error = qkv(
+        "attention", folders / "generator", "今天", "--head", head, "--out", tmp_path / "x.png"
+    )
+    assert (code, error) == (2, f"--head: no head {head}; use 0 to 1\n")
+    assert not (tmp_path / "x.png").exists()

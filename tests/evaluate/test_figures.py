@@ -58,6 +58,17 @@ def test_two_chinese_characters_are_drawn_differently(tmp_path):
     assert np.array_equal(pixels(first), pixels(again))
 
 
+@pytest.mark.parametrize("text", ["注意力" * 300, "wide letters MMWW " * 9, "short", "\ud800\x00"])
+def test_a_title_is_never_cut_off_at_the_edge(tmp_path, text):
+    title = f"{text}\nDecoder self-attention, layer 11, head 15"
+    drawn = pixels(attention_heatmap(np.ones((1, 1)), ["a"], ["b"], tmp_path / "x.png", title))
+    assert (drawn[:, [0, -1]] == 255).all() and (drawn[:60] < 255).any()
+    with Image.open(tmp_path / "x.png") as image:
+        first, second = image.text["Title"].split("\n")
+    assert second == "Decoder self-attention, layer 11, head 15"
+    assert first == text or first.endswith("…") or first == "��"
+
+
 def test_the_brightest_cell_is_the_largest_weight(tmp_path):
     weights = np.full((3, 4), 0.1)
     weights[2, 1] = 0.7

@@ -124,3 +124,15 @@ def ask(page: Any, text: str) -> None:
     page.fill("textarea[name=text]", text)
     page.click(".text-form .main")
     until(page, "!document.querySelector('#view').classList.contains('busy')")
+
+
+def unfold(page: Any) -> None:
+    """Open every card of the experiments view and wait for its content."""
+    page.evaluate(
+        "document.querySelectorAll('[data-card]').forEach((card) => { card.open = true; })"
+    )
+    until(
+        page,
+        "[...document.querySelectorAll('[data-card] > .card-content')]"
+        ".every((content) => content.textContent !== '…')",
+    )

@@ -225,9 +225,9 @@ def test_the_model_is_restored_when_the_pass_fails():
 def test_an_edited_pass_has_a_trace_like_any_other():
     explorer = small("generator")
     trace = explorer.open(TEXT, ["head:decoder.0.attn.2", "layer:decoder.1.ffn"])
-    joined = explorer.answer(f"pass/{trace['id']}/tensor/decoder.0.attn.joined")
+    joined = explorer.answer(f"pass/{trace['id']}/tensor/decoder.layers.0.attn.branch.o_proj.input")
     assert not joined[:, 8:12].any() and joined[:, :8].all() and joined[:, 12:].all()
-    assert not explorer.answer(f"pass/{trace['id']}/tensor/decoder.1.ffn.down").any()
+    assert not explorer.answer(f"pass/{trace['id']}/tensor/decoder.layers.1.ffn.branch").any()
     assert trace["edits"] == ["head:decoder.0.attn.2", "layer:decoder.1.ffn"]
 
 

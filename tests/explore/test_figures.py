@@ -8,6 +8,7 @@ from PIL import Image
 from small_explorers import TEXT, small
 
 from qkv.errors import QkvError
+from qkv.evaluate.figures import attention_heatmap
 from qkv.explore.figures import draw_attention
 from qkv.explore.record import record
 
@@ -46,3 +47,22 @@ def test_every_attention_of_a_pass_can_be_drawn(family, tmp_path):
         path = draw_attention(explorer.passes[trace["id"]], tmp_path / "x.png", kind["name"], 0)
         with Image.open(path) as image:
             assert image.format == "PNG"
+            assert image.text["Title"] == f"{TEXT}\n{kind['title']['en']}, layer 0"
+
+
+def test_one_head_is_drawn_alone_and_named_in_the_title(tmp_path):
+    explorer = small("generator", 20)
+    pass_ = explorer.passes[explorer.open(TEXT)["id"]]
+    pictures = []
+    for head in (0, 3):
+        path = draw_attention(pass_, tmp_path / f"{head}.png", "decoder", 1, head)
+        with Image.open(path) as image:
+            assert image.text["Title"] == f"{TEXT}\nDecoder self-attention, layer 1, head {head}"
+        tokens = pass_.explored.display_tokens(pass_.ids["target"], "target")
+        weights = pass_.weights("decoder.layers.1.attn.branch.core")[head]
+        expected = attention_heatmap(
+            weights, tokens, tokens, tmp_path / "e.png", image.text["Title"]
+        )
+        assert path.read_bytes() == expected.read_bytes()
+        pictures.append(path.read_bytes())
+    assert pictures[0] != pictures[1]

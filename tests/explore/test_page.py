@@ -124,24 +124,21 @@ def recorded(explorer, paths, *given):
 def test_forty_values_under_the_pointer_equal_recorded_ones(translator, explorers):
     ask(translator, "机器学习")
     source, target = ids(translator, "source"), ids(translator, "target")
-    paths = {
-        "decoder.0.cross.softmax": "decoder.layers.0.cross.branch.core.weights",
-        "encoder.1.attn.scores": "encoder.layers.1.attn.branch.core.scores",
-        "decoder.1.ffn.up": "decoder.layers.1.ffn.branch.up_proj",
-        "encoder.0.attn.q": "encoder.layers.0.attn.branch.q_proj",
-    }
-    for (key, path), truth in zip(
-        paths.items(),
-        recorded(explorers["translator"], [*paths.values()], source, target),
-        strict=True,
-    ):
-        go(translator, key)
+    paths = [
+        "decoder.layers.0.cross.branch.core.weights",
+        "encoder.layers.1.attn.branch.core.scores",
+        "decoder.layers.1.ffn.branch.up_proj",
+        "encoder.layers.0.attn.branch.q_proj",
+    ]
+    truths = recorded(explorers["translator"], paths, source, target)
+    for path, truth in zip(paths, truths, strict=True):
+        go(translator, path)
         grid = truth[0, 0] if truth.dim() == 4 else truth[0]
         assert translator.get_attribute(".shape", "data-shape") == ",".join(
             map(str, truth.shape[1:])
         ), path
         for row, column, value in hover(translator, 10):
-            assert value == pytest.approx(grid[row, column].item(), abs=1e-5), (key, row, column)
+            assert value == pytest.approx(grid[row, column].item(), abs=1e-5), (path, row, column)
 
 
 def test_cross_attention_is_shown_first_as_the_mean_of_all_layers_and_heads(translator, explorers):
@@ -242,7 +239,7 @@ def test_groups_of_steps_have_unique_names(translator):
 
 def test_a_selected_row_and_head_are_shown_as_values(generator, explorers):
     ask(generator, SENTENCE)
-    key = "decoder.1.attn.softmax"
+    key = "decoder.layers.1.attn.branch.core.weights"
     weights = recorded(
         explorers["generator"],
         ["decoder.layers.1.attn.branch.core.weights"],
@@ -260,15 +257,21 @@ def test_a_selected_row_and_head_are_shown_as_values(generator, explorers):
 
 
 def test_arrow_keys_select_heads_and_keep_the_step(generator):
-    go(generator, "decoder.1.attn.softmax")
+    go(generator, "decoder.layers.1.attn.branch.core.weights")
     generator.locator(".heads [aria-checked=true]").focus()
     for head in ("1", "2"):
         generator.keyboard.press("ArrowRight")
         until(generator, f"document.querySelector('.step-values').dataset.head === '{head}'")
-    assert generator.get_attribute(".step-values", "data-step") == "decoder.1.attn.softmax"
+    assert (
+        generator.get_attribute(".step-values", "data-step")
+        == "decoder.layers.1.attn.branch.core.weights"
+    )
     generator.locator(".code-card pre").focus()
     generator.keyboard.press("ArrowRight")  # scrolls the code
-    assert generator.get_attribute("[aria-current=step]", "data-step") == "decoder.1.attn.softmax"
+    assert (
+        generator.get_attribute("[aria-current=step]", "data-step")
+        == "decoder.layers.1.attn.branch.core.weights"
+    )
 
 
 def test_switching_the_language_keeps_typed_text(generator):
@@ -281,7 +284,7 @@ def test_switching_the_language_keeps_typed_text(generator):
 
 def test_darker_colors_are_larger_weights(generator):
     ask(generator, SENTENCE)
-    go(generator, "decoder.0.attn.softmax")
+    go(generator, "decoder.layers.0.attn.branch.core.weights")
     until(generator, "document.querySelector('.step canvas').dataset.drawn")
     cells = []
     for row, column, value in hover(generator, 25, seed=4):
@@ -304,25 +307,12 @@ def test_all_steps_of_a_decoder_can_be_selected_with_the_keyboard(generator, exp
         assert generator.inner_text(".step-text .about") and generator.is_hidden("#error")
         generator.keyboard.press("ArrowRight")
     assert len(titles) == len(all_keys) > 30
-    for kind in (
-        "tokens",
-        "ids",
-        "embedding",
-        "q",
-        "k",
-        "v",
-        "split",
-        "rotation",
-        *SCORES_TO_RESIDUAL,
-        "norm",
-        "gate",
-        "up",
-        "down",
-        "final_norm",
-        "logits",
-        "next",
-    ):
-        assert any(key.split(".")[-1] == kind for key in all_keys), kind
+    steps = explorers["generator"].open(SENTENCE)["steps"]
+    assert all_keys == [step["key"] for step in steps]
+    assert {step["kind"] for step in steps} == {
+        *("tokens", "ids", "embedding", "q", "k", "v", "split", "rotation", *SCORES_TO_RESIDUAL),
+        *("norm", "gate", "up", "activation", "down", "final_norm", "logits", "next"),
+    }
     assert generator.locator(".code-card pre").count() == 1
 
 

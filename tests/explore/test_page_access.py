@@ -69,7 +69,7 @@ def show(page, name):
     page.click(f"#tab-{name}")
     if name == "steps":
         page.evaluate(
-            "document.querySelector(`button[data-step='decoder.1.cross.softmax']`).click()"
+            "document.querySelector(`button[data-step='decoder.layers.1.cross.branch.core.weights']`).click()"
         )
     until(page, VIEWS[name])
     if name == "attention":

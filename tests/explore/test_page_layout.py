@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import SCREENSHOTS, Tab, ask, served, tab, until
+from browser import SCREENSHOTS, Tab, ask, served, tab, unfold, until
 from small_explorers import explorer_of, small
 
 import qkv.explore
@@ -51,6 +51,8 @@ def address(tmp_path_factory):
 
 def show(page, name):
     page.click(f"#tab-{name}")
+    if name == "experiments":
+        unfold(page)
     until(
         page,
         {
@@ -69,7 +71,7 @@ def test_every_view_fits_every_width(browser, address, language, theme):
         page.click(f"[data-choice={language}]")
         ask(page, "三七二九。")
         page.evaluate(
-            "document.querySelector(`button[data-step='decoder.0.cross.softmax']`).click()"
+            "document.querySelector(`button[data-step='decoder.layers.0.cross.branch.core.weights']`).click()"
         )
         page.click("[data-position='1']")
         assert page.evaluate("document.documentElement.dataset.theme") == theme

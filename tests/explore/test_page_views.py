@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from browser import Tab, ask, served, tab, until
+from browser import Tab, ask, served, tab, unfold, until
 from small_explorers import explorer_of, small, specs, tokenizer
 
 from qkv.explore.app import make_app
@@ -56,6 +56,7 @@ def bars(page, where):
 def show(page, name):
     page.click(f"#tab-{name}")
     until(page, "document.querySelector('#view').children.length")
+    unfold(page)
 
 
 def weights_of(explorer, ids):

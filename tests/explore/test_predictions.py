@@ -64,7 +64,11 @@ def test_the_logit_lens_applies_the_final_norm_and_lm_head_to_each_layers_stream
     for hook in hooks:
         hook.remove()
     lens = explorer.answer(f"{this}/logit_lens/{position}", {"k": "3"})["layers"]
-    assert [layer["name"] for layer in lens] == ["embedding", "decoder.0", "decoder.1"]
+    assert [layer["name"] for layer in lens] == [
+        "embedding",
+        "decoder.layers.0",
+        "decoder.layers.1",
+    ]
     for layer, logits in zip(
         lens,
         [model.logits(model.decoder.norm(x))[0, position] for x in streams] + [last],

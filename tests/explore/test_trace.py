@@ -7,10 +7,13 @@ import torch
 from small_explorers import SCORES_TO_RESIDUAL, TEXT, explorer_of, small, specs, tokenizer
 
 from qkv.checkpoint.loaded_model import PoolingConfig
+from qkv.errors import QkvError
 from qkv.explore.record import record
+from qkv.explore.tensor_view import NOT_RECORDED
 from qkv.model import spec as s
 from qkv.model.positions import sinusoids
 from qkv.textbook.feed_forward import silu
+from qkv.web.api_errors import ApiError
 
 FAMILIES = ["translator", "generator", "embedder", "experts", "latent"]
 
@@ -20,13 +23,14 @@ def tensors_of(trace):
 
 
 def recorded(explorer, trace):
-    """An independent recording of every module in one pass."""
+    """An independent recording of the output and the input of every module in one pass."""
     model, sides = explorer.explored.model, trace["sides"]
     ids = {side: torch.tensor([sides[side]["ids"]]) for side in sides}
-    with torch.no_grad(), record(model, "*") as steps:
+    with torch.no_grad(), record(model, "*", "*.input") as steps:
         memory = model.encode(ids["source"]) if "source" in ids else None
-        if "target" in ids:
-            model.decode(ids["target"], memory)
+        states = model.decode(ids["target"], memory) if "target" in ids else memory.states
+        if explorer.explored.has_logits:
+            model.logits(states)
     return steps
 
 
@@ -38,10 +42,43 @@ def test_every_module_output_equals_a_recording_of_the_whole_pass(family):
     named = [tensor for tensor in tensors_of(trace) if tensor["path"]]
     assert len(named) > 25
     for tensor in named:
-        ours = explorer.answer(f"pass/{trace['id']}/tensor/{tensor['name']}")
-        torch.testing.assert_close(
-            ours, steps[tensor["path"]][0], rtol=0, atol=1e-10, msg=tensor["name"]
-        )
+        name = tensor["name"]
+        ours = explorer.answer(f"pass/{trace['id']}/tensor/{name}")
+        torch.testing.assert_close(ours, steps[name][0], rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_name_of_a_tensor_is_the_path_of_its_module(family):
+    explorer = small(family)
+    modules = dict(explorer.explored.model.named_modules())
+    for step in explorer.open(TEXT)["steps"]:
+        names = [tensor["name"] for tensor in step["tensors"]]
+        assert step["key"] == names[0] if names else step["kind"] in ("tokens", "next")
+        for tensor in step["tensors"]:
+            module, _, last = tensor["name"].removesuffix(".input").rpartition(".")
+            recorded = module.endswith(".core") or f"{module}.{last}".lstrip(".") in modules
+            assert recorded or last in (*NOT_RECORDED, "scores", "chosen", "weights"), tensor
+            assert (tensor["path"] is not None) == recorded, tensor
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("decoder.0.attn.branch.core.scores", "decoder.layers.0.attn.branch.core.scores"),
+        ("decoder.layers.1.ffn.branch.up_porj", "decoder.layers.1.ffn.branch.up_proj"),
+        ("lm_haed", "lm_head"),
+    ],
+)
+def test_an_unknown_name_gives_the_near_miss(name, close):
+    explorer = small("generator")
+    trace = explorer.open(TEXT)
+    with pytest.raises(ApiError) as error:
+        explorer.answer(f"pass/{trace['id']}/tensor/{name}")
+    assert str(error.value) == f"'{name}' does not exist; did you mean '{close}'?"
+    if name.startswith("decoder.layers."):
+        with pytest.raises(QkvError) as missing:
+            explorer.passes[trace["id"]].activation(name)
+        assert str(missing.value) == f"{name}: was not recorded; did you mean '{close}'?"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -151,30 +188,42 @@ def test_derived_tensors_follow_the_formulas():
     torch.testing.assert_close(get("encoder.scaled"), x, rtol=0, atol=1e-12)
     x = x + sinusoids(torch.arange(len(ids))[None], 16)[0]
     torch.testing.assert_close(get("encoder.positions"), x, rtol=0, atol=1e-12)
-    joined = get("encoder.0.attn.mixed").transpose(0, 1).flatten(1)  # (length, heads * d_head)
-    torch.testing.assert_close(get("encoder.0.attn.joined"), joined, rtol=0, atol=1e-12)
+    joined = (
+        get("encoder.layers.0.attn.branch.core.mixed").transpose(0, 1).flatten(1)
+    )  # (length, heads * d_head)
     torch.testing.assert_close(
-        get("encoder.0.attn.residual"), x + get("encoder.0.attn.output"), rtol=0, atol=1e-10
+        get("encoder.layers.0.attn.branch.o_proj.input"), joined, rtol=0, atol=1e-12
     )
     torch.testing.assert_close(
-        get("encoder.0.ffn.activation"), get("encoder.0.ffn.up").clamp(min=0), rtol=0, atol=0
+        get("encoder.layers.0.attn.norm.input"),
+        x + get("encoder.layers.0.attn.branch"),
+        rtol=0,
+        atol=1e-10,
     )
-    split = get("decoder.0.cross.k").unflatten(-1, (4, 4)).transpose(0, 1)
-    torch.testing.assert_close(get("decoder.0.cross.split.k"), split, rtol=0, atol=0)
+    torch.testing.assert_close(
+        get("encoder.layers.0.ffn.branch.down_proj.input"),
+        get("encoder.layers.0.ffn.branch.up_proj").clamp(min=0),
+        rtol=0,
+        atol=0,
+    )
+    split = get("decoder.layers.0.cross.branch.k_proj").unflatten(-1, (4, 4)).transpose(0, 1)
+    torch.testing.assert_close(
+        get("decoder.layers.0.cross.branch.k_norm.input"), split, rtol=0, atol=0
+    )
 
 
 def test_a_gated_activation_is_the_activated_gate_times_up():
     explorer = small("generator")
-    this = f"pass/{explorer.open(TEXT)['id']}/tensor/decoder.1.ffn"
+    this = f"pass/{explorer.open(TEXT)['id']}/tensor/decoder.layers.1.ffn.branch"
     gate, up, activation = (
-        explorer.answer(f"{this}.{kind}") for kind in ("gate", "up", "activation")
+        explorer.answer(f"{this}.{kind}") for kind in ("gate_proj", "up_proj", "down_proj.input")
     )
     torch.testing.assert_close(activation, silu(gate) * up, rtol=0, atol=1e-12)
 
 
 def test_the_selected_experts_have_the_highest_scores():
     explorer = small("experts")
-    this = f"pass/{explorer.open(TEXT)['id']}/tensor/decoder.0.ffn.router"
+    this = f"pass/{explorer.open(TEXT)['id']}/tensor/decoder.layers.0.ffn.branch.router"
     scores, chosen, weights = (
         explorer.answer(f"{this}.{kind}") for kind in ("scores", "chosen", "weights")
     )
@@ -200,18 +249,23 @@ def test_tokens_show_characters_and_mark_their_parts():
 def test_a_range_of_rows_or_one_head_is_a_slice_of_the_tensor():
     explorer = small("generator")
     this = f"pass/{explorer.open(TEXT)['id']}/tensor"
-    whole = explorer.answer(f"{this}/decoder.0.attn.scores")
-    assert torch.equal(explorer.answer(f"{this}/decoder.0.attn.scores", {"index": "2"}), whole[2])
+    whole = explorer.answer(f"{this}/decoder.layers.0.attn.branch.core.scores")
     assert torch.equal(
-        explorer.answer(f"{this}/decoder.0.attn.scores", {"index": "2", "rows": "1:3"}),
+        explorer.answer(f"{this}/decoder.layers.0.attn.branch.core.scores", {"index": "2"}),
+        whole[2],
+    )
+    assert torch.equal(
+        explorer.answer(
+            f"{this}/decoder.layers.0.attn.branch.core.scores", {"index": "2", "rows": "1:3"}
+        ),
         whole[2, 1:3],
     )
-    logits = explorer.answer(f"{this}/logits")
+    logits = explorer.answer(f"{this}/lm_head")
     torch.testing.assert_close(
-        explorer.answer(f"{this}/logits", {"rows": "2:4"}), logits[2:4], rtol=0, atol=1e-12
+        explorer.answer(f"{this}/lm_head", {"rows": "2:4"}), logits[2:4], rtol=0, atol=1e-12
     )
     torch.testing.assert_close(
-        explorer.answer(f"{this}/logits", {"index": "3"}), logits[3], rtol=0, atol=1e-12
+        explorer.answer(f"{this}/lm_head", {"index": "3"}), logits[3], rtol=0, atol=1e-12
     )
 
 
@@ -289,7 +343,7 @@ def test_a_non_causal_decoder_has_a_trace():
     explorer = explorer_of(replace(spec, decoder=replace(spec.decoder, causal=False)), tokens)
     trace = explorer.open(TEXT)
     steps = recorded(explorer, trace)
-    ours = explorer.answer(f"pass/{trace['id']}/tensor/decoder.1.attn.softmax")
+    ours = explorer.answer(f"pass/{trace['id']}/tensor/decoder.layers.1.attn.branch.core.weights")
     torch.testing.assert_close(
         ours, steps["decoder.layers.1.attn.branch.core.weights"][0], rtol=0, atol=1e-10
     )

@@ -9,7 +9,10 @@ PATHS = [
     *("/", "/page/main.js", "/page/..%2fapp.py", "/api/model", "/api/pass", "/api/tokens"),
     *("/api/positions", "/api/neighbors/target/3?k=5", "/api/sentences", "*", "//", "http://a/"),
     *("/api/pass/{id}", "/api/pass/{id}/top/0", "/api/pass/{id}/logit_lens/1?k=2"),
-    *("/api/pass/{id}/tensor/decoder.0.attn.q?rows=0:1", "/api/pass/{id}/attention/decoder/0/mean"),
+    *(
+        "/api/pass/{id}/tensor/decoder.layers.0.attn.branch.q_proj?rows=0:1",
+        "/api/pass/{id}/attention/decoder/0/mean",
+    ),
     *("/api/pass/{id}/change?edits=head:decoder.0.attn.1", "/api/pass/{id}/projection/target"),
     *("/api/pass/{id}/thumbnails/decoder/0", "/api/pass/{id}/beam?size=2", "/api/pass/zzz"),
 ]

@@ -23,13 +23,13 @@ export function ablationCard(app) {
     const more = app.source.offline ? note(t("onlyOne"), { "data-note": "only-one" }) : swapControl(app, update);
     return [buttonGrid(app, update), more, result];
   };
-  return card("ablation", t("ablation"), t("ablationAbout"), load());
+  return card(app, "ablation", t("ablation"), t("ablationAbout"), load);
 }
 
 function buttonGrid(app, update) {
   const rows = app.model.stacks.flatMap(({ name, layers }) => [
     ...(app.model.supports.position_ablation ? [[t(name), [[null, [[`positions:${name}`, t("positionsOf")]]]]]] : []),
-    ...layers.map((layer, index) => [`${t(name)} ${index + 1}`, partsOf(name, layer, index)])]);
+    ...layers.map((layer, index) => [`${t(name)} ${t("layer", index)}`, partsOf(name, layer, index)])]);
   const element = make("div", { class: "ablation" });
   const press = (edit) => {
     toggle(app, edit);
@@ -60,7 +60,7 @@ function mark({ pass, edits }, grid) {
 // [[name of a part, [[edit, label], ...]], ...] of a layer: the layer, then each sublayer and its heads.
 function partsOf(stack, layer, index) {
   const edits = (part, heads) => [[`layer:${stack}.${index}.${part}`, t("wholePart")],
-    ...Array.from({ length: heads ?? 0 }, (_, head) => [`head:${stack}.${index}.${part}.${head}`, String(head + 1)])];
+    ...Array.from({ length: heads ?? 0 }, (_, head) => [`head:${stack}.${index}.${part}.${head}`, String(head)])];
   const cross = layer.cross_heads ? [[t("partCross"), edits("cross", layer.cross_heads)]] : [];
   return [[null, [[`layer:${stack}.${index}`, t("partLayer")]]],
     [t("partAttn"), edits("attn", layer.n_heads)], ...cross, [t("partFfn"), edits("ffn")]];

@@ -69,8 +69,8 @@ class Animation {
 
   async layerFrames() {
     const [kind, side] = this.inputAttention(), key = kind === "encoder" ? "animationEncoder" : "animationDecoder";
-    const means = await Promise.all(this.layersOf(kind).map(({ layer }) => this.mean(kind, layer)));
-    return means.map((mean, i) => ({ caption: t(key, i + 1), arcs: { side, mean }, visible: 0 }));
+    return Promise.all(this.layersOf(kind).map(async ({ layer }) =>
+      ({ caption: t(key, layer), arcs: { side, mean: await this.mean(kind, layer) }, visible: 0 })));
   }
 
   async targetFrames() {

@@ -154,8 +154,8 @@ class AttentionView {
     const { layer, head, mode } = this.selection;
     if (mode === "rollout") return `${t("rollout")} · ${t("rolloutAbout")}`;
     if (mode === "all") return `${localized(this.current().title)} · ${t("allLayersAbout")}`;
-    const heads = t(mode === "head" ? "headNumber" : "headsMean", head + 1);
-    return `${localized(this.current().title)} · ${t("layer", layer + 1)} · ${heads}`;
+    const heads = t(mode === "head" ? "headNumber" : "headsMean", head);
+    return `${localized(this.current().title)} · ${t("layer", layer)} · ${heads}`;
   }
 
   panel(grid, pass) {

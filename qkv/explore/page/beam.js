@@ -23,7 +23,7 @@ export function beamCard(app) {
     await show();
     return app.source.offline ? result : [controls(app, show), result];
   };
-  return card("beam", t("beam"), t("beamAbout"), load(), "wide");
+  return card(app, "beam", t("beam"), t("beamAbout"), load);
 }
 
 // Default values are left out of the request.

@@ -1,6 +1,6 @@
 // Textbook code with syntax highlighting.
 // One regular expression finds comments, strings, keywords and names; everything else stays plain text.
-// The result is a <pre> of spans.
+// The result is a <pre> of lines; a line that is wider than the column continues below its indentation.
 
 import { make } from "./dom.js";
 import { t } from "./words.js";
@@ -14,15 +14,33 @@ const HIGHLIGHTED = new RegExp([
   `\\b(?<keyword>${KEYWORDS.replaceAll(" ", "|")})\\b`,
 ].join("|"), "g");
 
+const HANGING = 4;  // characters by which a continued line is indented further
+
 export function highlight(source) {
-  const parts = [];
+  const lines = [[]];
   let end = 0;
   for (const match of source.matchAll(HIGHLIGHTED)) {
     const [kind] = Object.entries(match.groups).find(([, text]) => text !== undefined);
-    parts.push(source.slice(end, match.index), make("span", { class: `code-${kind}` }, match[0]));
+    addText(lines, source.slice(end, match.index), (text) => text);
+    addText(lines, match[0], (text) => make("span", { class: `code-${kind}` }, text));
     end = match.index + match[0].length;
   }
-  return make("pre", { tabindex: 0 }, make("code", {}, ...parts, source.slice(end)));
+  addText(lines, source.slice(end).trimEnd(), (text) => text);
+  return make("pre", { tabindex: 0 }, make("code", {}, ...lines.map(lineOf)));
+}
+
+// Add a text that may have several lines to the lines so far; mark(text) is the node of one of them.
+function addText(lines, text, mark) {
+  const [first, ...others] = text.split("\n");
+  lines.at(-1).push(mark(first));
+  lines.push(...others.map((line) => [mark(line)]));
+}
+
+function lineOf(parts) {
+  const line = make("span", { class: "code-line" }, ...parts, "\n");
+  const indent = line.textContent.match(/^ */)[0].length + HANGING;
+  Object.assign(line.style, { paddingLeft: `${indent}ch`, textIndent: `-${indent}ch` });
+  return line;
 }
 
 // The card beside a step; null if the textbook has no code for it.

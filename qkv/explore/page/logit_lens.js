@@ -8,8 +8,8 @@ import { card } from "./card.js";
 import { percent } from "./bars.js";
 
 export function logitLensCard(app) {
-  const lens = app.source.json(`pass/${app.pass.id}/logit_lens/${app.position}`);
-  return card("logit-lens", t("logitLens"), t("logitLensAbout"), lens.then(table));
+  const load = async () => table(await app.source.json(`pass/${app.pass.id}/logit_lens/${app.position}`));
+  return card(app, "logit-lens", t("logitLens"), t("logitLensAbout"), load);
 }
 
 // The last layer is the first row.

@@ -9,7 +9,7 @@ import { card } from "./card.js";
 import { bars, cosineBar } from "./bars.js";
 
 export function nearestCard(app) {
-  return card("nearest", t("nearest"), null, content(app), "wide");
+  return card(app, "nearest", t("nearest"), null, () => content(app));
 }
 
 async function content(app) {

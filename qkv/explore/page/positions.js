@@ -10,7 +10,7 @@ import { HeatMap } from "./heatmap.js";
 const WIDTH = 640, LEFT = 96, LANE = 44, CURVES = 6;
 
 export function positionsCard(app) {
-  return card("positions", t("positions"), null, content(app), "wide");
+  return card(app, "positions", t("positions"), null, () => content(app));
 }
 
 async function content(app) {

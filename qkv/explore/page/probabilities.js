@@ -15,7 +15,7 @@ const OFF = { topK: 0, topP: 1 };
 
 export function probabilitiesCard(app) {
   app.sampling ??= { temperature: 1, ...OFF };
-  return card("probabilities", t("probabilities"), t("probabilitiesAbout"), content(app));
+  return card(app, "probabilities", t("probabilities"), t("probabilitiesAbout"), () => content(app));
 }
 
 async function content(app) {

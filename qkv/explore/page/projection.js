@@ -15,7 +15,8 @@ const FONT_SIZE = { inText: 13, neighbor: 11 };
 const MAX_LABEL = 12;  // characters
 
 export function projectionCard(app) {
-  return card("projection", t("projection"), null, content(app, app.pass.sides.source ? "source" : "target"), "wide");
+  const side = app.pass.sides.source ? "source" : "target";
+  return card(app, "projection", t("projection"), null, () => content(app, side));
 }
 
 async function content(app, side) {

@@ -134,7 +134,7 @@ export class StepValues {
   radios(heads) {
     const radio = (key, options) => choices(options, this[key], t(key), (value) => this.select({ [key]: value }));
     const tensors = this.step.tensors.map(({ caption }, i) => [i, caption]);
-    const numbered = Array.from({ length: heads }, (_, i) => [i, String(i + 1)]);
+    const numbered = Array.from({ length: heads }, (_, i) => [i, String(i)]);
     return make("div", { class: "row" }, tensors.length > 1 ? radio("tensor", tensors) : null,
       heads > 1 ? make("span", { class: "row heads" }, make("span", { class: "soft small" }, t("head")),
         radio("head", numbered)) : null);

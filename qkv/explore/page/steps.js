@@ -73,7 +73,7 @@ class StepsView {
 
   heading({ stack, layer, part }) {
     const name = stack && this.app.model.family === "translator" ? `${t(stack)} · ` : "";
-    if (layer !== null) return name + t(name ? "layer" : "layerAlone", layer + 1);
+    if (layer !== null) return name + t(name ? "layer" : "layerAlone", layer);
     if (part === "embed") return name + localized(this.app.model.parts.embed.title);
     return name + t({ translator: stack === "encoder" ? "endMemory" : "endNext", generator: "endNext",
       embedder: "endVector" }[this.app.model.family]);
@@ -134,7 +134,7 @@ class StepsView {
 
   locationOf({ stack, layer, part }) {
     const title = localized(this.app.model.parts[part]?.title);
-    return [stack ? t(stack) : "", layer === null ? "" : t("layer", layer + 1), title].filter(Boolean);
+    return [stack ? t(stack) : "", layer === null ? "" : t("layer", layer), title].filter(Boolean);
   }
 
   key(event) {

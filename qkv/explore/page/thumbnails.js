@@ -13,7 +13,7 @@ export function thumbnailGrid(app, { name, layers }, onselect) {
   grid.style.gridTemplateColumns = `max-content repeat(${maxHeads}, minmax(0, 92px))`;
   const observer = whenVisible((label) => app.guard(drawLayer(app, name, label)));
   for (const { layer, heads } of layers) {
-    const label = make("span", { class: "layer-name", "data-layer": layer }, t("layer", layer + 1));
+    const label = make("span", { class: "layer-name", "data-layer": layer }, t("layer", layer));
     const pictures = Array.from({ length: heads }, (_, head) => thumbnail(layer, head, onselect));
     const empty = Array.from({ length: maxHeads - heads }, () => make("span"));
     grid.append(label, ...pictures, ...empty);
@@ -33,7 +33,7 @@ function whenVisible(callback) {
 }
 
 function thumbnail(layer, head, onselect) {
-  const name = `${t("layer", layer + 1)}, ${t("headNumber", head + 1)}`;
+  const name = `${t("layer", layer)}, ${t("headNumber", head)}`;
   return button(make("canvas"), () => onselect(layer, head), {
     title: name, "aria-label": name, "data-layer": layer, "data-head": head });
 }
