@@ -143,7 +143,7 @@ def load_model(
         else:
             if current_version(folder) == version:
                 if only_finite:
-                    refuse_not_finite(folder / WEIGHTS, loaded.model)
+                    refuse_not_finite(folder / WEIGHTS, loaded.model.state_dict())
                 return loaded
     raise QkvError(folder, _("keeps changing while it is read"), _("try again later"))
 

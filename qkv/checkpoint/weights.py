@@ -167,15 +167,20 @@ def wrong_shapes(found: Mapping[str, Any], expected: Weights) -> list[str]:
     ]
 
 
-def refuse_not_finite(path: Path, model: nn.Module) -> None:
-    """Raise an error that names the weights with NaN or infinity, and how many of each."""
+def count_not_finite(weights: Weights) -> dict[str, int]:
+    """The weights with NaN or infinity, and how many of each."""
     # A NaN or infinity makes the sum non-finite, so only such weights are counted one by one.
     counts = {
         name: int((~weight.isfinite()).sum())
-        for name, weight in model.state_dict().items()
+        for name, weight in weights.items()
         if not weight.sum().isfinite()
     }
-    names = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    return {name: count for name, count in counts.items() if count}
+
+
+def refuse_not_finite(path: Path, weights: Weights) -> None:
+    """Raise an error that names the weights with NaN or infinity, and how many of each."""
+    names = ", ".join(f"{name}: {count}" for name, count in count_not_finite(weights).items())
     if names:
         wrong = _("non-finite weights ({names})", names=names)
         raise QkvError(path, wrong, _("training diverged: use an earlier checkpoint"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.cli.options import Json
 from qkv.cli.output import print_json
-from qkv.cli.parameters import argument
+from qkv.cli.parameters import argument, option
 from qkv.messages import _
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ SYMBOLS = {True: "✓", False: "✗", None: "–"}
 
 def check(
     folder: Path = argument(..., "a model folder (qkv or Hugging Face format)"),
+    allow_nonfinite: bool = option(False, "check a model with NaN or infinity in its weights too"),
     as_json: Json = False,
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""
@@ -29,7 +30,7 @@ def check(
     from qkv.check.invariants import check_model
     from qkv.checkpoint.load import load_folder
 
-    loaded = load_folder(folder, only_finite=False, check_vocabulary=False)
+    loaded = load_folder(folder, only_finite=not allow_nonfinite, check_vocabulary=False)
     checked = CheckedModel(loaded.model, loaded.tokenizers, saved_and_loaded)
     results = check_model(checked)
     passed = all(result.passed is not False for result in results)

@@ -4,6 +4,7 @@ Validation measures retrieval (recall@1) on held-out groups. See docs/guides/emb
 "Training".
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -159,6 +160,8 @@ class EmbeddingTask(Task):
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Recall@1 between first and second sentences of the held-out groups, and the losses."""
         vectors = self._held_out_vectors(model)  # (2 groups, d_model)
+        if not bool(vectors.isfinite().all()):  # NaN has no nearest neighbor
+            return {"loss": math.nan}
         forward, backward = recall_at_1(*(side.cpu().numpy() for side in vectors.chunk(2)))
         n = len(vectors) // 2
         pairs = torch.arange(n)[:, None] + torch.tensor([0, n])  # (groups, 2)

@@ -22,6 +22,7 @@ from qkv.model.experts import ExpertFeedForward
 from qkv.text.lines import write_text
 from qkv.threads import set_torch_threads
 from qkv.train.average import Ema, average_checkpoints
+from qkv.train.divergence import refuse_no_model, score_of, skipped_text, stop_if_diverged
 from qkv.train.optim import make_optimizers, set_lr
 from qkv.train.recipe import Recipe
 from qkv.train.report import Clock, OnStep, Reporter, TrainingStep, validation_text
@@ -76,6 +77,7 @@ class Trainer:
         self.ema = Ema(self.model, recipe.ema_decay) if recipe.ema_decay else None
         self.progress = Progress(metric=task.metric)
         self.reporter_state = self.restore(resumed) if resumed else None
+        self.first_step = self.progress.step  # of this process, minus one
         self.time_limit = TimeLimit(
             self.recipe, self.model.spec.d_model, task.pretraining_steps + 1
         )
@@ -119,8 +121,11 @@ class Trainer:
                 self.validate()  # a checkpoint is written before its validation: repeat it
             while not (self.finished or stopper.received):
                 self.step()
+                stop_if_diverged(self.folder, progress, self.first_step)
                 self.apply_time_limit()
-                if self.saves_after(progress.step) or stopper.received:
+                # After a skipped step the weights may have diverged.
+                is_good = not progress.skipped_steps
+                if (self.saves_after(progress.step) and is_good) or stopper.received:
                     self.save()
                 if self.validates_after(progress.step) and not stopper.received:
                     self.validate()
@@ -128,6 +133,7 @@ class Trainer:
                 self.save()
                 return STOPPED
             self.average()
+            refuse_no_model(self.folder)
         return 0
 
     def apply_time_limit(self) -> None:
@@ -168,6 +174,7 @@ class Trainer:
         torch.manual_seed(derive_seed(recipe.seed, number))
         loss = self.update(batches, predicted)
         self.model.zero_grad(set_to_none=True)
+        self.progress.skipped_steps = 0 if math.isfinite(loss) else self.progress.skipped_steps + 1
         self.reporter.step(number, loss, tokens, lr)
         if self.on_step:
             self.on_step(TrainingStep(number, loss, tokens, lr))
@@ -183,12 +190,7 @@ class Trainer:
                 self.ema.update(self.model)
             return loss
         self.restore_buffers(buffers)
-        message = _(
-            "step {number}: loss or gradient is not finite (training diverged); "
-            "the step is skipped",
-            number=self.progress.step,
-        )
-        self.reporter.note(message)
+        self.reporter.note(skipped_text(self.progress.step))
         return math.nan
 
     def gradients(self, batches: list[Any], predicted: int) -> float:
@@ -236,11 +238,8 @@ class Trainer:
 
     def steps_to_average(self) -> list[int]:
         """The steps of the last scheduled checkpoints, without those saved on a signal."""
-        past = [
-            step
-            for step in saved_steps(self.folder)
-            if step <= self.progress.step and self.saves_after(step)
-        ]
+        scheduled = filter(self.saves_after, saved_steps(self.folder))
+        past = [step for step in scheduled if step <= self.progress.step]
         return past[-self.recipe.average_checkpoints :] if self.recipe.average_checkpoints else []
 
     def restore(self, state: State) -> dict[str, Any]:
@@ -271,15 +270,14 @@ class Trainer:
     def measure(self, kind: str) -> tuple[float, str]:
         """Validate and record the metrics; returns the score and a text to print.
 
-        The score is the task's metric, or minus the loss: larger is better; NaN is the worst.
+        See `score_of`: larger is better, -inf if the loss or a weight is not finite.
         """
         with eval_mode(self.model):
             metrics = self.task.validate(self.model)
         samples, step = metrics.pop("samples", []), self.progress.step
         self.reporter.record(step, kind, **metrics)
-        score = float(metrics[self.task.metric] if self.task.metric else -metrics["loss"])
         text = validation_text(step, metrics, samples if kind == "valid" else [])
-        return -math.inf if math.isnan(score) else score, text
+        return score_of(metrics, self.task.metric, self.model), text
 
     def publish(self) -> None:
         files = stored_files(**self.task.metadata)
@@ -287,14 +285,15 @@ class Trainer:
 
     def average(self) -> None:
         """Average the last checkpoints if asked to; publish the mean if it is not worse."""
-        if self.recipe.average_checkpoints < 2:
-            return
         steps, group = self.steps_to_average(), "ema" if self.ema else "model"
+        if self.recipe.average_checkpoints < 2 or not steps:
+            return
         mean = average_checkpoints(self.folder, steps, group)
         self.model.load_state_dict(mean, strict=self.ema is None)
         score, text = self.measure("average")
         self.reporter.note(
             _("mean of {n_steps} checkpoints: {validation}", n_steps=len(steps), validation=text)
         )
-        if self.progress.best is None or score >= self.progress.best:
+        best = self.progress.best
+        if score > -math.inf and (best is None or score >= best):
             self.publish()

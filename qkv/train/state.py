@@ -4,6 +4,7 @@ A resumed run continues bit by bit. See docs/guides/training.md.
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from qkv.checkpoint.durable import packed, read_tensors, remove_folder, verify_folder, write_folder
-from qkv.checkpoint.weights import current_name
+from qkv.checkpoint.weights import current_name, refuse_not_finite
 from qkv.errors import QkvError
 from qkv.messages import _
 
@@ -21,6 +22,7 @@ Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]  # can be written as JSON
 
 STATE = "state.json"
+WEIGHT_GROUPS = {"model", "ema"}  # the others are moments of the optimizers
 # The second form is left by a crash in the middle of a replacement.
 STEP_FOLDER = re.compile(r"step-(\d{6,})|\.step-(\d{6,})\.old")
 
@@ -44,6 +46,7 @@ class Progress:
     best: float | None = None  # the best score, larger is better: the metric, or minus the loss
     best_step: int = 0
     bad_validations: int = 0  # validations without improvement, for early stopping
+    skipped_steps: int = 0  # the last steps in a row that were skipped as not finite
     metric: str | None = None  # the metric of `best`, None: minus the loss
     steps: int = 0  # the total fixed by a time limit; 0: none
     decay_changes: Sequence[Sequence[int]] = ()  # those of the recipe, set by the time limit
@@ -59,8 +62,11 @@ class Progress:
         return cls(**{**renamed, "metric": metric})
 
     def add_validation(self, score: float, counts: bool) -> bool:
-        """Whether the score is the best so far; early stopping `counts` those that are not."""
-        is_best = self.best is None or score > self.best
+        """Whether the score is the best so far; early stopping `counts` those that are not.
+
+        A score of -inf, of a model whose loss is not finite, is never the best.
+        """
+        is_best = score > (-math.inf if self.best is None else self.best)
         if is_best:
             self.best, self.best_step, self.bad_validations = score, self.step, 0
         elif counts:
@@ -137,6 +143,8 @@ def load_state(folder: Path, only: Collection[str] | None = None) -> State:
         for file in sorted(verified.glob("*.safetensors"))
         if only is None or file.stem in only
     }
+    for group in WEIGHT_GROUPS & tensors.keys():
+        refuse_not_finite(Path(folder.name, f"{group}.safetensors"), tensors[group])
     return State(folder, metadata["step"], tensors, metadata)
 
 

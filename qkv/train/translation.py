@@ -147,7 +147,8 @@ class TranslationTask(Task):
             total += float(self.loss(model, batch, label_smoothing=0.0))
             count += self.sizes(batch)[0]
         metrics = {"loss": total / count, "perplexity": math.exp(min(total / count, 50.0))}
-        return metrics | self._bleu(model) if self.recipe.valid_bleu else metrics
+        decodes = self.recipe.valid_bleu and math.isfinite(total)  # NaN logits have no argmax
+        return metrics | self._bleu(model) if decodes else metrics
 
     def _bleu(self, model: Transformer) -> dict[str, Any]:
         outputs: dict[int, str] = {}

@@ -59,7 +59,14 @@ def test_a_model_that_fails_exits_with_1_and_the_reason(tmp_path, capsys):
     def add_infinity(model):
         model.embed.weight.data[2, 3] = torch.inf
 
-    assert run(["check", saved(tmp_path / "x", SPECS["decoder-only"], add_infinity)]) == 1
+    folder = saved(tmp_path / "x", SPECS["decoder-only"], add_infinity)
+    with pytest.raises(QkvError) as error:
+        run(["check", folder])
+    assert str(error.value) == (
+        f"{folder}/model.safetensors: non-finite weights (embed.weight: 1); "
+        "training diverged: use an earlier checkpoint"
+    )
+    assert run(["check", folder, "--allow-nonfinite"]) == 1
     assert (
         "✗ all weights are finite (NaN or infinity in embed.weight: 1; use an earlier checkpoint)"
         in capsys.readouterr().out

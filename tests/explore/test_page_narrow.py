@@ -90,7 +90,8 @@ def test_lines_of_code_are_wrapped_and_not_cut_off(browser, address, width):
 
 
 def test_experiments_are_ranked_and_all_but_two_are_folded(browser, address):
-    state = "[...document.querySelectorAll('[data-card]')].map(({ dataset, open }) => [dataset.card, open])"
+    cards = "[...document.querySelectorAll('[data-card]')]"
+    state = f"{cards}.map(({{ dataset, open }}) => [dataset.card, open])"
     with tab(browser, address) as page:
         page.click("#tab-experiments")
         shown = page.evaluate(state)
