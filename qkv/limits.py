@@ -34,12 +34,14 @@ class NumberRange(NamedTuple):
 
     def right(self) -> str:
         """What would be right, in the user's language."""
-        return _(self.message, least=shown(self.least), most=shown(self.most))
+        return _(self.message, least=format_number(self.least), most=format_number(self.most))
 
     def check(self, where: str, value: float | None) -> None:
         """Raise an error that names the option or field; None, an option not given, is right."""
         if value is not None and value not in self:
-            raise QkvError(where, _("{value} is out of range", value=shown(value)), self.right())
+            raise QkvError(
+                where, _("{value} is out of range", value=format_number(value)), self.right()
+            )
 
 
 K_LIMIT = NumberRange(1, 10**6)  # results of a search
@@ -52,7 +54,7 @@ def check_limits(settings: object, limits: Limits) -> None:
         limit.check(name, getattr(settings, name))
 
 
-def shown(value: float) -> str:
+def format_number(value: float) -> str:
     """A number in a message: 1,024, 0.6, 1e-06; the digits of a very large one are left out."""
     if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
         return f"{value:g}"  # NaN and infinity too

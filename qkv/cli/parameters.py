@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Argument, CallbackParam, Option
 
-from qkv.limits import NumberRange, shown
+from qkv.limits import NumberRange, format_number
 from qkv.messages import _
 
 
@@ -19,7 +19,7 @@ def option(
     """
     help_text = _(explanation)
     if limit is not None:
-        least, most = shown(limit.least), shown(limit.most)
+        least, most = format_number(limit.least), format_number(limit.most)
         help_text = _("{help}; {least} to {most}", help=help_text, least=least, most=most)
         settings["callback"] = _check_of(limit)
     return Option(default, *names, help=help_text, **settings)

@@ -76,9 +76,11 @@ def _output_stream(stream: TextIO | None, descriptor: int) -> TextIO:
 def check_utf8(arguments: list[str]) -> None:
     """Raise an error for an argument with bytes that are not UTF-8, which have no character."""
     for argument in arguments:
-        shown = argument.encode(errors="backslashreplace").decode()
-        if shown != argument:
-            wrong = _("the argument '{argument}' is not UTF-8", argument=shown[:SHOWN_CHARACTERS])
+        displayed = argument.encode(errors="backslashreplace").decode()
+        if displayed != argument:
+            wrong = _(
+                "the argument '{argument}' is not UTF-8", argument=displayed[:SHOWN_CHARACTERS]
+            )
             raise QkvError("qkv", wrong, _("convert the text to UTF-8, or rename the file"))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError, expected_value, near_miss
-from qkv.limits import NumberRange, shown
+from qkv.limits import NumberRange, format_number
 from qkv.messages import _
 from qkv.model.check_spec import MAX_WIDTH, MOST
 from qkv.model.presets import PRESETS, RENAMED, find_preset
@@ -130,7 +130,7 @@ def _argument(key: str, value: Any, annotation: Any, problems: list[FieldProblem
         problems.append((key, wrong, expected_value(error.errors()[0])))
     else:
         if type(value) is int and value not in (limit := argument_limit(key)):
-            problems.append((key, _("cannot be {value}", value=shown(value)), limit.right()))
+            problems.append((key, _("cannot be {value}", value=format_number(value)), limit.right()))
     return value
 
 

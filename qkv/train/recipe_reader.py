@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from qkv.dtypes import canonical_dtype
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.generate.config import TRANSLATION_LIMITS
-from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, shown
+from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, format_number
 from qkv.messages import _
 from qkv.model.model_option import arguments_of, rename_old_option
 from qkv.model.presets import ARGUMENTS
@@ -209,7 +209,10 @@ def _out_of_range(recipe: Recipe) -> Iterator[tuple[str, str]]:
     for name, limit in LIMITS.items():
         value = getattr(recipe, name, limit.least)
         if value not in limit:
-            yield _("{name} cannot be {value}", name=name, value=shown(value)), limit.right()
+            yield (
+                _("{name} cannot be {value}", name=name, value=format_number(value)),
+                limit.right(),
+            )
 
 
 def _explain(error: Any, kind: type[Recipe]) -> tuple[str, str]:
