@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from qkv.errors import QkvError, near_miss
+from qkv.limits import format_number
 from qkv.messages import N_, _
 
 Settings = TypeVar("Settings")
@@ -113,7 +114,13 @@ def accepts(kind: Any, value: object) -> bool:
 
 def wrong_type(name: str, value: object, right: str) -> QkvError:
     """Return the error for a value of the wrong type."""
-    shown = " ".join(repr(value).split())
-    shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
-    wrong = _("cannot be {value} ({type})", value=shown, type=type(value).__name__)
+    wrong = _("cannot be {value} ({type})", value=displayed(value), type=type(value).__name__)
     return QkvError(name, wrong, right)
+
+
+def displayed(value: object) -> str:
+    """A value in a message: its `repr` on one line, cut at MAX_SHOWN characters."""
+    if isinstance(value, int) and value.bit_length() > MAX_SHOWN:
+        return format_number(value)  # Python refuses to write out more than 4,300 digits
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -8,6 +8,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from qkv.arguments import displayed
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.messages import N_, _
 
@@ -52,7 +53,7 @@ def explain(
         return path_of(location[:-1]), _("no field '{name}'", name=name), near_miss(name, known)
     if kind in ("missing", "missing_argument"):
         return path_of(location), _("is missing"), _(if_missing)
-    wrong = _("cannot be {value!r}", value=error["input"])
+    wrong = _("cannot be {value}", value=displayed(error["input"]))
     return path_of(location), wrong, expected_value(error)
 
 

@@ -84,7 +84,7 @@ def test_the_remedy_for_heads_lists_divisors_of_the_width():
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────
 def test_training_needs_sixteen_bytes_per_parameter(tmp_path, monkeypatch):
     spec = preset("tiny")
-    needed = 16 * 2_735_104
+    needed = 16 * 2_605_056
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {needed // 1024} kB\n")
     check_training_memory(spec, "cpu")

@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from importlib import import_module
 from typing import Any
 
+from qkv.arguments import displayed
 from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.spec import Custom
@@ -34,7 +35,7 @@ def add_allowed(paths: Iterable[str]) -> Token[frozenset[str]]:
     """Allow these import paths in addition to those allowed already, until the token is reset."""
     if isinstance(paths, str):
         right = _("give a list of import paths, such as ['package.module:Class']")
-        raise QkvError("custom", _("cannot be {value!r}", value=paths), right)
+        raise QkvError("custom", _("cannot be {value}", value=displayed(paths)), right)
     return _allowed.set(_allowed.get() | {check_import_path(path) for path in paths})
 
 
@@ -42,7 +43,7 @@ def check_import_path(path: Any) -> str:
     """Raise an error unless it is a string of the form package.module:Class."""
     if not isinstance(path, str) or not IMPORT_PATH.fullmatch(path):
         right = _("give an import path of the form package.module:Class")
-        raise QkvError("custom", _("cannot be {value!r}", value=path), right)
+        raise QkvError("custom", _("cannot be {value}", value=displayed(path)), right)
     return path
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qkv.arguments import displayed
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.limits import NumberRange, format_number
 from qkv.messages import _
@@ -38,7 +39,7 @@ def complete_option(model: object, default: str) -> dict[str, Any]:
     given = {"preset": model} if isinstance(model, str) else model
     if not isinstance(given, dict):
         right = _("use a preset's name, the path of a model.json, or a preset with arguments")
-        raise QkvError("model", _("cannot be {model!r}", model=model), right)
+        raise QkvError("model", _("cannot be {value}", value=displayed(model)), right)
     name = str(given.get("preset", default))
     name = RENAMED.get(name, name)
     rest = {str(key): value for key, value in given.items() if key != "preset"}
@@ -126,11 +127,12 @@ def _argument(key: str, value: Any, annotation: Any, problems: list[FieldProblem
     try:
         value = adapter(annotation).validate_python(value)
     except ValidationError as error:
-        wrong = _("cannot be {value!r}", value=value)
+        wrong = _("cannot be {value}", value=displayed(value))
         problems.append((key, wrong, expected_value(error.errors()[0])))
     else:
         if type(value) is int and value not in (limit := argument_limit(key)):
-            problems.append((key, _("cannot be {value}", value=format_number(value)), limit.right()))
+            wrong = _("cannot be {value}", value=format_number(value))
+            problems.append((key, wrong, limit.right()))
     return value
 
 

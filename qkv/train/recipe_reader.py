@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from qkv.arguments import displayed
 from qkv.dtypes import canonical_dtype
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.generate.config import TRANSLATION_LIMITS
@@ -221,7 +222,7 @@ def _explain(error: Any, kind: type[Recipe]) -> tuple[str, str]:
     if error["type"] == "unexpected_keyword_argument":
         known = [option.name for option in fields(kind)]
         return _("no option '{name}'", name=name), near_miss(name, known)
-    wrong = _("{name} cannot be {input!r}", name=name, input=error["input"])
+    wrong = _("{name} cannot be {input}", name=name, input=displayed(error["input"]))
     return wrong, expected_value(error)
 
 

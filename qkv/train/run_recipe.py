@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from qkv.allocator import keep_pages
+from qkv.arguments import displayed
 from qkv.checkpoint.load import check_device
 from qkv.errors import QkvError
 from qkv.messages import N_, _, listed
@@ -121,7 +122,7 @@ def run(
     """
     if not isinstance(recipe, TranslateRecipe | GenerateRecipe | EmbedRecipe):
         right = _("use a TranslateRecipe, GenerateRecipe or EmbedRecipe")
-        raise QkvError("recipe", _("cannot be {value!r}", value=recipe), right)
+        raise QkvError("recipe", _("cannot be {value}", value=displayed(recipe)), right)
     folder, recipe = Path(out), validated(type(recipe), asdict(recipe), "recipe")
     if data is not None or valid is not None:
         recipe = _with_data(recipe, data, valid, folder)
@@ -230,4 +231,4 @@ def _record(task: str, row: Any, where: str) -> dict[str, Any]:
             return {"text": text}
         case "embed", (str(), str(), *_rest) if all(isinstance(text, str) for text in row):
             return {"texts": list(row)}
-    raise QkvError(where, _("cannot be {value!r}", value=row), _(ROWS[task]))
+    raise QkvError(where, _("cannot be {value}", value=displayed(row)), _(ROWS[task]))

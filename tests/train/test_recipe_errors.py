@@ -28,7 +28,7 @@ ALL_TASKS = [
         "model: 'tiny' has no argument 'n_head', and a spec has no such field; "
         "did you mean 'n_heads'?",
     ),
-    ({"model": {"layers": 0}}, "model, layers: cannot be 0; use at least 1"),
+    ({"model": {"layers": 0}}, "model, layers: cannot be 0; use 1 to 4,096"),
     ({"model": {"dropout": 1}}, "model, dropout: 1.0 is not a probability; use 0 <= dropout < 1"),
     (
         {"model": {"vocab_size": 9}},
