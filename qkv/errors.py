@@ -10,6 +10,8 @@ from typing import Any
 
 from qkv.messages import _, listed
 
+__all__ = ["QkvError"]
+
 
 class QkvError(Exception):
     """An error the user can fix: the command line prints its line and exits with code 2.
