@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qkv.data.corpus import check_readable, document_files, fingerprint_of, read_pieces
 from qkv.data.groups import Groups, GroupStore, read_groups, store_groups
-from qkv.data.hold_out import MIN_LINES, hold_out_every
+from qkv.data.hold_out import held_out_rows
 from qkv.data.pairs import encoded, store_ids
 from qkv.data.store import TEXT_VOCAB_SIZE, Store, TextStore, reuse_or_write
 from qkv.errors import QkvError
@@ -73,13 +73,9 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     check_readable([*train.paths, *(valid.paths if valid else ())])
     if valid is not None:
         return train, valid
-    count = sum(1 for _ in train)
-    if count < MIN_LINES:
-        wrong = _("only {count} groups, too few to hold some out for validation", count=count)
-        right = _("give at least {min_groups}, or --valid-pairs", min_groups=MIN_LINES)
-        raise QkvError(", ".join(map(str, train.paths)), wrong, right)
-    every = hold_out_every(count)
-    return train.subset(every, held_out=False), train.subset(every, held_out=True)
+    texts = (filter(None, (*group.texts, group.negative)) for group in train)
+    held_out = held_out_rows(texts, ", ".join(map(str, train.paths)), "--valid-pairs")
+    return train.subset(~held_out), train.subset(held_out)
 
 
 def _named(recipe: EmbedRecipe, prefix: str) -> Groups | None:

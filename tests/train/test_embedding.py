@@ -386,7 +386,7 @@ def test_too_few_groups_to_hold_some_out_are_an_error(tmp_path, monkeypatch):
     with pytest.raises(QkvError) as error:
         prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
     assert (
-        str(error.value) == "few.tsv: only 4 groups, too few to hold some out for validation; "
+        str(error.value) == "few.tsv: only 4 pairs, too few to hold some out for validation; "
         "give at least 10, or --valid-pairs"
     )
 
