@@ -219,6 +219,7 @@ class EmbeddingTask(Task):
             },
             scores={_("held out, nearest by cosine"): f"{recall}\n{firsts[0]}\n-> {nearest}"},
             example=(firsts[0], f"[{numbers}, ...]"),
+            n_pairs=len(self.train.groups) + len(groups),
         )
 
 

@@ -29,7 +29,7 @@ def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -
     check_recipe(recipe)
     groups, held_out = _groups(recipe)
     train, valid = store_groups(folder / "train", groups), store_groups(folder / "valid", held_out)
-    plain = _plain_text(recipe, folder) if recipe.mlm_steps else None
+    plain = _plain_text(recipe, folder, valid.texts) if recipe.mlm_steps else None
     tokenizer = _tokenizer(recipe, folder, [train.texts, *([plain] if plain else [])], resume)
     return EmbeddingTask(
         recipe,
@@ -103,13 +103,19 @@ def _named(recipe: EmbedRecipe, prefix: str) -> Groups | None:
     return read_groups(source, target)
 
 
-def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:
-    """The lines of the plain text; None: MLM uses the sentences of the groups."""
+def _plain_text(recipe: EmbedRecipe, folder: Path, valid: TextStore) -> TextStore | None:
+    """The lines of the plain text without the held-out sentences.
+
+    None: MLM uses the sentences of the groups.
+    """
     if not recipe.text:
         return None
     fingerprint = {"files": fingerprint_of(document_files(recipe.text)), "lines": "1"}
+    fingerprint["without"] = valid.rows.checksum
+    held_out = {"", *valid}
     pieces = (piece for piece, _ends in read_pieces(recipe.text))
-    lines = (line.strip() for piece in pieces for line in piece.split("\n") if line.strip())
+    lines = (line.strip() for piece in pieces for line in piece.split("\n"))
+    lines = (line for line in lines if line not in held_out)
     return TextStore(reuse_or_write(folder / "plain", lines, TEXT_VOCAB_SIZE, fingerprint))
 
 

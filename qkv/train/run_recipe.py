@@ -17,6 +17,7 @@ from qkv.messages import N_, _, listed
 from qkv.model.custom import allow_custom
 from qkv.text.lines import write_text
 from qkv.train.card import write_card
+from qkv.train.changes import resumed_record, run_record
 from qkv.train.lock import locked
 from qkv.train.loop import Trainer
 from qkv.train.precision import check_bf16
@@ -64,6 +65,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Translator": ...
 @overload
 def run(
@@ -75,6 +77,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Generator": ...
 @overload
 def run(
@@ -86,6 +89,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Embedder": ...
 def run(
     recipe: Any,
@@ -96,6 +100,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> Any:
     """Train a model and return its pipeline; the run folder is that of `qkv train`.
 
@@ -112,6 +117,8 @@ def run(
         resume: Whether to continue from the last checkpoint.
         on_step: Called after each optimizer step with a TrainingStep.
         custom: The import paths of the model's custom parts, "package.module:Class".
+        accept_changes: Whether to resume although the recipe or the data has changed since the run
+            began; the model card records the changes.
 
     Returns:
         The Translator, Generator or Embedder of the best model.
@@ -127,7 +134,9 @@ def run(
     if data is not None or valid is not None:
         recipe = _with_data(recipe, data, valid, folder)
     with allow_custom(custom):
-        finished = train_recipe(recipe, folder, resume, on_step=on_step)
+        finished = train_recipe(
+            recipe, folder, resume, on_step=on_step, accept_changes=accept_changes
+        )
     if finished is None:
         raise KeyboardInterrupt(_("a checkpoint is saved in {out}", out=folder))
     return finished.pipeline
@@ -139,6 +148,7 @@ def train_recipe(
     resume: bool = False,
     skip_damaged: bool = False,
     on_step: OnStep | None = None,
+    accept_changes: bool = False,
 ) -> FinishedRun | None:
     """Prepare the data, train, evaluate the best model, write its card; None: interrupted."""
     keep_pages()
@@ -150,16 +160,21 @@ def train_recipe(
         state_to_resume(out, resume)  # raises before the folder is created
     with locked(out):
         state = state_to_resume(out, resume, skip_damaged)
+        record = None
+        if state:
+            saved = state.metadata["progress"].get("run")
+            record = resumed_record(saved, state.step, recipe, out, accept_changes)
         task = _prepared(recipe, out / "data", resume)
         trainer = Trainer(task, recipe, out, state)
         trainer.on_step = on_step
+        trainer.progress.run = record = record or run_record(recipe)
         del state  # frees the second copy of the weights
         trainer.choose_threads()
         write_text(out / SAVED_RECIPE, trainer.recipe.to_yaml())  # after the trainer's checks
         if trainer.run():
             return None
         pipeline = _pipeline(recipe, out)
-        return FinishedRun(task, pipeline, write_card(out, task, pipeline))
+        return FinishedRun(task, pipeline, write_card(out, task, pipeline, record["changes"]))
 
 
 def _prepared(recipe: Any, folder: Path, resume: bool) -> Task:

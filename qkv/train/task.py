@@ -34,6 +34,7 @@ class FinalEvaluation:
     scores: Mapping[str, str]  # what was measured -> its lines
     example: tuple[str, str]  # an input of the model and its output
     options: Table = field(default_factory=dict)  # generation options of the example
+    n_pairs: int = 0  # of the training files, held-out ones included, if they are held out
 
 
 class Task(Protocol):

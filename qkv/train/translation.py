@@ -182,4 +182,5 @@ class TranslationTask(Task):
             },
             scores={_("held out, beam {beam_size}", beam_size=recipe.beam_size): str(scores)},
             example=(sources[0], pipeline(sources[:1])[0]),  # with the options of the card
+            n_pairs=len(self.train.source_texts) + len(sources),
         )
