@@ -4,6 +4,7 @@ See docs/guides/training.md, "Training in Python".
 """
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from qkv.train.recipe_reader import validated
 from qkv.train.report import OnStep
 from qkv.train.resume import state_to_resume
 from qkv.train.task import Task
+from qkv.train.thread_choice import record_threads
 from qkv.train.time_limit import check_time_limit
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ def train_recipe(
     accept_changes: bool = False,
 ) -> FinishedRun | None:
     """Prepare the data, train, evaluate the best model, write its card; None: interrupted."""
+    start = time.monotonic()
     keep_pages()
     check_device(recipe.device)
     check_time_limit(recipe)
@@ -169,8 +172,9 @@ def train_recipe(
         trainer.on_step = on_step
         trainer.progress.run = record = record or run_record(recipe)
         del state  # frees the second copy of the weights
-        trainer.choose_threads()
+        record_threads(trainer)
         write_text(out / SAVED_RECIPE, trainer.recipe.to_yaml())  # after the trainer's checks
+        trainer.preparation = time.monotonic() - start
         if trainer.run():
             return None
         pipeline = _pipeline(recipe, out)

@@ -12,6 +12,7 @@ from qkv.cli import main
 from qkv.data.builtin import builtin_pairs
 from qkv.data.store import TextStore
 from qkv.messages import set_language
+from qkv.train import run_recipe
 from qkv.train.loop import Trainer
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
@@ -326,7 +327,7 @@ def test_a_run_interrupted_before_the_first_step_says_that_nothing_is_saved(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "choose_threads", interrupt)
+        patched.setattr(run_recipe, "record_threads", interrupt)
         assert train("--out", "run") == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
         "stopped: run has no checkpoint and no model; run the same command again"
