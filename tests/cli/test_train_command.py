@@ -374,6 +374,13 @@ def test_minutes_out_of_range_are_rejected(error_line, minutes, right):
     assert line == f"--set: max_minutes cannot be {right}; use 0 to 1,000,000"
 
 
+@pytest.mark.parametrize("task", ["translate", "generate", "embed"])
+def test_every_training_command_has_minutes(monkeypatch, capsys, files, task):
+    assert qkv(monkeypatch, "train", task, "--out", "run", "--minutes", "inf") == 2
+    right = "use 0 to 1,000,000"
+    assert capsys.readouterr().err == f"--set: max_minutes cannot be inf; {right}\n"
+
+
 # ---- errors ------------------------------------------------------------------
 
 
