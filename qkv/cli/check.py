@@ -22,7 +22,9 @@ SYMBOLS = {True: "✓", False: "✗", None: "–"}
 
 def check(
     folder: Path = argument(..., "a model folder (qkv or Hugging Face format)"),
-    allow_nonfinite: bool = option(False, "check a model with NaN or infinity in its weights too"),
+    allow_nonfinite: bool = option(
+        False, "check a model with NaN or infinity in its weights too", "--allow-nonfinite"
+    ),
     as_json: Json = False,
 ) -> int:
     """Check a model: causality, KV cache, padding and batch invariance, tied weights."""

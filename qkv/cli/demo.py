@@ -12,6 +12,7 @@ from types import ModuleType
 
 import typer
 
+from qkv.cli.interrupted import print_interrupted, reporting_ctrl_c
 from qkv.cli.parameters import argument, option
 from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
@@ -36,7 +37,7 @@ def demo(
     minutes: float = option(
         3.0, "time limit of the training; fewer steps on a slow or busy machine"
     ),
-    retrain: bool = option(False, "train again even if the folder has a model"),
+    retrain: bool = option(False, "train again even if the folder has a model", "--retrain"),
 ) -> int:
     from qkv.train.recipe_reader import LIMITS
 
@@ -73,7 +74,12 @@ def _train(chosen: ModuleType, out: Path, task: str, minutes: float, retrain: bo
         recipe_file = out / RECIPE_FILE
         recipe = {"task": task, **chosen.RECIPE, "max_minutes": minutes}
         write_text(recipe_file, json.dumps(recipe, indent=2) + "\n")
-    return run_training(task, out, recipe_file, [], flags, resume)
+    command = ["qkv", "demo", task, "--out", str(out)]
+    with reporting_ctrl_c(out, command):
+        code = run_training(task, out, recipe_file, [], flags, resume=resume)
+    if code:
+        print_interrupted(out, command)
+    return code
 
 
 def _check_same_demo(out: Path, task: str) -> None:

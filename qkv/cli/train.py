@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Option, Typer
 
 from qkv.allocator import keep_pages
+from qkv.cli.interrupted import print_interrupted, reporting_ctrl_c, resume_command
 from qkv.cli.parameters import argument, option
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -37,12 +38,24 @@ class RunOptions(NamedTuple):
     set_: list[str] | None = option(
         None, "an option of the recipe; may be repeated", "--set", metavar="KEY=VALUE"
     )
-    resume: bool = option(False, "resume from the last checkpoint")
-    skip_damaged: bool = option(False, "skip damaged checkpoints")
+    resume: bool = option(False, "resume from the last checkpoint", "--resume")
+    accept_changes: bool = option(
+        False,
+        "resume although the recipe or the data has changed since the run began; the model card "
+        "records the changes",
+        "--accept-changes",
+    )
+    skip_damaged: bool = option(False, "skip damaged checkpoints", "--skip-damaged")
+    minutes: float | None = option(
+        None,
+        "time limit in minutes, for preparation, training and evaluation: as many steps as fit",
+    )
     device: str | None = option(None, "device: cpu, cuda or mps")
     dtype: str | None = option(None, "float32 (fp32), or bf16 (bfloat16) for mixed precision")
     compile_: bool | None = Option(None, "--compile/--no-compile", help="torch.compile")
-    explain: bool = option(False, "print every recipe option with its default and description")
+    explain: bool = option(
+        False, "print every recipe option with its default and description", "--explain"
+    )
 
 
 def _with_run_options(command: Any) -> Any:
@@ -126,10 +139,23 @@ def _run(
         "device": options.device,
         "dtype": options.dtype,
         "compile": options.compile_,
+        "max_minutes": options.minutes,
     }
-    return run_training(
-        task, out, options.recipe, options.set_ or [], flags, options.resume, options.skip_damaged
-    )
+    command = resume_command(task, out)
+    with reporting_ctrl_c(out, command):
+        code = run_training(
+            task,
+            out,
+            options.recipe,
+            options.set_ or [],
+            flags,
+            resume=options.resume,
+            skip_damaged=options.skip_damaged,
+            accept_changes=options.accept_changes,
+        )
+    if code:
+        print_interrupted(out, command)
+    return code
 
 
 def run_training(
@@ -138,10 +164,15 @@ def run_training(
     recipe_file: Path | None,
     settings: list[str],
     flags: Mapping[str, object],
+    *,
     resume: bool,
     skip_damaged: bool = False,
+    accept_changes: bool = False,
 ) -> int:
-    """Read the recipe and train; train.yaml keeps the recipe for --resume."""
+    """Read the recipe and train; train.yaml keeps the recipe for --resume.
+
+    Returns 0, or STOPPED.
+    """
     keep_pages()  # before torch is imported
     from qkv.train.recipe_reader import read_recipe
     from qkv.train.run_recipe import SAVED_RECIPE, train_recipe
@@ -151,7 +182,9 @@ def run_training(
         recipe_file = out / SAVED_RECIPE
     flags = {**flags, "threads": chosen_threads()}
     recipe = read_recipe(_recipe_type(task), recipe_file, settings, flags)
-    finished = train_recipe(recipe, out, resume, skip_damaged)
+    finished = train_recipe(
+        recipe, out, resume, skip_damaged=skip_damaged, accept_changes=accept_changes
+    )
     return STOPPED if finished is None else _print_result(out, finished)
 
 

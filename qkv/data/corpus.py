@@ -11,7 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from qkv.data.hold_out import in_subset
+import numpy as np
+
 from qkv.data.store import Fingerprint
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -32,11 +33,10 @@ class Pairs:
 
     Args:
         paths: Two aligned files, or one TSV or JSONL.
-        every: One of `every` pairs is held out; 0: none.
-        held_out: Whether these are the held-out pairs, or the others.
+        rows: Which pairs are in the subset, as booleans; None: all.
     """
 
-    def __init__(self, *paths: str | Path, every: int = 0, held_out: bool = False):
+    def __init__(self, *paths: str | Path, rows: np.ndarray | None = None):
         if len(paths) not in (1, 2):
             raise QkvError(
                 ", ".join(map(str, paths)),
@@ -44,7 +44,7 @@ class Pairs:
                 _("give two aligned files, or one TSV or JSONL"),
             )
         self.paths, self.dropped = tuple(map(Path, paths)), 0
-        self.every, self.held_out = every, held_out
+        self.rows = rows
 
     def __iter__(self) -> Iterator[Pair]:
         counts = Counter[tuple[bool, ...]]()  # of pairs, by which sides have text
@@ -57,20 +57,18 @@ class Pairs:
         if not counts[True, True]:
             raise self._empty_side_error(map(any, zip(*counts, strict=True)))
 
-    def subset(self, every: int, held_out: bool) -> "Pairs":
-        """Return one of `every` pairs (held out for validation), or all the others."""
-        return Pairs(*self.paths, every=every, held_out=held_out)
+    def subset(self, rows: np.ndarray) -> "Pairs":
+        """Return the pairs where `rows`, booleans that do not count dropped pairs, is true."""
+        return Pairs(*self.paths, rows=rows)
 
     def contains(self, index: int) -> bool:
         """Return whether the pair of this index, not counting dropped pairs, is in the subset."""
-        return in_subset(index, self.every, self.held_out)
+        return self.rows is None or bool(self.rows[index])
 
     def fingerprint(self) -> Fingerprint:
         """Return entries that change if the pairs change."""
         entries = {"files": fingerprint_of(self.paths), "errors": "strict"}
-        if not self.every:
-            return entries
-        return entries | {"share": f"1/{self.every} {'held out' if self.held_out else 'left'}"}
+        return entries if self.rows is None else entries | {"rows": fingerprint_of_rows(self.rows)}
 
     def raw_pairs(self) -> Iterator[Pair]:
         """Yield the pairs of all lines, also those with an empty side."""
@@ -148,6 +146,11 @@ def fingerprint_of(paths: Iterable[str | Path]) -> str:
         except OSError as error:
             raise QkvError(path, _("cannot be read"), error.strerror or str(error)) from None
     return digest.hexdigest()
+
+
+def fingerprint_of_rows(rows: np.ndarray) -> str:
+    """Return the SHA-256 of booleans."""
+    return hashlib.sha256(np.packbits(rows).tobytes() + str(len(rows)).encode()).hexdigest()
 
 
 def _aligned(source: Path, target: Path) -> Iterator[Pair]:

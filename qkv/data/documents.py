@@ -3,6 +3,7 @@
 The store is reused while files and tokenizer are unchanged. See docs/guides/training.md.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,8 +65,43 @@ class DocumentSlice:
         return self.documents.fingerprint | {"characters": f"{self.begin} to {self.end}"}
 
 
+@dataclass(frozen=True)
+class NewDocuments:
+    """Held-out documents without those that are also training documents."""
+
+    held_out: Documents | DocumentSlice
+    train: Documents | DocumentSlice
+
+    def __iter__(self) -> Iterator[Piece]:
+        own = set(map(_hash, _whole_documents(self.held_out)))
+        known = own.intersection(map(_hash, _whole_documents(self.train)))
+        is_start = True
+        for text, ends in self.held_out:
+            if not (is_start and ends and _hash(text) in known):
+                yield text, ends
+            is_start = ends
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        train = self.train.fingerprint
+        return self.held_out.fingerprint | {f"not {name}": train[name] for name in train}
+
+
+def _whole_documents(pieces: Iterable[Piece]) -> Iterator[str]:
+    """Yield the documents that consist of one piece."""
+    is_start = True
+    for text, ends in pieces:
+        if is_start and ends:
+            yield text
+        is_start = ends
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
+
+
 def store_documents(
-    folder: Path, texts: Documents | DocumentSlice, tokenizer: Tokenizer, eos_id: int
+    folder: Path, texts: Documents | DocumentSlice | NewDocuments, tokenizer: Tokenizer, eos_id: int
 ) -> Store:
     """Encode documents into a store, or open the existing one if nothing has changed.
 

@@ -6,13 +6,14 @@ docs/guides/embeddings.md.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from qkv.data.corpus import fingerprint_of, is_jsonl, located_lines, location
-from qkv.data.hold_out import in_subset
+import numpy as np
+
+from qkv.data.corpus import fingerprint_of, fingerprint_of_rows, is_jsonl, located_lines, location
 from qkv.data.store import (
     TEXT_VOCAB_SIZE,
     Fingerprint,
@@ -46,21 +47,19 @@ class Groups:
     Attributes:
         paths: One TSV or JSONL, or several aligned files.
         hard_negatives: Whether the third column is a hard negative.
-        every: One of `every` groups is held out; 0: none.
-        held_out: Whether these are the held-out groups, or the others.
+        rows: Which groups are in the subset, as booleans; None: all.
     """
 
     paths: tuple[Path, ...]
     hard_negatives: bool = False
-    every: int = 0
-    held_out: bool = False
+    rows: np.ndarray | None = field(default=None, compare=False)
 
     def __iter__(self) -> Iterator[Group]:
         kept = 0
         groups = (self._group(where, line) for where, line in self._lines())
         for number, group in enumerate(filter(None, groups)):
             # Groups are counted, not lines: blank lines must not change which groups are held out.
-            if in_subset(number, self.every, self.held_out):
+            if self.rows is None or self.rows[number]:
                 kept += 1
                 yield group
         if not kept:
@@ -68,14 +67,15 @@ class Groups:
             right = _("give two sentences with the same meaning on each line")
             raise QkvError(", ".join(map(str, self.paths)), wrong, right)
 
-    def subset(self, every: int, held_out: bool) -> "Groups":
-        """Return one of `every` groups (held out for validation), or all the others."""
-        return replace(self, every=every, held_out=held_out)
+    def subset(self, rows: np.ndarray) -> "Groups":
+        """Return the groups where `rows`, booleans that do not count skipped lines, is true."""
+        return replace(self, rows=rows)
 
     def fingerprint(self) -> Fingerprint:
         """Return entries that change if the groups change."""
-        options = f"{len(self.paths)} {self.hard_negatives} {self.every} {self.held_out}"
-        return {"files": fingerprint_of(self.paths), "groups": options}
+        options = f"{len(self.paths)} {self.hard_negatives}"
+        rows = "all" if self.rows is None else fingerprint_of_rows(self.rows)
+        return {"files": fingerprint_of(self.paths), "groups": options, "rows": rows}
 
     def _lines(self) -> Lines:
         """Yield each line with its file and number; texts may be empty."""

@@ -39,6 +39,11 @@ def add_allowed(paths: Iterable[str]) -> Token[frozenset[str]]:
     return _allowed.set(_allowed.get() | {check_import_path(path) for path in paths})
 
 
+def allowed_paths() -> frozenset[str]:
+    """The import paths that are allowed."""
+    return _allowed.get()
+
+
 def check_import_path(path: Any) -> str:
     """Raise an error unless it is a string of the form package.module:Class."""
     if not isinstance(path, str) or not IMPORT_PATH.fullmatch(path):

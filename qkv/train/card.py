@@ -5,11 +5,13 @@ See docs/guides/training.md.
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.messages import _
 from qkv.text.lines import write_text
+from qkv.train.card_facts import Changes, change_facts, data_facts, limits, recipe_facts
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
 from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
 
@@ -22,9 +24,10 @@ class ModelCard(FinalEvaluation):
     model: Table
     training: Table
     command: str = "translate"  # or generate, or embed
+    limits: Sequence[str] = ()
 
 
-def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
+def write_card(folder: Path, task: Task, pipeline: Pipeline, changes: Changes = ()) -> str:
     """Evaluate the published model, write its card and curves; returns the scores."""
     recipe, spec, final = task.recipe, task.spec, task.evaluate(pipeline)
     last = (read_metrics(folder / METRICS) or [{"step": recipe.steps, "seconds": 0}])[-1]
@@ -37,12 +40,13 @@ def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
             _("layers"): " + ".join(map(str, n_layers)),
         },
         training={
-            _("steps"): last["step"],
-            _("optimizer"): recipe.optimizer,
+            **recipe_facts(recipe, last["step"]),
+            **change_facts(changes),
             _("seconds"): round(last["seconds"]),
         },
         command=command_of(task),
-        **vars(final),
+        limits=limits(recipe, spec),
+        **{**vars(final), "data": {**data_facts(recipe, final.n_pairs), **final.data}},
     )
     write_text(folder / "README.md", card_text(card))
     draw_curves(folder / METRICS)
@@ -68,6 +72,7 @@ def card_text(card: ModelCard) -> str:
         _section(_("Training"), _table(card.training)),
         "![{}]({})".format(_("learning curves"), CURVES),
         _section(_("Scores"), scores or _("Not measured yet.")),
+        _section(_("Limits"), "\n".join(f"- {line}" for line in card.limits)),
     ]
     return "\n\n".join(parts) + "\n"
 

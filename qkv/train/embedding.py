@@ -196,6 +196,11 @@ class EmbeddingTask(Task):
             count += float(batch.selected.sum())
         return {"mlm_loss": total / max(1.0, count)}
 
+    def evaluation_tokens(self) -> tuple[float, float]:
+        """Vectors of the held-out sentences, and their MLM loss in a validation."""
+        n_tokens = float((self.valid.ids.lengths + self.template.size).sum()) / 3
+        return n_tokens * (1 if self.plain is None else 2), n_tokens
+
     def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Retrieval between the sentences of the held-out groups, with the published model."""
         groups = self.valid.groups
@@ -219,6 +224,7 @@ class EmbeddingTask(Task):
             },
             scores={_("held out, nearest by cosine"): f"{recall}\n{firsts[0]}\n-> {nearest}"},
             example=(firsts[0], f"[{numbers}, ...]"),
+            n_pairs=len(self.train.groups) + len(groups),
         )
 
 

@@ -115,6 +115,11 @@ class GenerationTask(Task):
             prompt = prompt[:-1]
         return prompt
 
+    def evaluation_tokens(self) -> tuple[float, float]:
+        """Each token is in two windows, in a validation and in the final evaluation."""
+        n_tokens = 2 * len(self.valid.ids) / 3
+        return n_tokens, n_tokens
+
     def evaluate(self, pipeline: Any) -> FinalEvaluation:
         """Perplexity of the held-out text, and a continuation of its beginning."""
         perplexity = self.held_out_perplexity(pipeline.model)

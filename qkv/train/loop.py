@@ -6,7 +6,7 @@ All random numbers derive from (seed, step), so a resumed run equals an uninterr
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ from qkv.train.state import (
     saved_steps,
 )
 from qkv.train.task import Task
-from qkv.train.thread_choice import choose_threads
 from qkv.train.time_limit import TimeLimit, resumed_recipe
 
 __all__ = ["Trainer"]
@@ -57,6 +56,7 @@ class Trainer:
 
     saved = -1  # the last step saved by this process
     on_step: OnStep | None = None  # called after each step
+    preparation = 0.0  # seconds of this process before the first step, for the time limit
 
     def __init__(
         self,
@@ -80,28 +80,15 @@ class Trainer:
         self.reporter_state = self.restore(resumed) if resumed else None
         self.first_step = self.progress.step  # of this process, minus one
         self.time_limit = TimeLimit(
-            self.recipe, self.model.spec.d_model, task.pretraining_steps + 1
+            self.recipe,
+            self.model.spec.d_model,
+            task.pretraining_steps + 1,
+            task.evaluation_tokens(),
         )
         self.skipped = resumed.skipped if resumed else ()
         if recipe.compile:
             for stack in filter(None, (self.model.encoder, self.model.decoder)):
                 stack.compile()
-
-    def choose_threads(self) -> None:
-        """Measure the fastest number of threads and record it in the recipe."""
-        if not self.recipe.threads:
-            threads = choose_threads(self.trial_pass, self.recipe.device)
-            self.recipe = replace(self.recipe, threads=threads)
-
-    def trial_pass(self) -> None:
-        """Compute the gradients of the first micro-batch and discard them."""
-        buffers = [buffer.clone() for buffer in self.model.buffers()]
-        batch = self.task.batch(0)
-        # Compiled code depends on the number of threads.
-        with torch.compiler.set_stance("force_eager"):
-            self.gradients([batch], self.task.sizes(batch)[0])
-        self.model.zero_grad(set_to_none=True)
-        self.restore_buffers(buffers)
 
     def restore_buffers(self, saved: list[Tensor]) -> None:
         """Restore what a forward pass changes: the running statistics of batch norm."""
@@ -141,8 +128,9 @@ class Trainer:
         """Fix and record the number of steps before the first learning rate that depends on it."""
         if not self.time_limit.recipe.max_minutes:
             return
+        earlier = self.reporter.earlier + self.preparation
         recipe = self.time_limit.updated(
-            self.recipe, self.progress.step, self.reporter.throughput, self.reporter.earlier
+            self.recipe, self.progress.step, self.reporter.throughput, earlier
         )
         self.reporter.total = self.time_limit.expected
         if recipe is not self.recipe:
@@ -262,7 +250,8 @@ class Trainer:
     def validate(self) -> None:
         """Evaluate on held-out data; a new best model is published in the run folder."""
         progress, ema = self.progress, self.ema
-        with self.reporter.paused(), ema.applied_to(self.model) if ema else nullcontext():
+        pause = self.reporter.paused(is_validation=True)
+        with pause, ema.applied_to(self.model) if ema else nullcontext():
             score, text = self.measure("valid")
             self.reporter.note(text)
             if progress.add_validation(score, progress.step > self.task.pretraining_steps):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qkv.data.alignments import read_alignment, store_token_links, token_links
 from qkv.data.corpus import Pairs, check_readable
-from qkv.data.hold_out import MIN_LINES, hold_out_every
+from qkv.data.hold_out import held_out_rows
 from qkv.data.pairs import store_ids, store_pairs
 from qkv.data.store import Store, TextStore
 from qkv.errors import QkvError
@@ -84,13 +84,8 @@ def _read(recipe: TranslateRecipe, folder: Path) -> tuple[Texts, Texts, Pairs]:
 
 def _split(pairs: Pairs, name: str) -> tuple[Pairs, Pairs]:
     """The pairs to train on and the held-out pairs."""
-    count = sum(1 for _ in pairs)
-    if count < MIN_LINES:
-        wrong = _("only {count} pairs, too few to hold some out for validation", count=count)
-        right = _("give at least {min_pairs}, or --valid-source", min_pairs=MIN_LINES)
-        raise QkvError(name, wrong, right)
-    every = hold_out_every(count)
-    return pairs.subset(every, held_out=False), pairs.subset(every, held_out=True)
+    held_out = held_out_rows(pairs, name, "--valid-source")
+    return pairs.subset(~held_out), pairs.subset(held_out)
 
 
 def _check_shared_words(train: TextStore, valid: TextStore, name: str) -> None:

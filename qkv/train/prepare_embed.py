@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qkv.data.corpus import check_readable, document_files, fingerprint_of, read_pieces
 from qkv.data.groups import Groups, GroupStore, read_groups, store_groups
-from qkv.data.hold_out import MIN_LINES, hold_out_every
+from qkv.data.hold_out import held_out_rows
 from qkv.data.pairs import encoded, store_ids
 from qkv.data.store import TEXT_VOCAB_SIZE, Store, TextStore, reuse_or_write
 from qkv.errors import QkvError
@@ -29,7 +29,7 @@ def prepare_embedding(recipe: EmbedRecipe, folder: Path, resume: bool = False) -
     check_recipe(recipe)
     groups, held_out = _groups(recipe)
     train, valid = store_groups(folder / "train", groups), store_groups(folder / "valid", held_out)
-    plain = _plain_text(recipe, folder) if recipe.mlm_steps else None
+    plain = _plain_text(recipe, folder, valid.texts) if recipe.mlm_steps else None
     tokenizer = _tokenizer(recipe, folder, [train.texts, *([plain] if plain else [])], resume)
     return EmbeddingTask(
         recipe,
@@ -73,13 +73,9 @@ def _groups(recipe: EmbedRecipe) -> tuple[Groups, Groups]:
     check_readable([*train.paths, *(valid.paths if valid else ())])
     if valid is not None:
         return train, valid
-    count = sum(1 for _ in train)
-    if count < MIN_LINES:
-        wrong = _("only {count} groups, too few to hold some out for validation", count=count)
-        right = _("give at least {min_groups}, or --valid-pairs", min_groups=MIN_LINES)
-        raise QkvError(", ".join(map(str, train.paths)), wrong, right)
-    every = hold_out_every(count)
-    return train.subset(every, held_out=False), train.subset(every, held_out=True)
+    texts = (filter(None, (*group.texts, group.negative)) for group in train)
+    held_out = held_out_rows(texts, ", ".join(map(str, train.paths)), "--valid-pairs")
+    return train.subset(~held_out), train.subset(held_out)
 
 
 def _named(recipe: EmbedRecipe, prefix: str) -> Groups | None:
@@ -107,13 +103,19 @@ def _named(recipe: EmbedRecipe, prefix: str) -> Groups | None:
     return read_groups(source, target)
 
 
-def _plain_text(recipe: EmbedRecipe, folder: Path) -> TextStore | None:
-    """The lines of the plain text; None: MLM uses the sentences of the groups."""
+def _plain_text(recipe: EmbedRecipe, folder: Path, valid: TextStore) -> TextStore | None:
+    """The lines of the plain text without the held-out sentences.
+
+    None: MLM uses the sentences of the groups.
+    """
     if not recipe.text:
         return None
     fingerprint = {"files": fingerprint_of(document_files(recipe.text)), "lines": "1"}
+    fingerprint["without"] = valid.rows.checksum
+    held_out = {"", *valid}
     pieces = (piece for piece, _ends in read_pieces(recipe.text))
-    lines = (line.strip() for piece in pieces for line in piece.split("\n") if line.strip())
+    lines = (line.strip() for piece in pieces for line in piece.split("\n"))
+    lines = (line for line in lines if line not in held_out)
     return TextStore(reuse_or_write(folder / "plain", lines, TEXT_VOCAB_SIZE, fingerprint))
 
 

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import GENERATION, LoadedModel, read_generation, stored_files
 from qkv.data.corpus import check_readable, document_files
-from qkv.data.documents import Documents, DocumentSlice, count_bytes, store_documents
+from qkv.data.documents import Documents, DocumentSlice, NewDocuments, count_bytes, store_documents
 from qkv.data.windows import (
     DocumentWindows,
     PackedWindows,
@@ -88,15 +88,19 @@ def check_recipe(recipe: GenerateRecipe, resume: bool) -> None:
     check_readable(document_files([*recipe.text, *recipe.valid_text]))
 
 
-def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts]:
-    """The training text and the held-out text: its own files, or the end of the training text."""
+def _texts(recipe: GenerateRecipe) -> tuple[Texts, Texts | NewDocuments]:
+    """The training text and the held-out text: its own files, or the end of the training text.
+
+    Documents of the end that are training documents too are not held out.
+    """
     documents = Documents(recipe.text)
     if not documents.characters:
         raise QkvError(", ".join(recipe.text), _("contains no text"), _("give a file with text"))
     if recipe.valid_text:
         return documents, Documents(recipe.valid_text)
     cut = int(documents.characters * (1 - recipe.valid_fraction))
-    return DocumentSlice(documents, 0, cut), DocumentSlice(documents, cut, documents.characters)
+    train = DocumentSlice(documents, 0, cut)
+    return train, NewDocuments(DocumentSlice(documents, cut, documents.characters), train)
 
 
 def _tokenizer(recipe: GenerateRecipe, folder: Path, train: Texts, resume: bool) -> Tokenizer:

@@ -58,7 +58,7 @@ class Throughput:
 
     def __init__(self, clock: Clock = time.monotonic, recent: int = 50):
         self.clock, self.start, self.idle, self.steps = clock, clock(), 0.0, 0
-        self.longest_pause = 0.0
+        self.longest_pause = self.longest_validation = 0.0
         # (working seconds, tokens) after each recent step
         self.recent = deque([(0.0, 0)], maxlen=recent + 1)
 
@@ -71,11 +71,14 @@ class Throughput:
         self.recent.append((self.seconds - self.idle, self.recent[-1][1] + tokens))
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self, is_validation: bool = False) -> Iterator[None]:
         start = self.clock()
         yield
-        self.idle += self.clock() - start
-        self.longest_pause = max(self.longest_pause, self.clock() - start)
+        seconds = self.clock() - start
+        self.idle += seconds
+        self.longest_pause = max(self.longest_pause, seconds)
+        if is_validation:
+            self.longest_validation = max(self.longest_validation, seconds)
 
     @property
     def tokens_per_second(self) -> float:
@@ -200,9 +203,9 @@ class Reporter:
         """Print a text, such as the metrics of a validation, above the live line."""
         self.line.note(text)
 
-    def paused(self) -> AbstractContextManager[None]:
+    def paused(self, is_validation: bool = False) -> AbstractContextManager[None]:
         """`with reporter.paused(): validate()` excludes the validation from tokens/s."""
-        return self.throughput.paused()
+        return self.throughput.paused(is_validation)
 
     def state(self) -> dict[str, Any]:
         """The state to save: a resumed run then writes the lines of an uninterrupted one."""

@@ -4,6 +4,7 @@ See docs/guides/training.md, "Training in Python".
 """
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from qkv.messages import N_, _, listed
 from qkv.model.custom import allow_custom
 from qkv.text.lines import write_text
 from qkv.train.card import write_card
+from qkv.train.changes import resumed_record, run_record
 from qkv.train.lock import locked
 from qkv.train.loop import Trainer
 from qkv.train.precision import check_bf16
@@ -25,6 +27,7 @@ from qkv.train.recipe_reader import validated
 from qkv.train.report import OnStep
 from qkv.train.resume import state_to_resume
 from qkv.train.task import Task
+from qkv.train.thread_choice import record_threads
 from qkv.train.time_limit import check_time_limit
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Translator": ...
 @overload
 def run(
@@ -77,6 +81,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Generator": ...
 @overload
 def run(
@@ -88,6 +93,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> "Embedder": ...
 def run(
     recipe: Any,
@@ -98,6 +104,7 @@ def run(
     resume: bool = False,
     on_step: OnStep | None = None,
     custom: Iterable[str] = (),
+    accept_changes: bool = False,
 ) -> Any:
     """Train a model and return its pipeline; the run folder is that of `qkv train`.
 
@@ -114,6 +121,8 @@ def run(
         resume: Whether to continue from the last checkpoint.
         on_step: Called after each optimizer step with a TrainingStep.
         custom: The import paths of the model's custom parts, "package.module:Class".
+        accept_changes: Whether to resume although the recipe or the data has changed since the run
+            began; the model card records the changes.
 
     Returns:
         The Translator, Generator or Embedder of the best model.
@@ -129,7 +138,9 @@ def run(
     if data is not None or valid is not None:
         recipe = _with_data(recipe, data, valid, folder)
     with allow_custom(custom):
-        finished = train_recipe(recipe, folder, resume, on_step=on_step)
+        finished = train_recipe(
+            recipe, folder, resume, on_step=on_step, accept_changes=accept_changes
+        )
     if finished is None:
         raise KeyboardInterrupt(_("a checkpoint is saved in {out}", out=folder))
     return finished.pipeline
@@ -141,8 +152,10 @@ def train_recipe(
     resume: bool = False,
     skip_damaged: bool = False,
     on_step: OnStep | None = None,
+    accept_changes: bool = False,
 ) -> FinishedRun | None:
     """Prepare the data, train, evaluate the best model, write its card; None: interrupted."""
+    start = time.monotonic()
     keep_pages()
     check_device(recipe.device)
     check_time_limit(recipe)
@@ -152,16 +165,22 @@ def train_recipe(
         state_to_resume(out, resume)  # raises before the folder is created
     with locked(out):
         state = state_to_resume(out, resume, skip_damaged)
+        record = None
+        if state:
+            saved = state.metadata["progress"].get("run")
+            record = resumed_record(saved, state.step, recipe, out, accept_changes)
         task = _prepared(recipe, out / "data", resume)
         trainer = Trainer(task, recipe, out, state)
         trainer.on_step = on_step
+        trainer.progress.run = record = record or run_record(recipe)
         del state  # frees the second copy of the weights
-        trainer.choose_threads()
+        record_threads(trainer)
         write_text(out / SAVED_RECIPE, trainer.recipe.to_yaml())  # after the trainer's checks
+        trainer.preparation = time.monotonic() - start
         if trainer.run():
             return None
         pipeline = _pipeline(recipe, out)
-        return FinishedRun(task, pipeline, write_card(out, task, pipeline))
+        return FinishedRun(task, pipeline, write_card(out, task, pipeline, record["changes"]))
 
 
 def _prepared(recipe: Any, folder: Path, resume: bool) -> Task:

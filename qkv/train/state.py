@@ -50,6 +50,7 @@ class Progress:
     metric: str | None = None  # the metric of `best`, None: minus the loss
     steps: int = 0  # the total fixed by a time limit; 0: none
     decay_changes: Sequence[Sequence[int]] = ()  # those of the recipe, set by the time limit
+    run: Metadata | None = None  # recipe and data at the beginning; see changes.py
 
     @classmethod
     def from_saved(cls, saved: Metadata, metric: str | None) -> "Progress":

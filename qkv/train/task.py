@@ -34,6 +34,7 @@ class FinalEvaluation:
     scores: Mapping[str, str]  # what was measured -> its lines
     example: tuple[str, str]  # an input of the model and its output
     options: Table = field(default_factory=dict)  # generation options of the example
+    n_pairs: int = 0  # of the training files, held-out ones included, if they are held out
 
 
 class Task(Protocol):
@@ -69,6 +70,13 @@ class Task(Protocol):
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Metrics on held-out data: "loss", others by name, and "samples": lines to print."""
+
+    def evaluation_tokens(self) -> tuple[float, float]:
+        """How many training tokens take about as long as a validation and as `evaluate`.
+
+        A forward pass takes a third of a training step with as many tokens.
+        """
+        return 0.0, 0.0
 
     def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""

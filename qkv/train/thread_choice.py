@@ -7,11 +7,16 @@ docs/explanation/performance.md, "Threads".
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import torch
 
 from qkv.threads import set_torch_threads
+
+if TYPE_CHECKING:
+    from qkv.train.loop import Trainer
 
 MIN_GAIN = 1.1  # fewer threads are chosen only if they are this much faster: timings are noisy
 MEASURE_SECONDS = 0.6  # for each number of threads
@@ -35,6 +40,25 @@ def fastest(seconds: dict[int, float]) -> int:
     best = min(seconds, key=lambda count: seconds[count])
     largest = max(seconds)
     return best if seconds[best] * MIN_GAIN < seconds[largest] else largest
+
+
+def record_threads(trainer: "Trainer") -> None:
+    """Measure the fastest number of threads, unless the recipe has one, and record it there."""
+    recipe = trainer.recipe
+    if not recipe.threads:
+        threads = choose_threads(lambda: trial_pass(trainer), recipe.device)
+        trainer.recipe = replace(recipe, threads=threads)
+
+
+def trial_pass(trainer: "Trainer") -> None:
+    """Compute the gradients of the first micro-batch and discard them."""
+    buffers = [buffer.clone() for buffer in trainer.model.buffers()]
+    batch = trainer.task.batch(0)
+    # Compiled code depends on the number of threads.
+    with torch.compiler.set_stance("force_eager"):
+        trainer.gradients([batch], trainer.task.sizes(batch)[0])
+    trainer.model.zero_grad(set_to_none=True)
+    trainer.restore_buffers(buffers)
 
 
 def choose_threads(run_pass: Callable[[], None], device: str) -> int:

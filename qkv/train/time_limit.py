@@ -4,7 +4,9 @@ The first steps are timed. As long as the learning rate of the steps taken does 
 total, the total is estimated again after each step; where it begins to depend on it, the total is
 fixed and recorded in train.yaml as `steps`. Repeating the run with these `steps` therefore gives
 the same weights. If the machine becomes slow during the decay, the rest of the decay is shortened
-and recorded as `decay_changes`. See docs/guides/training.md.
+and recorded as `decay_changes`. The limit includes the preparation of the data before the first
+step, and time is reserved for the last validation and the final evaluation. See
+docs/guides/training.md.
 """
 
 from dataclasses import replace
@@ -25,6 +27,7 @@ FIRST_FRACTION = 0.5  # on a very slow machine the estimate is made after this f
 RECENT_STEPS = 30  # steps whose mean speed is compared with the limit during the decay
 # Fraction of the limit reserved for validations and checkpoints until they have been measured.
 RESERVED_FRACTION = 0.1
+MAX_RESERVED_FRACTION = 0.5  # an evaluation that takes longer exceeds the limit
 
 
 def check_time_limit(recipe: Recipe) -> None:
@@ -52,10 +55,18 @@ class TimeLimit:
         recipe: The recipe with the limit and the maximum number of steps.
         d_model: The width of the model, for the schedule `paper`.
         min_steps: The minimum number of steps.
+        evaluation_tokens: The size of a validation and of the final evaluation, in training tokens.
     """
 
-    def __init__(self, recipe: Recipe, d_model: int, min_steps: int = 1):
+    def __init__(
+        self,
+        recipe: Recipe,
+        d_model: int,
+        min_steps: int = 1,
+        evaluation_tokens: tuple[float, float] = (0.0, 0.0),
+    ):
         self.recipe, self.d_model, self.min_steps = recipe, d_model, min_steps
+        self.evaluation_tokens = evaluation_tokens
         self.expected = recipe.steps
         self.start = (0, 0.0)  # steps and working seconds when timing starts
         self.seconds_per_step = 0.0
@@ -79,10 +90,14 @@ class TimeLimit:
         self.expected, recent = recipe.steps, list(throughput.recent)[-RECENT_STEPS - 1 :]
         per_step = (recent[-1][0] - recent[0][0]) / max(1, len(recent) - 1)
         limit = 60 * self.recipe.max_minutes
-        spent = earlier + throughput.seconds + throughput.longest_pause
-        if recipe.schedule != "wsd" or spent + (recipe.steps - step) * per_step <= limit:
+        spent = earlier + throughput.seconds + self.ending(throughput, per_step)
+        every, validation = recipe.validate_every, throughput.longest_validation
+        n_validations = (recipe.steps - 1) // every - (step - 1) // every  # but the last one
+        left = (recipe.steps - step) * per_step + n_validations * validation
+        if recipe.schedule != "wsd" or spent + left <= limit:
             return None
-        fitting = step + int(((1 - RESERVED_FRACTION / 2) * limit - spent) / max(per_step, 1e-9))
+        left = (1 - RESERVED_FRACTION / 2) * limit - spent
+        fitting = step + self.fitting_steps(left, per_step, validation)
         self.expected, self.seconds_per_step = max(self.min_steps, step + 1, fitting), per_step
         return self.expected if self.expected < recipe.steps else None
 
@@ -92,7 +107,7 @@ class TimeLimit:
         Args:
             step: The last step.
             throughput: The speed of this process.
-            earlier: Seconds spent before the run was resumed.
+            earlier: Seconds spent before this process and before its first step.
         """
         if not self._is_timed(throughput, earlier):
             return None
@@ -124,9 +139,29 @@ class TimeLimit:
         working = throughput.seconds - throughput.idle - seconds
         self.seconds_per_step = working / (throughput.steps - steps)
         limit = 60 * self.recipe.max_minutes
-        reserve = max(RESERVED_FRACTION * limit - throughput.idle, throughput.longest_pause)
-        left = (limit - earlier - throughput.seconds - reserve) / max(self.seconds_per_step, 1e-9)
-        return min(self.recipe.steps, max(self.min_steps, step + 1, step + int(left)))
+        ending = self.ending(throughput, self.seconds_per_step)
+        reserve = max(RESERVED_FRACTION * limit - throughput.idle, ending)
+        left = limit - earlier - throughput.seconds - reserve
+        fitting = self.fitting_steps(left, self.seconds_per_step, throughput.longest_validation)
+        return min(self.recipe.steps, max(self.min_steps, step + 1, step + fitting))
+
+    def fitting_steps(self, seconds: float, per_step: float, validation: float) -> int:
+        """The number of steps that fit, with their validations; the next may come at once."""
+        per_step += validation / self.recipe.validate_every
+        return int((seconds - validation) / max(per_step, 1e-9))
+
+    def ending(self, throughput: Throughput, seconds_per_step: float) -> float:
+        """Seconds to reserve for the last validation and the final evaluation.
+
+        The larger one of two estimates: from the speed of the steps, and from the longest
+        validation.
+        """
+        validation, evaluation = self.evaluation_tokens
+        tokens_per_step = throughput.recent[-1][1] / max(1, throughput.steps)
+        by_steps = (validation + evaluation) * seconds_per_step / max(1.0, tokens_per_step)
+        by_validation = throughput.longest_validation * (1 + evaluation / max(1.0, validation))
+        longest = max(by_steps, by_validation, throughput.longest_pause)
+        return min(longest, MAX_RESERVED_FRACTION * 60 * self.recipe.max_minutes)
 
     def _factor(self, steps: int, step: int) -> float:
         return lr_factor(replace(self.recipe, steps=steps), self.d_model, step)

@@ -167,6 +167,12 @@ class TranslationTask(Task):
         language, tokenize = self.recipe.target_language or "", self.recipe.bleu_tokenize or ""
         return score(outputs, references, language, tokenize)
 
+    def evaluation_tokens(self) -> tuple[float, float]:
+        """Greedy decoding in a validation, beam search in the final evaluation."""
+        n_tokens = float(sum(map(np.sum, self.valid.lengths(0))))
+        decoded = n_tokens if self.recipe.valid_bleu else 0.0
+        return n_tokens / 3 + decoded, self.recipe.beam_size * n_tokens
+
     def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """BLEU and chrF of the published model on the held-out sentences, with beam search."""
         recipe, sources = self.recipe, list(self.valid.source_texts)
@@ -182,4 +188,5 @@ class TranslationTask(Task):
             },
             scores={_("held out, beam {beam_size}", beam_size=recipe.beam_size): str(scores)},
             example=(sources[0], pipeline(sources[:1])[0]),  # with the options of the card
+            n_pairs=len(self.train.source_texts) + len(sources),
         )

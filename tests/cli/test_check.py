@@ -67,6 +67,8 @@ def test_a_model_that_fails_exits_with_1_and_the_reason(tmp_path, capsys):
         "training diverged: use an earlier checkpoint"
     )
     assert run(["check", folder, "--allow-nonfinite"]) == 1
+    with pytest.raises(QkvError, match="No such option: --no-allow-nonfinite"):
+        run(["check", folder, "--no-allow-nonfinite"])
     assert (
         "✗ all weights are finite (NaN or infinity in embed.weight: 1; use an earlier checkpoint)"
         in capsys.readouterr().out

@@ -1,6 +1,8 @@
 """`qkv train translate`: the files of a run, resuming, and one line for every error."""
 
 import re
+import shlex
+import signal
 import subprocess
 import sys
 
@@ -8,7 +10,10 @@ import pytest
 
 from qkv.cli import main
 from qkv.data.builtin import builtin_pairs
+from qkv.data.store import TextStore
 from qkv.messages import set_language
+from qkv.train import run_recipe
+from qkv.train.loop import Trainer
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
 from qkv.train.state import saved_steps
@@ -170,9 +175,8 @@ def test_a_recipe_file_settings_and_flags_work_together(files, monkeypatch):
 
 def test_resume_needs_the_folder_only_and_can_add_steps(train, files, monkeypatch):
     assert train("--out", "run") == 0
-    assert (
-        qkv(monkeypatch, "train", "translate", "--out", "run", "--resume", "--set", "steps=9") == 0
-    )
+    resume = ("train", "translate", "--out", "run", "--resume", "--set", "steps=9")
+    assert qkv(monkeypatch, *resume, "--accept-changes") == 0
     assert (
         saved_steps(files / "run")[-1] == 9
         and read_recipe(TranslateRecipe, files / "run" / "train.yaml").steps == 9
@@ -217,6 +221,164 @@ def test_an_error_is_one_line_and_exit_code_2(files):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "--set: no option 'stepz'; did you mean 'steps'?\n"
+
+
+# ---- changes since the run began, interruptions, the card -----------------------
+
+
+CHANGED = "run: changed since the run began: {}; {}"
+ACCEPT = "undo it, or go on with --accept-changes, which the model card records"
+
+
+def card_of(folder) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_resuming_with_another_recipe_names_the_options_that_changed(train, error_line, files):
+    assert train("--out", "run") == 0
+    before = (files / "run" / "train.yaml").read_bytes()
+    changes = ["lr=0.5", "steps=8"]
+    expected = CHANGED.format("steps (6 -> 8), lr (0.001 -> 0.5)", ACCEPT)
+    line = error_line("--out", "run", "--resume", settings=changes)
+    assert sorted(line) == sorted(expected) and line.startswith("run: changed since the run began")
+    assert (files / "run" / "train.yaml").read_bytes() == before
+    assert train("--out", "run", "--resume", "--accept-changes", settings=changes) == 0
+    row = next(line for line in card_of(files / "run").splitlines() if "changed at step 6" in line)
+    assert "steps (6 -> 8)" in row and "lr (0.001 -> 0.5)" in row
+    # the accepted recipe is that of the run from now on
+    assert train("--out", "run", "--resume", settings=changes) == 0
+    assert card_of(files / "run").count("changed at step") == 1
+
+
+def test_resuming_with_other_data_names_the_file_by_its_content(train, error_line, files):
+    assert train("--out", "run", settings=["steps=3"]) == 0
+    text = (files / "a.en").read_text(encoding="utf-8")
+    (files / "a.en").write_text(text.replace("the ", "a "), encoding="utf-8")
+    resume = ("--out", "run", "--resume")
+    expected = CHANGED.format("the content of a.en", ACCEPT)
+    assert error_line(*resume, settings=["steps=3"]) == expected
+    (files / "a.en").write_text(text, encoding="utf-8")
+    assert train(*resume, settings=["steps=3"]) == 0
+    assert "changed at step" not in card_of(files / "run")
+    (files / "a.en").write_text(text.replace("the ", "a "), encoding="utf-8")
+    assert train(*resume, "--accept-changes", settings=["steps=3"]) == 0
+    assert "| changed at step 3 | the content of a.en |" in card_of(files / "run")
+
+
+def test_threads_may_differ_in_a_resumed_run(train):
+    assert train("--out", "run", "--threads", "1") == 0
+    assert train("--out", "run", "--resume", "--threads", "2") == 0
+
+
+def test_a_file_that_is_moved_is_another_option(train, error_line, files):
+    assert train("--out", "run", settings=["steps=3"]) == 0
+    (files / "b.en").write_bytes((files / "a.en").read_bytes())
+    data = ("--source", "a.zh", "--target", "b.en")
+    line = error_line("--out", "run", "--resume", settings=["steps=3"], data=data)
+    assert line == CHANGED.format('target ("a.en" -> "b.en")', ACCEPT)
+
+
+@pytest.fixture
+def stop_after(monkeypatch):
+    """stop_after(2): the next run gets SIGINT after this step."""
+
+    def arrange(last):
+        step = Trainer.step
+
+        def stopping(trainer):
+            step(trainer)
+            if trainer.progress.step == last:
+                monkeypatch.setattr(Trainer, "step", step)
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(Trainer, "step", stopping)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    "last, model",
+    [
+        (2, "there is no model in my run yet: it is saved by the first validation"),
+        (4, "the best model so far is in my run"),
+    ],
+)
+def test_an_interrupted_run_prints_what_is_saved_and_the_command_that_continues(
+    train, stop_after, files, monkeypatch, capsys, last, model
+):
+    stop_after(last)
+    assert train("--out", "my run") == 75
+    error = capsys.readouterr().err.splitlines()
+    assert error[-3:] == [
+        f"stopped; saved in my run/checkpoints/step-00000{last}",
+        model,
+        "continue with: qkv train translate --out 'my run' --resume",
+    ]
+    assert (files / "my run" / "model.json").is_file() == ("best model" in model)
+    command = shlex.split(error[-1].removeprefix("continue with: qkv "))
+    assert qkv(monkeypatch, *command) == 0
+    assert saved_steps(files / "my run")[-1] == 6
+
+
+def test_a_run_interrupted_before_the_first_step_says_that_nothing_is_saved(
+    train, files, monkeypatch, capsys
+):
+    def interrupt(*_given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_recipe, "record_threads", interrupt)
+        assert train("--out", "run") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "stopped: run has no checkpoint and no model; run the same command again"
+    )
+    assert train("--out", "run") == 0
+
+
+def test_the_card_names_data_recipe_hold_out_and_limits(train, files):
+    assert train("--out", "run") == 0
+    card = card_of(files / "run")
+    for row in (
+        "| training files | a.zh, a.en |",
+        "| hold-out | drawn from the training files: one of 100 pairs, evenly spaced; no sentence "
+        "of them is in a training pair |",
+        "| recipe | train.yaml |",
+        "| batch | 800 tokens |",
+        "| lr | 0.001 |",
+        "| schedule | wsd |",
+        "## Limits\n- The scores are those of the held-out text above",
+        "- Context length: 64 tokens.",
+    ):
+        assert row in card, row
+    sides = ("source", "target")
+    train_texts, valid_texts = (
+        {text for side in sides for text in TextStore.open(files / "run" / "data" / part / side)}
+        for part in ("train", "valid")
+    )
+    assert len(valid_texts) == 6 and not train_texts & valid_texts
+
+
+def test_the_card_names_the_validation_files(train, files):
+    assert train("--out", "run", "--valid-source", "v.zh", "--valid-target", "v.en") == 0
+    assert "| hold-out | files: v.zh, v.en |" in card_of(files / "run")
+
+
+def test_minutes_is_the_time_limit_of_the_recipe(train, files):
+    assert train("--out", "run", "--minutes", "9.5", settings=["steps=2"]) == 0
+    assert read_recipe(TranslateRecipe, files / "run" / "train.yaml").steps == 2
+
+
+@pytest.mark.parametrize("minutes, right", [("-1", "-1"), ("nan", "nan"), ("1e9", "1,000,000,000")])
+def test_minutes_out_of_range_are_rejected(error_line, minutes, right):
+    line = error_line("--out", "run", "--minutes", minutes)
+    assert line == f"--set: max_minutes cannot be {right}; use 0 to 1,000,000"
+
+
+@pytest.mark.parametrize("task", ["translate", "generate", "embed"])
+def test_every_training_command_has_minutes(monkeypatch, capsys, files, task):
+    assert qkv(monkeypatch, "train", task, "--out", "run", "--minutes", "inf") == 2
+    right = "use 0 to 1,000,000"
+    assert capsys.readouterr().err == f"--set: max_minutes cannot be inf; {right}\n"
 
 
 # ---- errors ------------------------------------------------------------------
@@ -289,11 +451,12 @@ def test_resuming_without_a_checkpoint_is_rejected(error_line, files):
 def test_resuming_with_another_model_is_rejected_and_keeps_the_recipe(train, error_line, files):
     assert train("--out", "run", settings=["steps=1"]) == 0
     before = (files / "run" / "train.yaml").read_bytes()
-    assert error_line("--out", "run", "--resume", settings=["model.d_model=32"]) == (
+    resume = ("--out", "run", "--resume", "--accept-changes")
+    assert error_line(*resume, settings=["steps=1", "model.d_model=32"]) == (
         "run/checkpoints/step-000001: saved by a run with another model, optimizer or ema_decay; "
         "resume with the recipe of the run, or choose another --out"
     )
-    assert error_line("--out", "run", "--resume", settings=["vocab_size=300"]) == (
+    assert error_line(*resume, settings=["steps=1", "vocab_size=300"]) == (
         "tokenizer, vocab_size: the run uses another tokenizer; "
         "keep both options as they were, or choose another --out"
     )

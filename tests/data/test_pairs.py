@@ -8,6 +8,7 @@ import pytest
 
 from qkv.data.batches import BatchPlan
 from qkv.data.corpus import Pairs
+from qkv.data.hold_out import held_out_rows
 from qkv.data.pairs import store_ids, store_pairs
 from qkv.errors import QkvError
 
@@ -106,7 +107,8 @@ def numbered_corpus(folder: Path, n: int) -> Pairs:
 
 def test_held_out_pairs_and_the_others_partition_the_corpus(tmp_path):
     pairs = numbered_corpus(tmp_path, 25)
-    held_out, others = list(pairs.subset(10, held_out=True)), list(pairs.subset(10, held_out=False))
+    rows = held_out_rows(pairs, "n.tsv", "--valid-source")
+    held_out, others = list(pairs.subset(rows)), list(pairs.subset(~rows))
     assert held_out == [("一5", "one 5"), ("一15", "one 15")]
     assert len(others) == 23 and sorted(held_out + others) == sorted(pairs)
 
@@ -114,10 +116,11 @@ def test_held_out_pairs_and_the_others_partition_the_corpus(tmp_path):
 def test_another_subset_of_the_same_files_is_stored_again(tmp_path):
     pairs = numbered_corpus(tmp_path, 25)
     sizes = [
-        len(store_pairs(tmp_path / "stored", pairs.subset(every, held_out=True))[0])
-        for every in (10, 5, 5, 10)
+        len(store_pairs(tmp_path / "stored", pairs.subset(np.arange(25) < size))[0])
+        for size in (2, 5, 5, 2)
     ]
     assert sizes == [2, 5, 5, 2]
+    assert store_pairs(tmp_path / "stored", pairs.subset(np.arange(25) > 22))[0][0] == "一23"
     assert len(store_pairs(tmp_path / "stored", pairs)[0]) == 25
 
 

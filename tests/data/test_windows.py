@@ -1,11 +1,13 @@
 """Language model windows: every token is a target, in a computed pseudorandom order."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.documents import Documents, DocumentSlice, count_bytes, store_documents
+from qkv.data.documents import Documents, DocumentSlice, NewDocuments, count_bytes, store_documents
 from qkv.data.windows import DocumentWindows, PackedWindows, permute
 from qkv.errors import QkvError
 from qkv.text.train_tokenizer import train_tokenizer
@@ -164,6 +166,19 @@ def test_two_slices_partition_the_characters(tmp_path_factory, fraction):
     assert "".join(text for part in parts for text, _ in part) == "one two三四五six"
     assert all(part[-1][1] for part in parts if part), "each part ends in <eos>"
     assert count_bytes(documents) == len("one two三四五six".encode())
+
+
+@given(texts=st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=30), cut=st.integers(1, 29))
+def test_a_held_out_document_is_never_a_training_document(tmp_path_factory, texts, cut):
+    path = tmp_path_factory.mktemp("repeated") / "a.jsonl"
+    lines = [json.dumps({"text": f"{text} {text}"}) + "\n" for text in texts]
+    path.write_text("".join(lines), encoding="utf-8")
+    documents, middle = Documents([path]), 3 * min(cut, len(texts) - 1)
+    train = DocumentSlice(documents, 0, middle)
+    held_out = NewDocuments(DocumentSlice(documents, middle, 3 * len(texts)), train)
+    known = {text for text, _ in train}
+    expected = [f"{text} {text}" for text in texts[middle // 3 :]]
+    assert [text for text, _ in held_out] == [text for text in expected if text not in known]
 
 
 def test_stored_ids_are_reused_until_the_text_or_tokenizer_changes(library, tmp_path):

@@ -175,6 +175,14 @@ def test_long_lines_of_plain_text_are_split_without_loss(make, files):
     assert "".join(task.tokenizer.decode(task.plain.ids.tolist()).split()) == text
 
 
+def test_masked_language_modeling_is_not_trained_on_held_out_sentences(make, files):
+    held_out = sorted(set(make(mlm_steps=2).valid.groups.texts))
+    lines = [f"{text}\n" for text in (*held_out, "another line", f"{held_out[0]} and more")]
+    (files / "plain.txt").write_text("".join(lines), encoding="utf-8")
+    task = make("plain", text=(str(files / "plain.txt"),), mlm_steps=2)
+    assert len(task.plain) == 2
+
+
 # ── losses ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -386,7 +394,7 @@ def test_too_few_groups_to_hold_some_out_are_an_error(tmp_path, monkeypatch):
     with pytest.raises(QkvError) as error:
         prepare_embedding(replace(TINY, pairs="few.tsv"), tmp_path / "data")
     assert (
-        str(error.value) == "few.tsv: only 4 groups, too few to hold some out for validation; "
+        str(error.value) == "few.tsv: only 4 pairs, too few to hold some out for validation; "
         "give at least 10, or --valid-pairs"
     )
 

@@ -322,6 +322,7 @@ def test_a_model_card_has_usage_data_model_training_and_scores():
         "## Model",
         "## Training",
         "## Scores",
+        "## Limits",
     ]
     assert "| pairs | 20,000 |\n| files | a.zh \\| a.en |" in card
     assert f"held-out:\n```\n{scores}\n```" in card and "BLEU|nrefs:1|case:mixed" in card

@@ -6,7 +6,7 @@ import yaml
 from run_traces import all_tensors, same
 
 from qkv.cli.app import run as main
-from qkv.train.thread_choice import fastest, measure_threads, thread_counts
+from qkv.train.thread_choice import fastest, measure_threads, record_threads, thread_counts
 
 
 def test_thread_counts_halve():
@@ -41,22 +41,22 @@ def test_each_pass_runs_with_the_number_it_is_measured_for():
 def test_measuring_threads_does_not_change_the_run(trainer):
     torch.set_num_threads(2)
     measured = trainer("run", steps=4)
-    measured.choose_threads()
+    record_threads(measured)
     threads = measured.recipe.threads
     assert threads in (1, 2) and torch.get_num_threads() == threads
     assert all(weight.grad is None for weight in measured.model.parameters())
     measured.run()
     given = trainer("other", steps=4, threads=threads)
-    given.choose_threads()
+    record_threads(given)
     given.run()
     assert same(all_tensors(measured), all_tensors(given))
 
 
 def test_a_given_number_is_not_measured(trainer, monkeypatch):
     training = trainer("run", threads=1)
-    monkeypatch.setattr(training, "trial_pass", None)
+    monkeypatch.setattr(training, "gradients", None)
     torch.set_num_threads(1)
-    training.choose_threads()
+    record_threads(training)
     assert (
         training.recipe.threads == 1 and yaml.safe_load(training.recipe.to_yaml())["threads"] == 1
     )
@@ -79,7 +79,7 @@ def test_a_run_records_its_threads_and_a_resumed_one_restores_them(corpus, tmp_p
     assert yaml.safe_load((tmp_path / "run" / "train.yaml").read_text())["threads"] == 2
     monkeypatch.setattr("qkv.threads._chosen", None)
     torch.set_num_threads(1)
-    assert main([*run, "--resume", "--set=steps=3"]) == 0
+    assert main([*run, "--resume", "--accept-changes", "--set=steps=3"]) == 0
     assert (
         torch.get_num_threads() == 2
         and yaml.safe_load((tmp_path / "run" / "train.yaml").read_text())["threads"] == 2

@@ -12,11 +12,14 @@ from qkv.errors import QkvError
 from qkv.train.loop import Trainer
 from qkv.train.metrics import read_metrics
 from qkv.train.prepare import prepare_translation
-from qkv.train.recipe import TranslateRecipe
+from qkv.train.prepare_embed import prepare_embedding
+from qkv.train.prepare_text import prepare_generation
+from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
 from qkv.train.report import Throughput
 from qkv.train.resume import state_to_resume
 from qkv.train.schedule import lr_factor
 from qkv.train.time_limit import TimeLimit
+from qkv.train.translation import TranslationTask
 
 LIMITED = {
     "steps": 40,
@@ -25,6 +28,7 @@ LIMITED = {
     "save_every": 15,
     "validate_every": 15,
     "valid_bleu": False,
+    "beam_size": 1,
 }
 
 
@@ -38,8 +42,10 @@ class Clock:
         return self.now
 
 
-def train(tiny_recipe, folder, clock, resume=False, until=None, **changes) -> Trainer:
-    """A run timed by the clock; `until`: stopped after this step."""
+def train(
+    tiny_recipe, folder, clock, resume=False, until=None, preparation=0.0, **changes
+) -> Trainer:
+    """A run timed by the clock, after `preparation` seconds; `until`: stopped after this step."""
     recipe = tiny_recipe(**{**LIMITED, **changes})
     folder.mkdir(exist_ok=True)
     trainer = Trainer(
@@ -49,6 +55,7 @@ def train(tiny_recipe, folder, clock, resume=False, until=None, **changes) -> Tr
         state_to_resume(folder, resume),
         clock,
     )
+    trainer.preparation = preparation
     batch, validate = trainer.task.batch, trainer.task.validate
 
     def timed_batch(*given):
@@ -187,6 +194,65 @@ def test_a_changed_decay_is_continuous():
         and factor[74] == pytest.approx(factor[69] / 2)
     )
     assert factor[79] == 0
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "constant"])
+@pytest.mark.parametrize("preparation", [0, 15, 25])
+def test_preparation_counts_in_the_limit(tiny_recipe, tmp_path, schedule, preparation):
+    clock = Clock(1.0)
+    settings = {"max_minutes": 1, "steps": 100, "schedule": schedule, "preparation": preparation}
+    trainer = train(tiny_recipe, tmp_path / "run", clock, **settings)
+    assert 45 - preparation <= trainer.progress.step <= 60 - preparation
+    assert preparation + clock.now <= 60
+
+
+def evaluation_seconds(trainer, seconds_per_step: float) -> float:
+    """The time of the final evaluation at the speed of the steps, which have 270 to 400 tokens."""
+    return trainer.task.evaluation_tokens()[1] * seconds_per_step / 400
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "constant"])
+def test_time_is_reserved_for_the_final_evaluation(tiny_recipe, tmp_path, schedule):
+    clock = Clock(1.0)
+    settings = {"max_minutes": 1, "steps": 100, "schedule": schedule, "beam_size": 20}
+    trainer = train(tiny_recipe, tmp_path / "run", clock, **settings)
+    needed = evaluation_seconds(trainer, 1.0)
+    assert needed > 12 and clock.now + needed <= 60
+    assert trainer.progress.step > 25
+
+
+@pytest.mark.parametrize("schedule", ["wsd", "constant"])
+def test_slow_validations_predict_a_slow_final_evaluation(tiny_recipe, tmp_path, schedule):
+    clock = Clock(0.5, validation=3.0)
+    settings = {"max_minutes": 1, "steps": 200, "schedule": schedule, "validate_every": 10}
+    settings |= {"valid_bleu": True, "beam_size": 4}
+    trainer = train(tiny_recipe, tmp_path / "run", clock, **settings)
+    validation, evaluation = trainer.task.evaluation_tokens()
+    assert 2 < evaluation / validation < 4
+    assert clock.now + 3.0 * evaluation / validation <= 60
+
+
+def test_a_final_evaluation_of_any_length_leaves_half_of_the_limit_for_steps(
+    tiny_recipe, tmp_path, monkeypatch
+):
+    clock = Clock(1.0)
+    monkeypatch.setattr(TranslationTask, "evaluation_tokens", lambda task: (0.0, 1e12))
+    trainer = train(tiny_recipe, tmp_path / "run", clock, max_minutes=1, steps=100)
+    assert 28 <= trainer.progress.step <= 30
+
+
+def test_each_task_estimates_its_evaluation_from_its_held_out_text(tiny_recipe, tmp_path):
+    recipe = tiny_recipe()
+    translation = prepare_translation(recipe, tmp_path / "translate")
+    n_tokens = sum(int(lengths.sum()) for lengths in translation.valid.lengths(0))
+    assert translation.evaluation_tokens() == (n_tokens / 3, recipe.beam_size * n_tokens)
+    text = GenerateRecipe(text=(recipe.source,), tokenizer="char", context_length=16)
+    generation = prepare_generation(replace(text, batch_tokens=64), tmp_path / "generate")
+    assert generation.evaluation_tokens() == (2 * len(generation.valid.ids) / 3,) * 2
+    pairs = EmbedRecipe(source=recipe.source, target=recipe.target, tokenizer="char")
+    embedding = prepare_embedding(pairs, tmp_path / "embed")
+    n_tokens = int(embedding.valid.ids.lengths.sum()) + 2 * len(embedding.valid.ids)
+    assert embedding.evaluation_tokens() == (n_tokens / 3, n_tokens / 3)
 
 
 def test_a_slow_first_step_does_not_end_the_run(tiny_recipe, tmp_path):
