@@ -224,4 +224,4 @@ def test_text_that_the_output_cannot_encode_is_escaped():
 def test_an_error_is_one_line_whatever_the_name_contains():
     assert str(QkvError("a\nb\x1b[31m", "no such file")) == r"a\nb\x1b[31m: no such file"
     name = "x" * 5000
-    assert str(QkvError(name, "no")) == f"{name[:100]}...{name[:99]}: no"
+    assert str(QkvError(name, "no")) == f"{name[:100]}...{name[:100]}: no"

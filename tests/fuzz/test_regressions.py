@@ -10,7 +10,7 @@ from fuzz_contract import MAX_CHARACTERS, wrong_line
 from qkv.checkpoint.gguf.reader import read_gguf
 from qkv.checkpoint.load import load_spec
 from qkv.errors import QkvError
-from qkv.model.spec_io import from_json
+from qkv.model.spec_io import from_json, to_json
 from qkv.text.files import read_tokenizer
 from qkv.text.sentencepiece_format import read_model
 from qkv.text.tokenizer import Tokenizer
@@ -31,6 +31,18 @@ def test_control_characters_of_a_file_are_escaped():
     text = error_of(from_json, json.dumps(spec))
     assert "no kind 'a\\nb\\x1b[2J\\u2028'" in text
     assert wrong_line(text) is None
+
+
+@pytest.mark.parametrize("factor", ["NaN", "Infinity", "-Infinity", "1e308"])
+def test_a_rotary_factor_that_is_no_fraction(factor):
+    text = to_json(small_files.specs()["llama"])
+    name = '"partial_rotary_factor": '
+    assert f"{name}1.0" in text
+    value = str(float(factor.replace("Infinity", "inf")))
+    assert error_of(from_json, text.replace(f"{name}1.0", f"{name}{factor}")) == (
+        f"model.json, positions.partial_rotary_factor: {value} is not a fraction; "
+        "use more than 0 and at most 1"
+    )
 
 
 def test_a_long_value_of_a_file_is_cut():
