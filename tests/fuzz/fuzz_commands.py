@@ -2,11 +2,14 @@
 
 import json
 import os
+import pkgutil
+import shutil
 import signal
 import sys
 import traceback
 import webbrowser
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +26,7 @@ from qkv.train import run_recipe
 from qkv.web import server
 
 SECONDS = 3  # a command that runs longer has accepted its arguments
+PACKAGES = ("cli", "pipeline", "evaluate", "check", "explore", "engine", "plan")
 MODELS = {"seq2seq": "translator", "causal-lm": "generator", "sentence-encoder": "embedder"}
 COMMANDS = (
     "translate {translator} 三",
@@ -34,10 +38,10 @@ COMMANDS = (
     "explore {generator} --no-browser",
     "attention {translator} cat --kind cross --out {new}.png",
     "export {generator} --to gguf --out {new}",
-    "export {generator} --to huggingface --out {new}",
-    "import {huggingface} --out {new} --n-inputs 0",
+    "export {generator} --to huggingface --out {new} --inputs 0",
+    "import {huggingface} --out {new} --inputs 0",
     "plan tiny --tokens 1000",
-    "model show tiny",
+    "model show {generator}",
     "model new tiny --out {new}.json",
     "demo translate --out {new}",
     "glossary",
@@ -47,6 +51,14 @@ COMMANDS = (
     "train generate --text {texts} --out {new} --set steps=2",
     "train translate --source {texts} --target {texts} --out {new} --set lr=1",
 )
+
+
+def import_all() -> None:
+    """Import what the commands import when they need it: in the fork of each, it takes longer."""
+    for package in PACKAGES:
+        folder = import_module(f"qkv.{package}").__path__
+        for module in pkgutil.iter_modules(folder, f"qkv.{package}."):
+            import_module(module.name)
 
 
 class Accepted(Exception):
@@ -87,6 +99,7 @@ def mutate_arguments(rng: Random, raw: bytes) -> bytes:
 
 def command_targets(folder: Path) -> Iterator[Target]:
     """The arguments of each command, as a JSON list in a file."""
+    import_all()
     folder.mkdir()
     names = {"new": folder / "new", "texts": folder / "texts.txt"}
     names["texts"].write_text("\n".join(small_files.TEXTS) + "\n", encoding="utf-8")
@@ -110,6 +123,8 @@ def run_command(path: Path) -> None:
     words = [str(word) for word in words] if isinstance(words, list) else []
     errors = path.with_suffix(".stderr")
     errors.write_bytes(b"")
+    for made in path.parent.glob("new*"):  # by an earlier command
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
     child = os.fork()
     if not child:
         run_here(words, path.parent, errors)

@@ -17,6 +17,7 @@ from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
 
+INVALID = ("no such option", "missing", "already exists")
 EXPORT_AGAIN = "export it again with the program that wrote it"
 
 
@@ -47,7 +48,7 @@ def test_a_rotary_factor_that_is_no_fraction(factor):
 
 def test_a_long_value_of_a_file_is_cut():
     text = error_of(from_json, json.dumps({"positions": {"kind": "x" * 100_000}}))
-    assert len(text) < MAX_CHARACTERS and " … " in text
+    assert len(text) < MAX_CHARACTERS and "xxx...xxx" in text
 
 
 def test_a_long_list_of_problems_is_cut():
@@ -146,5 +147,5 @@ def test_a_truncated_gguf_file(gguf_content, tmp_path):
 def test_every_command_of_the_fuzz_tests_is_valid(tmp_path):
     for target in fuzz_commands.command_targets(tmp_path / "commands"):
         target.read()
-        text = target.path.with_suffix(".stderr").read_text()
-        assert "no such option" not in text and "missing" not in text, (target.valid, text)
+        text = target.path.with_suffix(".stderr").read_text().casefold()
+        assert not any(wrong in text for wrong in INVALID), (target.valid, text)
