@@ -10,6 +10,8 @@ from typing import Any
 
 from qkv.messages import _, listed
 
+__all__ = ["QkvError"]
+
 # Characters that end a line, control a terminal or cannot be encoded; a file may contain them.
 CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 LONG_NAME = re.compile(r"[!-~]{400,}")  # cut in the middle: the start and the end identify it

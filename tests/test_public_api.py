@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -189,6 +190,39 @@ def test_all_lists_the_names_that_a_package_exports(package):
     for name in exported:
         assert getattr(module, name) is not None
     assert len(exported) == len(set(exported)) and [*exported] == sorted(exported)
+
+
+DOCUMENTED = [ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md")]
+EXAMPLES = sorted((ROOT.parent / "examples").glob("*.py"))
+
+
+def documented_names() -> set[tuple[str, str]]:
+    """The module and name of every import from qkv in the docs' Python blocks and the examples."""
+    blocks = [
+        block
+        for page in DOCUMENTED
+        for block in re.findall(
+            r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S
+        )
+    ] + [script.read_text(encoding="utf-8") for script in EXAMPLES]
+    return {
+        (str(node.module), alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "qkv"
+        for alias in node.names
+    }
+
+
+def test_all_lists_the_documented_names_of_a_module():
+    names = documented_names() | {
+        (item.__module__, item.__name__) for item in [*CLASSES, *FUNCTIONS]
+    }
+    assert len(names) > 60
+    for module, name in sorted(names):
+        imported = import_module(module)
+        if not isinstance(getattr(imported, name, imported), ModuleType):
+            assert name in imported.__all__, (module, name)
 
 
 def defined_names(node: ast.stmt) -> list[str]:

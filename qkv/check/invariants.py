@@ -11,6 +11,8 @@ from qkv.check.result import CheckResult
 from qkv.messages import N_, _
 from qkv.model.transformer import Transformer
 
+__all__ = ["run_checks"]
+
 
 def run_checks(
     model: Transformer, tokenizers: Tokenizers | None = None, reload: Reload | None = None

@@ -16,6 +16,8 @@ from qkv.checkpoint.load import load_folder
 from qkv.checkpoint.loaded_model import stored_files
 from qkv.checkpoint.parity import Conversion, ParityReport, compare, file_hashes, load_reference
 
+__all__ = ["export_folder"]
+
 
 def import_folder(folder: str | Path, out: str | Path, n_inputs: int = 8) -> Conversion:
     """Convert a Hugging Face folder to a qkv folder; weights keep their type.

@@ -30,6 +30,8 @@ from qkv.model.spec_io import from_json, to_json
 from qkv.model.transformer import Transformer, structure_of
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["load_model", "save_model"]
+
 MODEL, WEIGHTS = "model.json", "model.safetensors"
 TOKENIZERS = {"tokenizer": "tokenizer.json", "source": "source.json", "target": "target.json"}
 # What to do if a required file is missing.

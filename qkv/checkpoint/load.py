@@ -14,6 +14,8 @@ from qkv.messages import _
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 
+__all__ = ["load_folder", "load_spec"]
+
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 

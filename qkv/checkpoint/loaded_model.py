@@ -21,6 +21,8 @@ from qkv.pydantic_errors import read_as
 from qkv.text.special_tokens import NOT_STORED, SpecialTokenIds
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["LoadedModel", "metadata_of"]
+
 PoolingMode = Literal["cls", "mean", "max"]
 GENERATION, POOLING = "generation.json", "pooling.json"
 ALIGNMENT = "alignment.json"  # the cross-attention head trained by guided alignment

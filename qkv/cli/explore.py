@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.explore.explorer import Explorer
 
+__all__ = ["open_explorer"]
+
 DEFAULT_PORT = 8321
 
 

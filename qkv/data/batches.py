@@ -15,6 +15,8 @@ from qkv.data.random_numbers import random_stream
 from qkv.errors import QkvError
 from qkv.messages import _
 
+__all__ = ["BatchPlan", "pair_batch"]
+
 Rows = Sequence[Sequence[int] | np.ndarray]
 Lengths = tuple[np.ndarray, np.ndarray]  # of sources and targets, with special tokens
 

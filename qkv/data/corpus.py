@@ -17,6 +17,8 @@ from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.text.lines import read_lines, replace_surrogates
 
+__all__ = ["Pairs"]
+
 DOCUMENT_SUFFIXES = (".txt", ".md", ".jsonl", ".txt.gz", ".md.gz", ".jsonl.gz")
 _PIECE_CHARS = 1 << 20  # of a document in memory
 

@@ -18,6 +18,8 @@ from qkv.data.store import (
 )
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["store_ids", "store_pairs"]
+
 
 def store_pairs(folder: str | Path, pairs: Pairs) -> tuple[TextStore, TextStore]:
     """Store both sides in `folder`/source and /target, or open them if the files are unchanged."""

@@ -14,6 +14,8 @@ from qkv.data.random_numbers import mix_bits, random_stream
 from qkv.errors import QkvError
 from qkv.messages import _
 
+__all__ = ["PackedWindows"]
+
 SCAN_IDS = 1 << 24  # searched for <eos> at once
 FEISTEL_ROUNDS = 4  # a four-round Feistel network is a strong pseudorandom permutation
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from qkv.data.builtin.links import GoldLink
 
+__all__ = ["alignment_error_rate"]
+
 
 class SpanLink(NamedTuple):
     """A predicted link: the characters source[start:end] and the target word number `word`."""

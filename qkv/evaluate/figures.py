@@ -21,6 +21,8 @@ from qkv.errors import QkvError
 from qkv.files import PICTURES, atomic_path, check_suffix
 from qkv.messages import _
 
+__all__ = ["attention_heatmap"]
+
 log = logging.getLogger(__name__)
 
 LATIN_FONT = "DejaVu Sans"  # comes with matplotlib

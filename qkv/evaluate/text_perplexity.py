@@ -16,6 +16,8 @@ from qkv.evaluate.perplexity import NegativeLogLikelihood
 from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Transformer
 
+__all__ = ["text_perplexity"]
+
 BATCH_TOKENS = 8_192  # of one forward pass
 
 

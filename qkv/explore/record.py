@@ -23,6 +23,8 @@ from qkv.model.eager_core import eager_attention, sdpa_cores
 if TYPE_CHECKING:
     from qkv.explore.figures import Picture
 
+__all__ = ["record"]
+
 CORE_STEPS = tuple(
     name for name, _ in EagerCore().named_children()
 )  # q, k, v, scores, masked, weights, mixed

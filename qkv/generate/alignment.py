@@ -19,6 +19,8 @@ from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.word_boundaries import word_spans
 
+__all__ = ["Link", "cross_weights"]
+
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 

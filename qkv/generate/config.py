@@ -12,6 +12,8 @@ from qkv.errors import QkvError
 from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, check_limits
 from qkv.messages import N_, _
 
+__all__ = ["GenerationConfig", "TranslationConfig"]
+
 POSITIVE_FRACTION = NumberRange(math.ulp(0.0), 1, message=N_("use more than 0, at most 1"))
 TRANSLATION_LIMITS = {
     "beam_size": NumberRange(1, 1_024),

@@ -15,6 +15,8 @@ from qkv.model.cache import FixedCache, GrowingCache
 from qkv.model.norms import RMSNorm
 from qkv.model.spec import Attention
 
+__all__ = ["EagerCore", "SdpaCore"]
+
 
 class SdpaCore(nn.Module):
     """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from qkv.model.rotary import NoRotation, Rotation
 
+__all__ = ["AttentionContext", "AttentionMask", "position_ids_of"]
+
 
 class AttentionMask(NamedTuple):
     """The mask of one attention: `allowed` (True = may attend, None = all keys), or `is_causal`."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+__all__ = ["Custom"]
+
 
 @dataclass(frozen=True)
 class Custom:

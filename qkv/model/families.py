@@ -31,6 +31,8 @@ from qkv.model.spec import (
     Stack,
 )  # fmt: skip
 
+__all__ = ["decoder_only", "encoder_decoder", "encoder_only", "from_sizes"]
+
 POSITIONS: dict[str, Positions] = {
     "sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "none": NoPositions(),
 }  # fmt: skip

@@ -15,6 +15,8 @@ from qkv.model.cache import GrowingCache
 from qkv.model.custom import make_custom
 from qkv.model.latent import MultiHeadLatentAttention
 
+__all__ = ["TokenMixer"]
+
 
 class TokenMixer(nn.Module):
     """Moves padding to the end of each row, calls `mix`, and restores the order."""

@@ -25,6 +25,8 @@ from qkv.model.spec_io import CHOICES, OLD_FIELDS, from_json, rename_old, to_jso
 from qkv.pydantic_errors import FieldProblem, adapter, to_error
 from qkv.text.lines import read_text
 
+__all__ = ["build_spec", "complete_option"]
+
 MAY_BE_ZERO = ("convolution", "n_experts")  # all other integer arguments are at least 1
 FIELDS = [field.name for field in fields(Spec)]
 SCIENTIFIC = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")  # 1e6, which YAML reads as a string

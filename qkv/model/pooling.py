@@ -10,6 +10,8 @@ from torch import Tensor
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
+__all__ = ["pool"]
+
 
 def pool(x: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     """(batch, length, d_model) -> (batch, d_model).

@@ -12,6 +12,8 @@ from qkv.model.check_spec import rotated_width
 from qkv.model.custom import make_custom
 from qkv.model.rotary import NoRotation, Rotation, make_rotation
 
+__all__ = ["NoPositions"]
+
 
 class NoPositions(nn.Module):
     """No position encoding: the identity."""

@@ -13,6 +13,8 @@ from torch import Tensor
 from qkv.kernels.rotary import rotate_halves
 from qkv.model.spec import LinearScaling, LlamaScaling, Rotary, YarnScaling
 
+__all__ = ["make_rotation"]
+
 
 class NoRotation:
     """The identity."""

@@ -17,6 +17,8 @@ from qkv.model.experts import ExpertFeedForward
 from qkv.model.spec import Spec, Stack
 from qkv.model.transformer import Transformer
 
+__all__ = ["shapes_of"]
+
 Shape = tuple[int, ...]
 
 

@@ -9,6 +9,13 @@ from typing import ClassVar, Literal
 
 from qkv.model.custom_spec import Custom as Custom
 
+__all__ = [
+    "Activation", "Attention", "Convolution", "Custom", "Dense", "FeedForward", "Gated", "Head",
+    "LatentAttention", "Layer", "Learned", "LinearScaling", "LlamaScaling", "LmHead", "MaskedHead",
+    "Mixer", "MixtureOfExperts", "NoPositions", "Norm", "Pooler", "Pooling", "Positions",
+    "Recurrent", "Rotary", "Scaling", "Sinusoidal", "Spec", "Stack", "TokenMlp", "YarnScaling",
+]
+
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
 
 

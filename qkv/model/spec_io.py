@@ -15,6 +15,8 @@ from qkv.model import spec as s
 from qkv.model.check_spec import SpecProblems, problems_of
 from qkv.pydantic_errors import dotted, explain, to_error
 
+__all__ = ["from_json", "to_json"]
+
 
 def to_json(spec: s.Spec) -> str:
     """The spec as JSON; from_json(to_json(spec)) == spec."""

@@ -29,6 +29,8 @@ from qkv.model.init import initialize
 from qkv.model.norms import make_norm
 from qkv.model.positions import make_positions
 
+__all__ = ["Transformer"]
+
 
 @dataclass
 class Memory:

@@ -12,6 +12,8 @@ from qkv.messages import _
 from qkv.model.check_spec import MAX_WIDTH
 from qkv.model.pooling import POOLINGS
 
+__all__ = ["EmbedOptions"]
+
 TRUNCATIONS = ("truncate", "chunk")
 EMBED_LIMITS = {
     "dimensions": NumberRange(1, MAX_WIDTH),  # at most d_model: `check`

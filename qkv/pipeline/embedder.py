@@ -36,6 +36,8 @@ from qkv.text.lines import empty_text_error
 from qkv.text.special_tokens import encoder_template
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["Embedder"]
+
 log = logging.getLogger(__name__)
 
 BATCHES_READ_AHEAD = 16  # lines of a file, sorted by length before batching

@@ -11,6 +11,8 @@ from qkv.generate.config import GenerationConfig
 from qkv.generate.stream import TextStream
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["GeneratedSequence"]
+
 
 @dataclass(frozen=True)
 class GeneratedSequence:

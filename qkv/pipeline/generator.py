@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from qkv.checkpoint.loaded_model import LoadedModel
     from qkv.model.transformer import Transformer
 
+__all__ = ["Generator"]
+
 
 class Generator(TextPipeline):
     """Text generation with a decoder-only model.

@@ -23,6 +23,8 @@ from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text
 
+__all__ = ["Hit", "Index"]
+
 METADATA, VECTORS = "index.json", "vectors.npy"
 OLD_TRUNCATIONS = {"cut": "truncate", "split": "chunk"}  # the field "long" of older files
 
@@ -103,9 +105,15 @@ class Index:
                 _("use --rebuild, or --index with another folder"),
             )
         if stored != expected:
+            is_new = not (folder / METADATA).exists()
             # Not equal to `expected`: an interrupted build is repeated.
             write_metadata(folder, expected | {"complete": False})
-            build(embedder, sentences, folder, options, progress)
+            try:
+                build(embedder, sentences, folder, options, progress)
+            except QkvError:
+                if is_new:
+                    (folder / METADATA).unlink()
+                raise
             write_metadata(folder, expected)
         return cls(embedder, options, sentences, read_vectors(folder))
 
@@ -150,8 +158,21 @@ def check_index_folder(sentences: str | Path, folder: str | Path | None) -> Path
     """Return the folder of an index, which may be missing, empty or an index, and nothing else."""
     default = Path(sentences).with_name(f"{Path(sentences).name}.index")
     path = Path(folder) if folder else default
-    check_output_folder(path, is_own=read_metadata(path) is not None)
+    check_output_folder(path, read_metadata(path) is not None or is_damaged(path))
     return path
+
+
+def is_damaged(folder: Path) -> bool:
+    """Whether a folder holds the two files of an index, and index.json is not JSON."""
+    try:
+        if {child.name for child in folder.iterdir()} != {METADATA, VECTORS}:
+            return False
+        json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from qkv.generate.alignment import Link
     from qkv.pipeline.translator import Translator
 
+__all__ = ["Translation"]
+
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]  # segments done, segments in total

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from qkv.model.guided import AlignmentHead
     from qkv.model.transformer import Transformer
 
+__all__ = ["Translator"]
+
 TEXT_ONLY = TranslationConfig(details=False)
 
 
@@ -113,12 +115,10 @@ class Translator(TextPipeline):
         from qkv.generate.torch_backend import TorchSearch
 
         if source.eos_id is None or target.eos_id is None or target.pad_id is None:
-            raise QkvError(
-                _("tokenizer"), _("no <eos> or no <pad>"), _("a translation model needs both")
-            )
+            wrong = _("no <eos> or no <pad>")
+            raise QkvError(_("tokenizer"), wrong, _("a translation model needs both"))
         start, pad = decoder_start_id(target, stored), target.pad_id
-        bos = pad if start is None else start
-        backend = TorchSearch(model, bos, target.eos_id, pad, int8)
+        backend = TorchSearch(model, pad if start is None else start, target.eos_id, pad, int8)
         return cls(backend, source, target, stored, alignment)
 
     @classmethod

@@ -13,6 +13,8 @@ import numpy as np
 
 from qkv.files import VECTOR_FILES, atomic_path, check_suffix
 
+__all__ = ["VectorWriter"]
+
 
 class VectorWriter:
     """Writer of a vector file; nothing remains after an error.

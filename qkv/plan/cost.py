@@ -12,6 +12,8 @@ from qkv.messages import _
 from qkv.model import spec as s
 from qkv.plan.pieces import PARTS, Piece, Weight, Workload, pieces_of, stacks_of
 
+__all__ = ["flops", "make_workload", "memory", "parameters"]
+
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 LAYER_PARTS = ("attention", "cross", "feed_forward")  # Muon updates their matrices
 TRAINING_FACTOR = 3  # forward, and backward for the inputs and for the weights

@@ -23,6 +23,8 @@ from qkv.text.lines import read_text, replace_surrogates, write_text
 from qkv.text.normalization import adds_prefix_space
 from qkv.text.tokenizer_json import check_ids, check_tokenizer_json, with_defaults
 
+__all__ = ["Tokenizer"]
+
 # The roles of special tokens and their names: ours first, then those of other vocabularies.
 SPECIAL_TOKENS = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),

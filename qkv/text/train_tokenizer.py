@@ -24,6 +24,8 @@ from qkv.text.normalization import CONTINUATION, END_OF_WORD, TokenizerOptions, 
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 
+__all__ = ["TokenizerOptions", "train_tokenizer"]
+
 TOKENIZER_LIMITS = {
     "vocab_size": NumberRange(1, MAX_VOCAB_SIZE),
     "min_frequency": NumberRange(0, 2**31 - 1),

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+__all__ = ["beam_search"]
+
 
 class Hypothesis(NamedTuple):
     """Tokens (with <eos> if finished, without <bos>) and the sum of their log-probabilities."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
+__all__ = ["alphabet", "apply", "byte_words", "characters", "merge", "train"]
+
 Pair = tuple[str, str]
 END = "</w>"
 # GPT-2's byte-to-character table: printable Latin-1 as it is, the other bytes from U+0100.

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from qkv.textbook.attention import softmax
 
+__all__ = ["draw", "min_p", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p"]
+
 
 def temperature(logits: Tensor, t: float) -> Tensor:
     """logits / t: below 1 the distribution is sharper, above 1 flatter; t -> 0 is greedy."""

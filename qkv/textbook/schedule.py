@@ -6,6 +6,8 @@ schedule".
 
 import math
 
+__all__ = ["cosine", "inverse_sqrt", "paper", "warmup_stable_decay"]
+
 
 def paper(step: int, d_model: int, warmup_steps: int = 4_000) -> float:
     """d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5), section 5.3.

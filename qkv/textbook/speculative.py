@@ -7,6 +7,8 @@ decoding".
 
 from collections.abc import Callable
 
+__all__ = ["speculative_decode"]
+
 NextToken = Callable[[list[int]], int]  # all tokens so far -> the next one: greedy, or sampled
 
 

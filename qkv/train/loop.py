@@ -1,7 +1,6 @@
-"""The training loop: trains a task's model and writes checkpoints, metrics and the best model.
+"""The training loop: writes checkpoints, metrics and the best model (docs/guides/training.md).
 
-All random numbers derive from (seed, step), so a resumed run equals an uninterrupted one. See
-docs/guides/training.md.
+All random numbers derive from (seed, step), so a resumed run equals an uninterrupted one.
 """
 
 import math
@@ -41,6 +40,8 @@ from qkv.train.state import (
 from qkv.train.task import Task
 from qkv.train.thread_choice import choose_threads
 from qkv.train.time_limit import TimeLimit, resumed_recipe
+
+__all__ = ["Trainer"]
 
 
 class Trainer:

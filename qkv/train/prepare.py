@@ -26,6 +26,8 @@ from qkv.train.task_specs import translation_spec
 from qkv.train.translation import PairData, TranslationTask
 from qkv.train.vocabulary import tokenizer_of_stores
 
+__all__ = ["prepare_translation"]
+
 Texts = tuple[TextStore, TextStore]
 Tokenizers = tuple[Tokenizer, Tokenizer]
 SIDES = ("source", "target")

@@ -12,6 +12,8 @@ from qkv.errors import QkvError
 from qkv.messages import _
 from qkv.model.model_option import complete_option
 
+__all__ = ["EmbedRecipe", "GenerateRecipe", "Recipe", "TranslateRecipe"]
+
 
 def option(default: Any, explanation: str) -> Any:
     """A field with a default (or a factory) and an explanation, translated by `explain`."""

@@ -22,6 +22,8 @@ from qkv.text.tokenizer_json import MAX_VOCAB_SIZE
 from qkv.threads import MAX_THREADS
 from qkv.train.recipe import Recipe
 
+__all__ = ["read_recipe"]
+
 Kind = TypeVar("Kind", bound=Recipe)
 Options = dict[str, Any]
 

@@ -20,6 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from qkv.messages import _
 from qkv.train.metrics import METRICS, append_metrics, truncate_after
 
+__all__ = ["Throughput", "TrainingStep"]
+
 NEW_RUN = {"step": 0, "seconds": 0.0, "loss_sum": 0.0, "tokens": 0, "all_tokens": 0, "skipped": 0}
 Clock = Callable[[], float]
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from qkv.pipeline.generator import Generator
     from qkv.pipeline.translator import Translator
 
+__all__ = ["run"]
+
 SAVED_RECIPE = "train.yaml"  # for --resume
 # By task: the options of a recipe that name its data, the first two for training and validation.
 DATA_OPTIONS = {

@@ -16,6 +16,8 @@ from qkv.train.report import Throughput
 from qkv.train.schedule import lr_factor
 from qkv.train.state import Progress
 
+__all__ = ["TimeLimit"]
+
 # The first steps are not timed: they allocate memory and may compile the native library.
 UNTIMED_STEPS = 3
 TIMED_STEPS = 7  # the number of steps timed before the first estimate

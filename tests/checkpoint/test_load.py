@@ -75,7 +75,10 @@ def test_check_reports_non_finite_weights_of_a_huggingface_folder(tmp_path, caps
     )
     with pytest.raises(QkvError, match="contains 1 non-finite values"):
         load_folder(tmp_path / "huggingface")
-    assert run(["check", str(tmp_path / "huggingface")]) == 1
+    folder = str(tmp_path / "huggingface")
+    with pytest.raises(QkvError, match="contains 1 non-finite values"):
+        run(["check", folder])
+    assert run(["check", folder, "--allow-nonfinite"]) == 1
     assert (
         "✗ all weights are finite (NaN or infinity in embed.weight: 1;" in capsys.readouterr().out
     )

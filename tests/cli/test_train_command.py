@@ -268,7 +268,7 @@ def test_invalid_evaluation_options_are_rejected_before_training(error_line, fil
     )
     assert (
         error_line("--out", "run", settings=["length_penalty=99"])
-        == "length_penalty: 99 is out of range; use 0 to 20; the 2017 paper uses 0.6"
+        == "--set: length_penalty cannot be 99; use 0 to 20; the 2017 paper uses 0.6"
     )
     assert not saved_steps(files / "run")
 

@@ -157,14 +157,16 @@ def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
     )
 
 
-def test_invalid_utf8_in_an_argument_is_replaced(digits):
+def test_invalid_utf8_in_an_argument_is_refused(digits):
     done = subprocess.run(
         [*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"],
         capture_output=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["source"] == "三\ufffd"
+    assert (done.returncode, done.stdout) == (2, b"")
+    wrong = "the argument '三\\udce9' is not UTF-8"
+    line = f"qkv: {wrong}; convert the text to UTF-8, or rename the file\n"
+    assert done.stderr.decode() == line
 
 
 def test_invalid_utf8_typed_at_a_terminal_is_replaced(digits):

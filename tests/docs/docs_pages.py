@@ -1,6 +1,7 @@
 """The pages of the documentation: their paths, headings, links and code blocks."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,3 +61,20 @@ def commands(block: str) -> list[Command]:
         else:
             found[-1] = found[-1]._replace(output=found[-1].output + line + "\n")
     return found
+
+
+def check(page: Path, command: Command, done: subprocess.CompletedProcess[str]) -> None:
+    """Check a command that ran: its exit code and the output, or the error, that the page shows."""
+    if page.name == "troubleshooting.md" and command.output:
+        assert (done.returncode, done.stderr) == (2, command.output), command.line
+        return
+    assert done.returncode == 0, (command.line, done.stderr[-2_000:])
+    if re.search(r"qkv (translate|generate|search) ", command.line):  # a model's words
+        assert len(done.stdout.splitlines()) == len(command.output.splitlines()), done.stdout
+    elif command.output:
+        assert form(done.stdout) == form(command.output)
+
+
+def form(text: str) -> str:
+    """Return a text without what depends on the training, the machine and the temporary folder."""
+    return re.sub(r"[-\d][\d.,e+-]*", "#", text)

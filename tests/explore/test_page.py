@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from browser import Tab, ask, served, tab, until
+from browser import Tab, ask, served, tab, unfold, until
 from small_explorers import SCORES_TO_RESIDUAL, small
 
 from qkv.explore.app import make_app
@@ -333,7 +333,7 @@ def test_next_token_probabilities_are_the_models(generator, explorers):
 def test_a_row_of_a_long_text_is_named_by_its_position(generator):
     ask(generator, "xyz" * 8)  # only some rows of the logits are drawn
     last = generator.locator("[data-position]").count() - 1
-    go(generator, "logits")
+    go(generator, "lm_head")
     until(generator, "document.querySelector('.row-numbers')")
     assert last > 20 and generator.inner_text(".row-numbers figcaption").startswith(
         f"row {last} · "
@@ -343,7 +343,7 @@ def test_a_row_of_a_long_text_is_named_by_its_position(generator):
 
 def test_logits_and_next_token_refer_to_the_same_position(translator):
     ask(translator, "机器学习")
-    go(translator, "logits")  # of the first token, which differs from <bos> before it
+    go(translator, "lm_head")  # of the first token, which differs from <bos> before it
     after = translator.inner_text(".step-values .small")
     go(translator, "next")
     assert after.endswith(translator.inner_text(".step-values .small"))
@@ -357,6 +357,7 @@ def test_parts_of_characters_are_marked_and_u_fffd_never_appears(generator):
         generator, "document.querySelector('#generated').textContent"
     )  # the continuation of a model with random weights
     generator.click("#tab-experiments")
+    unfold(generator)
     until(generator, "document.querySelector('.hypotheses li')")
     generator.click("[data-edit='layer:decoder.1']")
     until(generator, "document.querySelector('[data-generated=after]')?.textContent")

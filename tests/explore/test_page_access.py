@@ -4,7 +4,7 @@ Contrast is that of WCAG 2 (AA: 4.5), measured on the drawn page, in both themes
 """
 
 import pytest
-from browser import served, tab, until
+from browser import served, tab, unfold, until
 from small_explorers import small
 
 from qkv.explore.app import make_app
@@ -71,6 +71,8 @@ def show(page, name):
         page.evaluate(
             "document.querySelector(`button[data-step='decoder.layers.1.cross.branch.core.weights']`).click()"
         )
+    if name == "experiments":
+        unfold(page)
     until(page, VIEWS[name])
     if name == "attention":
         page.click("[data-choice=lines]")

@@ -259,7 +259,7 @@ def test_progress_is_reported_for_every_text():
         ({"pooling": "men"}, "pooling: no pooling 'men'; did you mean 'mean'?"),
         ({"truncation": "drop"}, "truncation: no truncation 'drop'; choose from truncate, chunk"),
         ({"dimensions": 17}, "dimensions: 17 of 16; use 1 to 16"),
-        ({"dimensions": 0}, "dimensions: 0 of 16; use 1 to 16"),
+        ({"dimensions": 0}, "dimensions: 0 is out of range; use 1 to 1,048,576"),
         ({"batch_size": 0}, "batch_size: 0 is out of range; use 1 to 65,536"),
     ],
 )

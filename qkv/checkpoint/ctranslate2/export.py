@@ -25,6 +25,8 @@ from qkv.messages import N_, _
 from qkv.text.special_tokens import decoder_start_id, generation_tokens
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["export_ctranslate2"]
+
 METADATA = "qkv.json"
 
 

@@ -27,6 +27,8 @@ from qkv.checkpoint.parity import Conversion
 from qkv.model.rotary import frequencies
 from qkv.model.spec import Custom, LinearScaling, LlamaScaling, MixtureOfExperts, Rotary, Spec
 
+__all__ = ["save_gguf"]
+
 TYPES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}  # dtype -> ggml type
 FILE_TYPES = {"float32": "ALL_F32", "float16": "MOSTLY_F16", "int8": "MOSTLY_Q8_0"}
 BLOCK_SIZE = 32  # values that share one scale in Q8_0; other row lengths stay float16

@@ -15,6 +15,8 @@ from qkv.data.builtin import words as builtin_words
 from qkv.data.builtin.link_words import FUNCTION_WORDS, LITERAL_WORDS, MEASURE_WORDS, SPLITS
 from qkv.text.word_boundaries import word_spans
 
+__all__ = ["pharaoh"]
+
 DETERMINERS = {"这": ("the", "this"), "那": ("that",), "一": ("a", "an"), "这些": ("these",)}
 CONNECTIVES = ("because", "but")  # begin a clause in English; Chinese has a comma before it
 IDIOMS = {word.zh for word in LITERAL_WORDS if " " in word.en} | {

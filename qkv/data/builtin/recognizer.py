@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from qkv.data.builtin import corpus as builtin  # registers all patterns
 from qkv.data.builtin.phrases import PATTERNS, Sampler
 
+__all__ = ["recognize"]
+
 T = TypeVar("T")
 MAX_RUNS = 20_000  # of one pattern for one sentence; the built-in patterns need far fewer
 
