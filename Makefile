@@ -4,7 +4,7 @@ BIN := .venv/bin
 CATALOGS := $(wildcard qkv/locale/*/LC_MESSAGES/qkv.po)  # an install compiles them
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo docs messages test coverage test-cpus test-slow check chromium qemu bench clean
+.PHONY: demo docs messages test coverage test-cpus test-slow fuzz check chromium qemu bench clean
 
 # A stamp per set of packages: remade only when the list of packages changes.
 .venv/core.stamp: pyproject.toml setup.py constraints.txt $(CATALOGS)
@@ -68,6 +68,11 @@ test-cpus: .venv/dev.stamp qemu
 # The checks that are too long for every change.
 test-slow: test-cpus
 	$(BIN)/python -m pytest -m slow
+
+# Mutated files, requests and command lines to every reader; violating inputs are written to build/fuzz/.
+MINUTES ?= 30
+fuzz: .venv/dev.stamp
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

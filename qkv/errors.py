@@ -12,6 +12,11 @@ from qkv.messages import _, listed
 
 __all__ = ["QkvError"]
 
+# Characters that end a line, control a terminal or cannot be encoded; a file may contain them.
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+LONG_NAME = re.compile(r"[!-~]{400,}")  # cut in the middle: the start and the end identify it
+MAX_WHERE, MAX_WRONG, MAX_RIGHT = 500, 600, 350  # characters of the parts of a line
+
 
 class QkvError(Exception):
     """An error the user can fix: the command line prints its line and exits with code 2.
@@ -32,8 +37,29 @@ class QkvError(Exception):
             right: What would be right.
         """
         self.where, self.wrong, self.right = str(where), wrong, right
-        line = f"{self.where}: {wrong}" if self.where else wrong
-        super().__init__(f"{line}; {right}" if right else line)
+        where = shortened(self.where, MAX_WHERE)
+        wrong, right = shortened(wrong, MAX_WRONG), shortened(right, MAX_RIGHT)
+        line = f"{where}: {wrong}" if where else wrong
+        super().__init__(escape_controls(f"{line}; {right}" if right else line))
+
+
+def escape_controls(text: str) -> str:
+    """The text on one line: control characters and lone surrogates are escaped.
+
+    >>> print(escape_controls("a\\nb"))
+    a\\nb
+    """
+    return CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shortened(text: str, size: int) -> str:
+    """The text with long names cut, or its first and last characters if there are more than `size`.
+
+    >>> shortened("0123456789", 7)
+    '012 … 9'
+    """
+    text, last = LONG_NAME.sub(lambda name: f"{name[0][:100]}...{name[0][-100:]}", text), size // 5
+    return text if len(text) <= size else f"{text[: size - last - 3]} … {text[-last:]}"
 
 
 def near_miss(name: str, known: Iterable[str]) -> str:

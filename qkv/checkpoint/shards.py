@@ -102,7 +102,7 @@ def inside(folder: Path, *parts: str) -> Path:
     path = folder.joinpath(*parts)
     try:
         resolved = path.resolve(strict=True)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, or not UTF-8
         raise QkvError(path, _("no such file"), _("is the download complete?")) from None
     if not any(resolved.is_relative_to(root) for root in _roots(folder)):
         wrong = _("is a link to a file outside the folder")

@@ -6,7 +6,7 @@ Results go to stdout, progress to stderr. Exit codes: docs/reference/files.md.
 import sys
 from pathlib import Path
 
-from qkv.cli.streams import check_utf8, file_error, one_line, open_streams
+from qkv.cli.streams import check_utf8, file_error, open_streams
 from qkv.errors import QkvError
 from qkv.messages import LANGUAGES, set_language
 from qkv.threads import choose_threads
@@ -23,14 +23,14 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except QkvError as error:
-        print(one_line(error), file=sys.stderr)
+        print(error, file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # head or less has exited
         code = 141
     except OSError as error:
-        print(one_line(file_error(error)), file=sys.stderr)
+        print(file_error(error), file=sys.stderr)
         code = 2
     sys.exit(code)
 

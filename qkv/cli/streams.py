@@ -6,15 +6,12 @@ docs/reference/files.md, never a traceback.
 
 import io
 import os
-import re
 import sys
 from typing import TextIO
 
 from qkv.errors import QkvError
 from qkv.messages import _
 
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-LONG_NAME = re.compile(r"[!-~]{400,}")
 SHOWN_CHARACTERS = 40  # of an argument in a message
 
 
@@ -88,11 +85,3 @@ def file_error(error: OSError) -> QkvError:
     """The error of one line for an error of the operating system."""
     wrong = _("cannot be used ({strerror})", strerror=error.strerror or str(error))
     return QkvError("qkv" if error.filename is None else error.filename, wrong, _("check the path"))
-
-
-def one_line(error: QkvError) -> str:
-    """The line of an error: control characters of names are escaped, very long names are cut."""
-    escaped = CONTROL_CHARACTERS.sub(
-        lambda found: found[0].encode("unicode_escape").decode(), str(error)
-    )
-    return LONG_NAME.sub(lambda found: f"{found[0][:100]}...{found[0][-100:]}", escaped)

@@ -70,7 +70,9 @@ def custom_parts(spec: s.Spec) -> dict[str, s.Custom]:
 def rotated_width(mixer: s.Mixer, positions: s.Positions) -> int:
     """The number of dimensions of each head that RoPE rotates; 0 without RoPE."""
     match positions, mixer:
-        case s.Rotary(), s.Attention(): return int(mixer.d_head * positions.partial_rotary_factor)
+        case s.Rotary(partial_rotary_factor=factor), s.Attention():
+            # Any other factor is a problem of its own.
+            return int(mixer.d_head * factor) if 0 < factor <= 1 else mixer.d_head
         case s.Rotary(), s.LatentAttention(): return mixer.qk_rope_head_dim
         case _: return 0
 

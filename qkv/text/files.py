@@ -15,7 +15,7 @@ from qkv.messages import _, listed
 from qkv.text import sentencepiece_format
 from qkv.text.display import BYTE_DECODER
 from qkv.text.library_calls import library_errors
-from qkv.text.lines import read_lines, read_text, write_text
+from qkv.text.lines import read_lines, read_text, replace_surrogates, write_text
 from qkv.text.normalization import END_OF_WORD, TokenizerOptions, assemble
 from qkv.text.tiktoken_format import read_ranks
 from qkv.text.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -121,7 +121,10 @@ def write_vocabulary(tokenizer: Tokenizer, folder: str | Path) -> list[Path]:
 
 def _read_vocab_json(path: Path) -> dict[str, int]:
     ids = parse_json(read_text(path), path)
-    if not isinstance(ids, dict) or not all(type(id) is int and id >= 0 for id in ids.values()):
+    if not isinstance(ids, dict) or not all(
+        type(id) is int and id >= 0 and replace_surrogates(token) == token
+        for token, id in ids.items()
+    ):
         raise QkvError(path, _("not a mapping from tokens to ids"), _('write {{"token": 0, ...}}'))
     check_ids(max(ids.values(), default=-1), path)
     return ids

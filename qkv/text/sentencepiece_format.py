@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from qkv.errors import QkvError
 from qkv.json_files import MAX_JSON_BYTES, read_regular
 from qkv.messages import _
+from qkv.text.charsmap import is_charsmap
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
@@ -71,13 +72,14 @@ def _parse(raw: bytes) -> Model:
         values[number].append(value)
     trainer_spec = dict(_fields(b"".join(values[2])))
     normalizer_spec = dict(_fields(b"".join(values[3])))
-    if not isinstance(normalizer_spec.get(2, b""), bytes):
-        raise TypeError("precompiled_charsmap")
+    charsmap = normalizer_spec.get(2, b"")
+    if charsmap != b"" and not (isinstance(charsmap, bytes) and is_charsmap(charsmap)):
+        raise ValueError("precompiled_charsmap")
     return Model(
         pieces=tuple(map(_piece, values[1])),
         algorithm=trainer_spec.get(3, UNIGRAM),
         byte_fallback=bool(trainer_spec.get(35, 0)),
-        precompiled_charsmap=normalizer_spec.get(2, b""),
+        precompiled_charsmap=charsmap,
         add_dummy_prefix=bool(normalizer_spec.get(3, 1)),
         remove_extra_whitespaces=bool(normalizer_spec.get(4, 1)),
         treat_whitespace_as_suffix=bool(trainer_spec.get(24, 0)),

@@ -4,12 +4,14 @@ GPT-2's own file, for example, has no model type and no byte_fallback, and write
 See docs/explanation/tokenization.md.
 """
 
+import base64
 from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from qkv.errors import QkvError
 from qkv.messages import _
+from qkv.text.charsmap import is_charsmap
 from qkv.text.chunking import WORD
 from qkv.text.regex_safety import unsafe_pattern
 
@@ -52,6 +54,10 @@ def check_tokenizer_json(config: Any, where: object) -> None:
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
         right = _("give a tokenizer.json of qkv or the tokenizers library")
         raise QkvError(where, _("JSON, but not a tokenizer"), right)
+    if not _has_prefixed_merges(config["model"]):
+        wrong = _("a merge without the continuing_subword_prefix")
+        right = _("export it again with the program that wrote it")
+        raise QkvError(f"{where}, model", wrong, right)
     for name, inner in COMPONENTS.items():
         if not _is_component(config.get(name), inner):
             right = _("export it again with the program that wrote it")
@@ -68,17 +74,43 @@ def check_tokenizer_json(config: Any, where: object) -> None:
             raise QkvError(f"{where}, {name}", wrong, _("use fewer or shorter replacements"))
 
 
+def _has_prefixed_merges(model: dict[str, Any]) -> bool:
+    """Return whether the second token of each merge begins with the prefix, if there is one.
+
+    The library removes as many bytes as the prefix has, and panics if there are fewer.
+    """
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return True
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+    return all(
+        not isinstance(pair, list) or not pair or str(pair[-1]).startswith(prefix) for pair in pairs
+    )
+
+
 def _is_component(part: Any, inner: str) -> bool:
     """Return whether a component is None, or has a type and, if a Sequence, a list of components.
 
-    The library also accepts the fields without their names, as lists.
+    The library also accepts the fields without their names, as lists. It panics for a normalizer
+    of the type Precompiled with a damaged table.
     """
     if part is None:
         return True
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return False
+    if part["type"] == "Precompiled" and not _is_charsmap(part.get("precompiled_charsmap")):
+        return False
     steps = part.get(inner, []) if part["type"] == "Sequence" else []
     return isinstance(steps, list) and all(step and _is_component(step, inner) for step in steps)
+
+
+def _is_charsmap(value: Any) -> bool:
+    """Return whether this is a table in base64; Python also decodes it with wrong padding."""
+    try:
+        raw = base64.b64decode(value)
+    except (ValueError, TypeError):
+        return False
+    return base64.b64encode(raw) == value.encode() and is_charsmap(raw)
 
 
 def check_ids(largest: int, where: object) -> None:

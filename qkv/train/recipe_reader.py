@@ -180,6 +180,10 @@ def _yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         wrong = _("not valid YAML ({line})", line=str(error).splitlines()[0])
         raise QkvError(where, wrong, _("write key: value")) from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        # Of the constructors of numbers and dates, and of deep nesting.
+        wrong = _("not valid YAML ({line})", line=error)
+        raise QkvError(where, wrong, _("write key: value")) from None
 
 
 def _set(tree: Options, key: str, value: Any) -> None:

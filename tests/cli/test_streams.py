@@ -14,7 +14,6 @@ import torch
 from typer.main import get_command
 
 from qkv.cli.app import app
-from qkv.cli.streams import one_line
 from qkv.errors import QkvError
 from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
@@ -223,6 +222,6 @@ def test_text_that_the_output_cannot_encode_is_escaped():
 
 
 def test_an_error_is_one_line_whatever_the_name_contains():
-    assert one_line(QkvError("a\nb\x1b[31m", "no such file")) == r"a\nb\x1b[31m: no such file"
+    assert str(QkvError("a\nb\x1b[31m", "no such file")) == r"a\nb\x1b[31m: no such file"
     name = "x" * 5000
-    assert one_line(QkvError(name, "no")) == f"{name[:100]}...{name[:99]}: no"
+    assert str(QkvError(name, "no")) == f"{name[:100]}...{name[:100]}: no"

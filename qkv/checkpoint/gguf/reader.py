@@ -12,12 +12,17 @@ from torch import Tensor
 
 from qkv.checkpoint.gguf.architectures import GPT2_ROWS, ROWS
 from qkv.checkpoint.names import Weights, resolve_rows, to_native
-from qkv.checkpoint.weights import assign_weights, meta_model
+from qkv.checkpoint.weights import assign_weights, meta_model, refuse_missing_layers
+from qkv.errors import QkvError
+from qkv.json_files import check_regular
+from qkv.messages import _
 from qkv.model import spec as s
+from qkv.model.check_spec import check_spec
 from qkv.model.positions import RotaryPositions
 from qkv.model.rotary import InterleavedRotation, Rotation
 from qkv.model.transformer import Transformer
 
+MAX_GGUF_BYTES = 1 << 40
 Fields = dict[str, Any]  # the metadata of a file: fields["attention.head_count"]
 
 
@@ -36,13 +41,28 @@ class ScaledRotaryPositions(RotaryPositions):
 
 def read_gguf(path: Path) -> Transformer:
     """The model of a file in float32; every tensor must be used."""
+    check_regular(path, MAX_GGUF_BYTES)
+    try:
+        return read_model(path)
+    except QkvError:
+        raise
+    except Exception as error:  # of the gguf library, numpy and torch: many types
+        wrong = _("not a valid GGUF file ({reason})", reason=f"{error!s:.200}")
+        raise QkvError(path, wrong, _("export the model again")) from None
+
+
+def read_model(path: Path) -> Transformer:
+    """The model of a file that may be damaged, with errors of any type."""
     import gguf
 
     reader = gguf.GGUFReader(path)
     tensors = {tensor.name: dequantized(tensor) for tensor in reader.tensors}
     factors = tensors.pop("rope_freqs.weight", None)
     fields = read_fields(reader)
-    model = meta_model(spec_of(fields, tensors))
+    spec = spec_of(fields, tensors)
+    check_spec(spec, str(path))
+    refuse_missing_layers(path, spec, len(tensors))
+    model = meta_model(spec)
     rows = GPT2_ROWS if fields["architecture"] == "gpt2" else ROWS
     table = resolve_rows(rows, model.state_dict())
     assign_weights(model, to_native(table, tensors.pop), "cpu")
