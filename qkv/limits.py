@@ -57,7 +57,7 @@ def check_limits(settings: object, limits: Limits) -> None:
 def format_number(value: float) -> str:
     """A number in a message: 1,024, 0.6, 1e-06; the digits of a very large one are left out."""
     if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
-        return f"{value:g}"  # NaN and infinity too
+        return float.__repr__(value)  # all digits: 1.0000001 is not shown as 1
     return (
         f"{int(value):,}" if int(value).bit_length() <= MAX_SHOWN_BITS else _("a very large number")
     )
