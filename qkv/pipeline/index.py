@@ -16,6 +16,7 @@ from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
 from qkv.files import check_output_folder
+from qkv.json_files import check_regular, read_json
 from qkv.limits import K_LIMIT
 from qkv.messages import _
 from qkv.pipeline.embed_options import EmbedOptions
@@ -105,7 +106,11 @@ class Index:
         if stored != expected:
             # Not equal to `expected`: an interrupted build is repeated.
             write_metadata(folder, expected | {"complete": False})
-            build(embedder, sentences, folder, options, progress)
+            try:
+                build(embedder, sentences, folder, options, progress)
+            except QkvError:  # of the sentences: nothing was built
+                (folder / METADATA).unlink()
+                raise
             write_metadata(folder, expected)
         return cls(embedder, options, sentences, read_vectors(folder))
 
@@ -150,8 +155,15 @@ def check_index_folder(sentences: str | Path, folder: str | Path | None) -> Path
     """Return the folder of an index, which may be missing, empty or an index, and nothing else."""
     default = Path(sentences).with_name(f"{Path(sentences).name}.index")
     path = Path(folder) if folder else default
-    check_output_folder(path, is_own=read_metadata(path) is not None)
+    check_output_folder(path, is_own=is_index(path))
     return path
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder is an index, or has only its files, of which index.json is damaged."""
+    if read_metadata(folder) is not None:
+        return True
+    return folder.is_dir() and {child.name for child in folder.iterdir()} == {METADATA, VECTORS}
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
@@ -161,8 +173,8 @@ def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
 def read_metadata(folder: Path) -> dict[str, Any] | None:
     """Read index.json; None if the folder is not an index."""
     try:
-        stored = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        stored = read_json(folder / METADATA)
+    except QkvError:
         return None
     if not isinstance(stored, dict) or not {"sentences", "model"} <= stored.keys():
         return None
@@ -189,8 +201,9 @@ def build(
 def read_vectors(folder: Path) -> np.ndarray:
     """Memory-map the vectors of an index."""
     try:
+        check_regular(folder / VECTORS)
         return np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except (QkvError, OSError, ValueError, EOFError):
         raise QkvError(folder / VECTORS, _("damaged"), _("use --rebuild")) from None
 
 
