@@ -109,7 +109,8 @@ class Index:
             try:
                 build(embedder, sentences, folder, options, progress)
             except QkvError:  # of the sentences: nothing was built
-                (folder / METADATA).unlink()
+                if not has_vectors:
+                    (folder / METADATA).unlink()
                 raise
             write_metadata(folder, expected)
         return cls(embedder, options, sentences, read_vectors(folder))
@@ -163,7 +164,10 @@ def is_index(folder: Path) -> bool:
     """Whether a folder is an index, or has only its files, of which index.json is damaged."""
     if read_metadata(folder) is not None:
         return True
-    return folder.is_dir() and {child.name for child in folder.iterdir()} == {METADATA, VECTORS}
+    try:
+        return {child.name for child in folder.iterdir()} == {METADATA, VECTORS}
+    except OSError:  # reported by check_output_folder
+        return False
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
