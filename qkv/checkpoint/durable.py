@@ -20,7 +20,7 @@ from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_p
 from qkv.errors import QkvError
 from qkv.files import atomic_path, is_stream
 from qkv.json_files import MAX_JSON_BYTES, check_regular, parse_json, read_regular
-from qkv.messages import _
+from qkv.messages import _, cut, listed
 
 MANIFEST = "manifest.json"
 Fingerprint = dict[str, Any]  # bytes, sha256
@@ -109,7 +109,7 @@ def refuse_unknown_files(path: Path, files: Mapping[str, Content]) -> None:
     if not path.is_dir():
         raise QkvError(path, _("a file with this name exists"), right)
     known = {MANIFEST, *files, *(read_manifest(path) or {})}
-    names = ", ".join(sorted({child.name for child in path.iterdir()} - known))
+    names = listed(sorted({child.name for child in path.iterdir()} - known))
     if names:
         wrong = _("contains files that saving would delete ({names})", names=names)
         raise QkvError(path, wrong, right)
@@ -125,7 +125,8 @@ def verify_folder(path: Path) -> Path:
     faults = find_faults(folder)
     if faults:
         (name, wrong), *others = faults.items()
-        wrong = ", ".join([wrong, *(f"{path.name}/{other} {fault}" for other, fault in others)])
+        more = [f"{path.name}/{other} {fault}" for other, fault in others]
+        wrong = ", ".join(cut([wrong, *more]))
         raise QkvError(f"{path.name}/{name}", wrong, _("restore it from a backup"))
     return folder
 

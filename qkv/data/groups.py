@@ -22,7 +22,7 @@ from qkv.data.store import (
     open_if_current,
 )
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import _, listed
 from qkv.text.lines import read_lines, replace_surrogates
 
 MAX_TEXTS = 1 << 32
@@ -66,7 +66,7 @@ class Groups:
         if not kept:
             wrong = _("no line has two sentences")
             right = _("give two sentences with the same meaning on each line")
-            raise QkvError(", ".join(map(str, self.paths)), wrong, right)
+            raise QkvError(listed(self.paths), wrong, right)
 
     def subset(self, every: int, held_out: bool) -> "Groups":
         """Return one of `every` groups (held out for validation), or all the others."""
@@ -125,7 +125,7 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Lines:
             short = [str(path) for path, text in zip(paths, line, strict=True) if text is None]
             wrong = _("only {n_lines:,} lines, other files have more", n_lines=number - 1)
             right = _("line n of all files must have the same meaning")
-            raise QkvError(", ".join(short), wrong, right)
+            raise QkvError(listed(short), wrong, right)
         yield location(paths[0], number), _columns(line, hard_negatives)
 
 
