@@ -12,6 +12,7 @@ from qkv.messages import N_, _
 
 MAX_BATCH_SIZE = 65_536
 MAX_TOKENS = 2**20  # of a sequence: the longest published context lengths have 1 million tokens
+MAX_TEXT_CHARACTERS = 2**20  # of a text to translate: its translation is kept until it is complete
 MAX_SHOWN_BITS = 128  # of a number in a message
 
 

@@ -157,14 +157,14 @@ def test_standard_input_that_cannot_be_read_is_one_line_and_ends(digits):
     )
 
 
-def test_invalid_utf8_in_an_argument_is_replaced(digits):
+def test_invalid_utf8_in_an_argument_is_refused(digits):
     done = subprocess.run(
         [*map(os.fsencode, qkv("translate", digits)), b"\xe4\xb8\x89\xe9", b"--json"],
         capture_output=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["source"] == "三\ufffd"
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith("qkv: the argument '三\\udce9' is not UTF-8; ")
 
 
 def test_invalid_utf8_typed_at_a_terminal_is_replaced(digits):
@@ -191,3 +191,13 @@ def test_every_n_best_line_has_three_columns(digits, tmp_path, capsys):
         "3",
         "3",
     ]
+
+
+def test_a_line_of_ten_megabytes_is_refused_with_the_limit(digits, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("三一。" * 1_165_000, encoding="utf-8")
+    with pytest.raises(QkvError) as error:
+        run(["translate", str(digits), "--file", str(tmp_path / "in.txt")])
+    assert str(error.value) == (
+        "texts[0]: 3,495,000 characters; split it into lines of at most 1,048,576"
+    )
+    assert capsys.readouterr().out == ""
