@@ -114,7 +114,7 @@ def test_a_range_shows_its_ends():
 
 
 @pytest.mark.parametrize(
-    "value, shown",
+    "value, text",
     [
         (1024, "1,024"),
         (2.0, "2"),
@@ -126,5 +126,5 @@ def test_a_range_shows_its_ends():
         (10**400, "a very large number"),
     ],
 )
-def test_a_number_in_a_message_has_the_digits_that_tell_it_from_others(value, shown):
-    assert format_number(value) == shown
+def test_a_number_in_a_message_has_the_digits_that_tell_it_from_others(value, text):
+    assert format_number(value) == text
