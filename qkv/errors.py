@@ -72,7 +72,7 @@ def near_miss(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return _("did you mean '{close}'?", close=close[0])
-    return _("choose from {known}", known=listed(known))
+    return _("choose from {known}", known=listed(known, None))
 
 
 def expected_value(error: Mapping[str, Any]) -> str:

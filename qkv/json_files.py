@@ -65,8 +65,11 @@ def parse_json(text: str, where: object) -> Any:
     raise _too_deep(where)
 
 
-def check_regular(path: str | Path, limit: int) -> None:
-    """Raise an error unless `path` is a regular file of at most `limit` bytes, or a link to one."""
+def check_regular(path: str | Path, limit: int | None = None) -> None:
+    """Raise an error unless `path` is a regular file of at most `limit` bytes, or a link to one.
+
+    A FIFO or a device would otherwise wait for a writer, or have no end.
+    """
     try:
         found = Path(path).stat()
     except FileNotFoundError:
@@ -80,9 +83,9 @@ def check_regular(path: str | Path, limit: int) -> None:
     check_size(path, found.st_size, limit)
 
 
-def check_size(path: str | Path, size: int, limit: int) -> None:
+def check_size(path: str | Path, size: int, limit: int | None) -> None:
     """Raise an error if a file has more than `limit` bytes."""
-    if size > limit:
+    if limit is not None and size > limit:
         wrong = _("more than {limit:,} bytes", limit=limit)
         raise QkvError(path, wrong, _("is it the right file?"))
 

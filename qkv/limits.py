@@ -12,6 +12,7 @@ from qkv.messages import N_, _
 
 MAX_BATCH_SIZE = 65_536
 MAX_TOKENS = 2**20  # of a sequence: the longest published context lengths have 1 million tokens
+MAX_TEXT_CHARACTERS = 2**20  # of a text to translate: its translation is kept until it is complete
 MAX_SHOWN_BITS = 128  # of a number in a message
 
 
@@ -57,7 +58,7 @@ def check_limits(settings: object, limits: Limits) -> None:
 def format_number(value: float) -> str:
     """A number in a message: 1,024, 0.6, 1e-06; the digits of a very large one are left out."""
     if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
-        return f"{value:g}"  # NaN and infinity too
+        return float.__repr__(value)  # all digits: 1.0000001 is not shown as 1
     return (
         f"{int(value):,}" if int(value).bit_length() <= MAX_SHOWN_BITS else _("a very large number")
     )

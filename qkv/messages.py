@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 # N_("...") marks a message for extraction; it is translated later, by `_(message)`.
 N_ = str
+MAX_LISTED = 10  # names in a message; the rest are counted
 LANGUAGES = ("en", "zh")
 LOCALES = {"en": "en", "zh": "zh_CN"}
 
@@ -73,10 +74,23 @@ def translate(language: str, message: str, /, **values: Any) -> str:
     return text.format(**values)
 
 
-def listed(names: Iterable[object]) -> str:
-    """Join names with the separator of the current language: 'a, b' or 'a、b'."""
+def listed(names: Iterable[object], most: int | None = MAX_LISTED) -> str:
+    """Join names with the separator of the current language: 'a, b' or 'a、b'.
+
+    Names after the first `most` are counted: a file from outside may have any number of them.
+
+    >>> listed(range(12))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 2 more'
+    """
     separator = ", " if current_language() == "en" else "、"
-    return separator.join(map(str, names))
+    return separator.join(cut(list(map(str, names)), most))
+
+
+def cut(names: list[str], most: int | None = MAX_LISTED) -> list[str]:
+    """The first `most` names, and a last one with the count of the rest."""
+    if most is None or len(names) <= most:
+        return names
+    return [*names[:most], _("and {n_others:,} more", n_others=len(names) - most)]
 
 
 @cache

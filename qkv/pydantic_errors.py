@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from qkv.arguments import displayed
 from qkv.errors import QkvError, expected_value, near_miss
-from qkv.messages import N_, _
+from qkv.messages import MAX_LISTED, N_, _, cut
 
 Kind = TypeVar("Kind")
 FieldProblem = tuple[str, str, str]  # path in the file, what is wrong, what would be right
@@ -61,4 +61,5 @@ def to_error(where: object, problems: Iterable[FieldProblem]) -> QkvError:
     """One QkvError for all problems; the path of the first belongs to `where`."""
     (path, wrong, right), *rest = dict.fromkeys(problems)  # without duplicates
     more = [f"{at}: {what}; {remedy}" if at else f"{what}; {remedy}" for at, what, remedy in rest]
-    return QkvError(f"{where}, {path}" if path else where, wrong, " | ".join([right, *more]))
+    right = " | ".join([right, *cut(more, MAX_LISTED - 1)])
+    return QkvError(f"{where}, {path}" if path else where, wrong, right)

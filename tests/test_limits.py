@@ -13,7 +13,7 @@ from qkv.generate.config import (
     GenerationConfig,
     TranslationConfig,
 )
-from qkv.limits import NumberRange
+from qkv.limits import NumberRange, format_number
 from qkv.model.presets import preset
 from qkv.pipeline.embed_options import EMBED_LIMITS, EmbedOptions
 from qkv.train.recipe import EmbedRecipe, GenerateRecipe, TranslateRecipe
@@ -111,3 +111,20 @@ def test_without_meminfo_nothing_is_refused(tmp_path, monkeypatch):
 def test_a_range_shows_its_ends():
     assert NumberRange(0.5, 2**20).right() == "use 0.5 to 1,048,576"
     assert 0 in NumberRange(1, 2, or_zero=True) and 3 not in NumberRange(1, 2)
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (1024, "1,024"),
+        (2.0, "2"),
+        (1.0000001, "1.0000001"),
+        (1e-320, "1e-320"),
+        (1e30, "1e+30"),
+        (float("nan"), "nan"),
+        (-float("inf"), "-inf"),
+        (10**400, "a very large number"),
+    ],
+)
+def test_a_number_in_a_message_has_the_digits_that_tell_it_from_others(value, text):
+    assert format_number(value) == text

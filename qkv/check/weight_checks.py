@@ -17,7 +17,7 @@ def weights_are_finite(checked: CheckedModel) -> CheckResult:
         name: int((~tensor.isfinite()).sum())
         for name, tensor in checked.original.state_dict().items()
     }
-    broken = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    broken = listed(f"{name}: {count}" for name, count in counts.items() if count)
     if broken:
         message = _("NaN or infinity in {weights}; use an earlier checkpoint", weights=broken)
         return CheckResult(False, message)

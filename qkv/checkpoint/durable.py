@@ -19,7 +19,8 @@ from qkv.checkpoint import disk
 from qkv.checkpoint.disk import Content, delete, disk_errors, scratch, scratch_path, try_to_delete
 from qkv.errors import QkvError
 from qkv.files import atomic_path, is_stream
-from qkv.messages import _
+from qkv.json_files import MAX_JSON_BYTES, check_regular, parse_json, read_regular
+from qkv.messages import _, cut, listed
 
 MANIFEST = "manifest.json"
 Fingerprint = dict[str, Any]  # bytes, sha256
@@ -108,7 +109,7 @@ def refuse_unknown_files(path: Path, files: Mapping[str, Content]) -> None:
     if not path.is_dir():
         raise QkvError(path, _("a file with this name exists"), right)
     known = {MANIFEST, *files, *(read_manifest(path) or {})}
-    names = ", ".join(sorted({child.name for child in path.iterdir()} - known))
+    names = listed(sorted({child.name for child in path.iterdir()} - known))
     if names:
         wrong = _("contains files that saving would delete ({names})", names=names)
         raise QkvError(path, wrong, right)
@@ -124,7 +125,8 @@ def verify_folder(path: Path) -> Path:
     faults = find_faults(folder)
     if faults:
         (name, wrong), *others = faults.items()
-        wrong = ", ".join([wrong, *(f"{path.name}/{other} {fault}" for other, fault in others)])
+        more = [f"{path.name}/{other} {fault}" for other, fault in others]
+        wrong = ", ".join(cut([wrong, *more]))
         raise QkvError(f"{path.name}/{name}", wrong, _("restore it from a backup"))
     return folder
 
@@ -145,6 +147,8 @@ def find_fault(path: Path, expected: Fingerprint | None) -> str:
         found = fingerprint(path)
     except FileNotFoundError:
         return _("missing")
+    except QkvError as error:  # a FIFO or a device
+        return error.wrong
     except OSError as error:
         return _("cannot be read ({strerror})", strerror=error.strerror)
     if expected is None:
@@ -156,6 +160,9 @@ def find_fault(path: Path, expected: Fingerprint | None) -> str:
 
 
 def fingerprint(path: Path) -> Fingerprint:
+    """Size and SHA-256; an error for what is not a regular file."""
+    if path.exists():
+        check_regular(path)
     with path.open("rb") as file:
         return {
             "bytes": os.fstat(file.fileno()).st_size,
@@ -170,10 +177,10 @@ def manifest_text(files: Mapping[str, object]) -> bytes:
 def read_manifest(folder: Path) -> Manifest | None:
     """File names with sizes and SHA-256; None if a byte of the manifest was changed."""
     try:
-        written = (folder / MANIFEST).read_bytes()
-        files = json.loads(written)["files"]
+        written = read_regular(folder / MANIFEST, MAX_JSON_BYTES)
+        files = parse_json(written.decode(), folder / MANIFEST)["files"]
         are_objects = all(isinstance(entry, dict) for entry in files.values())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (QkvError, ValueError, LookupError, TypeError, AttributeError):
         return None
     return files if are_objects and manifest_text(files) == written else None
 
@@ -234,8 +241,7 @@ def contiguous_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, after its header was checked."""
-    if not path.is_file():
-        raise QkvError(path, _("no such file"), _("check the path"))
+    check_regular(path)
     try:
         return load_file(path)
     except OSError as error:

@@ -24,6 +24,7 @@ from qkv.checkpoint.durable import (
 from qkv.checkpoint.loaded_model import LoadedModel, metadata_of, read_stored
 from qkv.checkpoint.weights import PICKLE_SUFFIXES, read_model, refuse_not_finite, refuse_pickles
 from qkv.errors import QkvError
+from qkv.json_files import MAX_JSON_BYTES, read_regular
 from qkv.messages import N_, _
 from qkv.model.spec import Spec
 from qkv.model.spec_io import from_json, to_json
@@ -202,7 +203,8 @@ def read_version(
 
 
 def read_model_json(folder: Path, version: Version) -> Spec:
-    return from_json(version.files[MODEL].read_text("utf-8", "replace"), str(folder / MODEL))
+    raw = read_regular(version.files[MODEL], MAX_JSON_BYTES)
+    return from_json(raw.decode("utf-8", "replace"), str(folder / MODEL))
 
 
 def read_folder_spec(folder: Path) -> Spec:

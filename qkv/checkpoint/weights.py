@@ -18,7 +18,7 @@ from qkv.checkpoint.durable import read_tensors
 from qkv.checkpoint.names import Names, Weights
 from qkv.errors import QkvError
 from qkv.memory import check_memory
-from qkv.messages import N_, _
+from qkv.messages import N_, _, listed
 from qkv.model.experts import ExpertFeedForward
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
@@ -149,7 +149,7 @@ def check_weights(
         ],
     }
     messages = [
-        _(message, count=len(names), names=", ".join(names))
+        _(message, count=len(names), names=listed(names))
         for message, names in mismatches.items()
         if names
     ]
@@ -180,7 +180,7 @@ def count_not_finite(weights: Weights) -> dict[str, int]:
 
 def refuse_not_finite(path: Path, weights: Weights) -> None:
     """Raise an error that names the weights with NaN or infinity, and how many of each."""
-    names = ", ".join(f"{name}: {count}" for name, count in count_not_finite(weights).items())
+    names = listed(f"{name}: {count}" for name, count in count_not_finite(weights).items())
     if names:
         wrong = _("non-finite weights ({names})", names=names)
         raise QkvError(path, wrong, _("training diverged: use an earlier checkpoint"))

@@ -17,6 +17,7 @@ from qkv.cli.parameters import argument, option
 from qkv.cli.train import run_training
 from qkv.errors import QkvError, near_miss
 from qkv.files import check_output_folder, write_errors
+from qkv.json_files import read_json
 from qkv.messages import _
 from qkv.text.lines import write_text
 
@@ -88,8 +89,8 @@ def _check_same_demo(out: Path, task: str) -> None:
         is_own = any((out / name).is_file() for name in (RECIPE_FILE, "model.json"))
     check_output_folder(out, is_own)
     try:
-        found = json.loads((out / RECIPE_FILE).read_text(encoding="utf-8")).get("task", "translate")
-    except (OSError, ValueError, AttributeError):
+        found = read_json(out / RECIPE_FILE).get("task", "translate")
+    except (QkvError, AttributeError):
         return
     if found != task:
         raise QkvError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from qkv.data.store import Fingerprint
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import _, listed
 from qkv.text.lines import read_lines, replace_surrogates
 
 __all__ = ["Pairs"]
@@ -39,7 +39,7 @@ class Pairs:
     def __init__(self, *paths: str | Path, rows: np.ndarray | None = None):
         if len(paths) not in (1, 2):
             raise QkvError(
-                ", ".join(map(str, paths)),
+                listed(paths),
                 _("{n_paths} files", n_paths=len(paths)),
                 _("give two aligned files, or one TSV or JSONL"),
             )
@@ -81,7 +81,7 @@ class Pairs:
         """Return the error for a corpus without pairs; of two files it names the empty one."""
         empty = [path for path, has_text in zip(self.paths, filled, strict=False) if not has_text]
         return QkvError(
-            ", ".join(map(str, empty if len(empty) == 1 else self.paths)),
+            listed(empty if len(empty) == 1 else self.paths),
             _("no pair has text on both sides"),
             _("give a sentence and its translation on each line"),
         )

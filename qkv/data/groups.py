@@ -23,7 +23,7 @@ from qkv.data.store import (
     open_if_current,
 )
 from qkv.errors import QkvError
-from qkv.messages import _
+from qkv.messages import _, listed
 from qkv.text.lines import read_lines, replace_surrogates
 
 MAX_TEXTS = 1 << 32
@@ -65,7 +65,7 @@ class Groups:
         if not kept:
             wrong = _("no line has two sentences")
             right = _("give two sentences with the same meaning on each line")
-            raise QkvError(", ".join(map(str, self.paths)), wrong, right)
+            raise QkvError(listed(self.paths), wrong, right)
 
     def subset(self, rows: np.ndarray) -> "Groups":
         """Return the groups where `rows`, booleans that do not count skipped lines, is true."""
@@ -125,7 +125,7 @@ def _aligned(paths: tuple[Path, ...], hard_negatives: bool) -> Lines:
             short = [str(path) for path, text in zip(paths, line, strict=True) if text is None]
             wrong = _("only {n_lines:,} lines, other files have more", n_lines=number - 1)
             right = _("line n of all files must have the same meaning")
-            raise QkvError(", ".join(short), wrong, right)
+            raise QkvError(listed(short), wrong, right)
         yield location(paths[0], number), _columns(line, hard_negatives)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from qkv.errors import QkvError
 from qkv.files import sync
+from qkv.json_files import MAX_JSON_BYTES, read_regular
 from qkv.messages import _
 
 FORMAT = "qkv-rows-1"
@@ -217,15 +218,15 @@ class _Part:
 
 def _read_header(folder: Path) -> dict[str, Any]:
     """Read the header and verify its format and checksum."""
+    if not (folder / HEADER).exists():
+        raise _damaged(folder, _("incomplete store: {header} is missing", header=HEADER))
     try:
-        raw = (folder / HEADER).read_bytes()
+        raw = read_regular(folder / HEADER, MAX_JSON_BYTES)
         header = json.loads(raw)
         valid = header["format"] == FORMAT and raw == _with_checksum(
             {k: v for k, v in header.items() if k != "check"}
         )
-    except FileNotFoundError:
-        raise _damaged(folder, _("incomplete store: {header} is missing", header=HEADER)) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (QkvError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid = False
     if not valid:
         raise _damaged(folder / HEADER, _("damaged"))

@@ -16,14 +16,13 @@ from qkv.data.corpus import check_not_pipe, fingerprint_of
 from qkv.errors import QkvError
 from qkv.evaluate.similarity import nearest
 from qkv.files import check_output_folder
+from qkv.json_files import check_regular, read_json
 from qkv.limits import K_LIMIT
 from qkv.messages import _
 from qkv.pipeline.embed_options import EmbedOptions
 from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text
-
-__all__ = ["Hit", "Index"]
 
 METADATA, VECTORS = "index.json", "vectors.npy"
 OLD_TRUNCATIONS = {"cut": "truncate", "split": "chunk"}  # the field "long" of older files
@@ -105,13 +104,12 @@ class Index:
                 _("use --rebuild, or --index with another folder"),
             )
         if stored != expected:
-            is_new = not (folder / METADATA).exists()
             # Not equal to `expected`: an interrupted build is repeated.
             write_metadata(folder, expected | {"complete": False})
             try:
                 build(embedder, sentences, folder, options, progress)
-            except QkvError:
-                if is_new:
+            except QkvError:  # of the sentences: nothing was built
+                if not has_vectors:
                     (folder / METADATA).unlink()
                 raise
             write_metadata(folder, expected)
@@ -158,21 +156,18 @@ def check_index_folder(sentences: str | Path, folder: str | Path | None) -> Path
     """Return the folder of an index, which may be missing, empty or an index, and nothing else."""
     default = Path(sentences).with_name(f"{Path(sentences).name}.index")
     path = Path(folder) if folder else default
-    check_output_folder(path, read_metadata(path) is not None or is_damaged(path))
+    check_output_folder(path, is_own=is_index(path))
     return path
 
 
-def is_damaged(folder: Path) -> bool:
-    """Whether a folder holds the two files of an index, and index.json is not JSON."""
-    try:
-        if {child.name for child in folder.iterdir()} != {METADATA, VECTORS}:
-            return False
-        json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    except OSError:
-        return False
-    except ValueError:
+def is_index(folder: Path) -> bool:
+    """Whether a folder is an index, or has only its files, of which index.json is damaged."""
+    if read_metadata(folder) is not None:
         return True
-    return False
+    try:
+        return {child.name for child in folder.iterdir()} == {METADATA, VECTORS}
+    except OSError:  # reported by check_output_folder
+        return False
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
@@ -182,8 +177,8 @@ def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
 def read_metadata(folder: Path) -> dict[str, Any] | None:
     """Read index.json; None if the folder is not an index."""
     try:
-        stored = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        stored = read_json(folder / METADATA)
+    except QkvError:
         return None
     if not isinstance(stored, dict) or not {"sentences", "model"} <= stored.keys():
         return None
@@ -210,8 +205,9 @@ def build(
 def read_vectors(folder: Path) -> np.ndarray:
     """Memory-map the vectors of an index."""
     try:
+        check_regular(folder / VECTORS)
         return np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    except (QkvError, OSError, ValueError, EOFError):
         raise QkvError(folder / VECTORS, _("damaged"), _("use --rebuild")) from None
 
 

@@ -4,12 +4,15 @@ See docs/guides/translation.md.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from qkv.arguments import check_texts
+from qkv.errors import QkvError
 from qkv.generate.backend import Hypothesis
 from qkv.generate.config import TranslationConfig
+from qkv.limits import MAX_TEXT_CHARACTERS
 from qkv.messages import _
 from qkv.text.sentences import split_sentences, split_to_fit
 from qkv.text.tokenizer import Tokenizer
@@ -150,3 +153,14 @@ def _split_warning(sentence: str, n_tokens: int, max_tokens: int, n_parts: int) 
         max_tokens=max_tokens,
         n_parts=n_parts,
     )
+
+
+def check_sources(texts: Sequence[str]) -> list[str]:
+    """Return the texts as a list; one that is too long to be translated as one is an error."""
+    texts = check_texts("texts", texts)
+    for index, text in enumerate(texts):
+        if len(text) > MAX_TEXT_CHARACTERS:
+            wrong = _("{n_characters:,} characters", n_characters=len(text))
+            right = _("split it into lines of at most {limit:,}", limit=MAX_TEXT_CHARACTERS)
+            raise QkvError(f"texts[{index}]", wrong, right)
+    return texts

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from qkv.arguments import check_texts, with_settings
+from qkv.arguments import with_settings
 from qkv.errors import QkvError
 from qkv.generate.backend import SearchBackend
 from qkv.generate.config import TranslationConfig
@@ -19,6 +19,7 @@ from qkv.pipeline.segments import (
     Progress,
     Segment,
     Translation,
+    check_sources,
     decode_hypotheses,
     join_translations,
     search_segments,
@@ -209,7 +210,7 @@ class Translator(TextPipeline):
         Returns:
             A list of `n_best` translations for each text.
         """
-        texts = check_texts("texts", texts)
+        texts = check_sources(texts)
         config = with_settings(TranslationConfig, config, settings)
         if config.alignment and self.backend.model is None:
             right = _("use --engine torch with the folder it was exported from")

@@ -18,6 +18,7 @@ from qkv.files import atomic_path
 from qkv.json_files import MAX_JSON_BYTES, check_regular, check_size
 from qkv.messages import _
 
+MAX_LINE_BYTES = MAX_JSON_BYTES  # a stream without newlines does not fill the memory
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # A surrogate encoded as three bytes: never valid UTF-8, and as long as U+FFFD in UTF-8.
@@ -117,7 +118,12 @@ def _decoded(reader: io.BufferedReader, name: str, errors: str | None) -> Iterat
         if b"\0" in start:
             raise QkvError(name, _("a binary file, not text"), _("give plain text in UTF-8"))
         yield ""
-        for number, line in enumerate(reader, start=1):
+        limited_lines = iter(lambda: reader.readline(MAX_LINE_BYTES + 1), b"")
+        for number, line in enumerate(limited_lines, start=1):
+            if len(line) > MAX_LINE_BYTES:
+                where = _("{file}, line {line}", file=name, line=number)
+                wrong = _("more than {limit:,} bytes", limit=MAX_LINE_BYTES)
+                raise QkvError(where, wrong, _("split it into lines"))
             raw = line.removesuffix(b"\n").removesuffix(b"\r")
             bom_size = len(_BOM) if number == 1 and raw.startswith(_BOM) else 0
             try:

@@ -13,7 +13,7 @@ from qkv.dtypes import canonical_dtype
 from qkv.errors import QkvError, expected_value, near_miss
 from qkv.generate.config import TRANSLATION_LIMITS
 from qkv.limits import MAX_BATCH_SIZE, MAX_TOKENS, NumberRange, format_number
-from qkv.messages import _
+from qkv.messages import _, cut
 from qkv.model.model_option import arguments_of, rename_old_option
 from qkv.model.presets import ARGUMENTS
 from qkv.pydantic_errors import adapter
@@ -234,4 +234,4 @@ def _explain(error: Any, kind: type[Recipe]) -> tuple[str, str]:
 
 def _joined(where: str, problems: Sequence[tuple[str, str]]) -> QkvError:
     """All problems in one line, and what would be right."""
-    return QkvError(where, *(", ".join(texts) for texts in zip(*problems, strict=True)))
+    return QkvError(where, *(", ".join(cut([*texts])) for texts in zip(*problems, strict=True)))

@@ -40,7 +40,7 @@ def test_the_manifest_has_the_hashes_of_sha256sum(tmp_path):
             "model/note.json: its content changed (SHA-256 differs)",
         ),
         (lambda f: (f / "more").write_bytes(b""), "model/more: not in the manifest"),
-        (lambda f: (f / "more").mkdir(), "model/more: cannot be read (Is a directory)"),
+        (lambda f: (f / "more").mkdir(), "model/more: a folder, not a file"),
         (lambda f: (f / "manifest.json").unlink(), "model/manifest.json: missing or damaged"),
         (
             lambda f: (f / "manifest.json").write_bytes(b"[" * 100_000),

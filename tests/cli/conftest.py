@@ -16,7 +16,7 @@ def digits(tmp_path_factory) -> Path:
     return TOY["make"](tmp_path_factory.mktemp("digits") / "model")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def digit_pairs():
     return TOY["pairs"]
 

@@ -78,7 +78,7 @@ def folders(tmp_path_factory, digits, digit_pairs) -> dict[str, Path]:
     save_model(found["generator"], Transformer(replace(spec, max_len=32)), {"tokenizer": tokenizer})
     words = train_tokenizer("wordpiece", TEXTS, 80)
     encoder = Transformer(encoder_only(words.vocab_size, 16, 1, 2, 24))
-    Embedder.from_model(encoder, words).save(found["embedder"])
+    Embedder(encoder, words).save(found["embedder"])
     export_folder(digits, found["huggingface"], 0)
     sources, targets = zip(*digit_pairs(3, seed=1), strict=True)
     for name, lines in {"texts": TEXTS, "source": sources, "target": targets}.items():

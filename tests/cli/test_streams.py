@@ -95,6 +95,7 @@ def models(tmp_path_factory) -> Path:
     Embedder(Transformer(encoder_only(size, 16, 1, 2, 24)), tokenizer).save(folder / "embedder")
     tokenizer.save(folder / "tokenizer.json")
     (folder / "a.txt").write_text("abc de\n" * 50_000)
+    (folder / "few.txt").write_text("abc\nde\n")
     return folder
 
 
@@ -120,6 +121,7 @@ def test_an_output_that_cannot_be_written_has_its_code_on_every_command(run_all,
 
 @pytest.mark.parametrize("stdout", OUTPUTS)
 def test_results_that_cannot_be_written_have_the_same_codes(run_with_torch, stdout, models):
+    sides = ["--source", f"{models}/few.txt", "--target", f"{models}/few.txt"]
     commands = [
         ["plan", "tiny"],
         ["glossary", "--json"],
@@ -128,6 +130,12 @@ def test_results_that_cannot_be_written_have_the_same_codes(run_with_torch, stdo
         ["tokenizer", "show", f"{models}/tokenizer.json", "abc"],
         ["translate", f"{models}/translator", "abc", "--max-target-len", "3"],
         ["train", "translate", "--explain"],
+        ["model", "show", "tiny"],
+        ["tokenizer", "report", f"{models}/tokenizer.json", f"{models}/few.txt"],
+        ["embed", f"{models}/embedder", f"{models}/few.txt"],
+        ["search", f"{models}/embedder", f"{models}/few.txt", "abc"],
+        ["check", f"{models}/embedder"],
+        ["evaluate", f"{models}/translator", *sides, "--json"],
     ]
     cases = [{"arguments": arguments, "stdout": stdout} for arguments in commands]
     for arguments, result in run_with_torch(cases):

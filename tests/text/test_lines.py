@@ -4,11 +4,12 @@ import gc
 import gzip
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from qkv.errors import QkvError
-from qkv.text.lines import read_lines, replace_surrogates
+from qkv.text.lines import decode_lines, read_lines, replace_surrogates
 
 
 def write_file(tmp_path, content: bytes, name: str = "corpus.txt"):
@@ -94,3 +95,14 @@ def test_a_file_is_closed_when_its_lines_are_not_read(tmp_path, content):
         read_lines(tmp_path / "a.txt")
     gc.collect()
     assert not caught
+
+
+def test_a_line_beyond_the_limit_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkv.text.lines.MAX_LINE_BYTES", 1_000)
+    longest = "a" * 999
+    assert list(read_lines(write_file(tmp_path, f"b\n{longest}\n".encode()))) == ["b", longest]
+    assert message_of(write_file(tmp_path, b"b\n" + b"a" * 1_001)) == (
+        "corpus.txt, line 2: more than 1,000 bytes; split it into lines"
+    )
+    with Path("/dev/zero").open("rb") as endless, pytest.raises(QkvError, match="a binary file"):
+        list(decode_lines(endless, "zeros"))

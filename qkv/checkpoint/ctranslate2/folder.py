@@ -3,13 +3,13 @@
 Does not import torch. See docs/guides/import-export.md.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from qkv.checkpoint.disk import refuse_missing_folder, refuse_not_installed
 from qkv.errors import QkvError
+from qkv.json_files import check_regular, read_json
 from qkv.messages import N_, _
 from qkv.text.tokenizer import Tokenizer
 
@@ -27,10 +27,13 @@ WRONG_KIND = {
 def read_metadata(folder: Path, kind: str = "") -> Metadata:
     """Read qkv.json; with a `kind` (translator or generator), any other kind is an error."""
     refuse_missing_folder(folder)
-    if not (folder / "qkv.json").is_file() or not (folder / "model.bin").is_file():
+    if not (folder / "qkv.json").exists() or not (folder / "model.bin").exists():
         wrong = _("not a CTranslate2 model folder")
         raise QkvError(folder, wrong, _("create one: qkv export FOLDER --to ctranslate2 --out NEW"))
-    metadata = read_json(folder / "qkv.json")
+    for file in folder.iterdir():  # CTranslate2 would wait for a FIFO
+        if not file.is_dir():
+            check_regular(file)
+    metadata = read_exported(folder / "qkv.json")
     fields = metadata if isinstance(metadata, dict) else {}
     required = REQUIRED_FIELDS.get(str(fields.get("kind")))
     if required is None or not required <= fields.keys():
@@ -52,16 +55,16 @@ def read_names(folder: Path) -> tuple[list[str], list[str]]:
     """The source and target vocabulary in the order of the ids; equal for a generator."""
     for path in (folder / "shared_vocabulary.json", folder / "vocabulary.json"):
         if path.exists():
-            return (names := read_json(path)), names
-    return read_json(folder / "source_vocabulary.json"), read_json(
-        folder / "target_vocabulary.json"
-    )
+            return (names := read_exported(path)), names
+    source, target = folder / "source_vocabulary.json", folder / "target_vocabulary.json"
+    return read_exported(source), read_exported(target)
 
 
-def read_json(path: Path) -> Any:
+def read_exported(path: Path) -> Any:
+    """The content of a JSON file that `qkv export` has written."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except QkvError:
         raise damaged(path) from None
 
 

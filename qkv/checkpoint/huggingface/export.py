@@ -72,7 +72,7 @@ def choose_family(spec: Spec) -> tuple[Fields, Spec]:
     if errors and not targets:
         raise errors[0]
     if not targets:
-        right = _("supported: {names}", names=listed(FAMILIES))
+        right = _("supported: {names}", names=listed(FAMILIES, None))
         raise QkvError("model.json", _("no Hugging Face architecture fits this model"), right)
     wrong = N_("the nearest Hugging Face architecture, {name}, does not support {parts}")
     chosen = nearest(spec, targets, is_absorbable, wrong)
