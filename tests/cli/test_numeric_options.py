@@ -46,6 +46,9 @@ ARGUMENTS = {
     "plan": "tiny --tokens 1000 --gflops 10",
     "search": "{embedder} {texts} dog --index {new}",
     "tokenizer train": "{texts} --out {new}.json",
+    "train embed": "--source {source} --target {target} --out {new}",
+    "train generate": "--text {texts} --out {new}",
+    "train translate": "--source {source} --target {target} --out {new}",
     "translate": "{translator} 三",
 }
 
@@ -80,7 +83,7 @@ def folders(tmp_path_factory, digits, digit_pairs) -> dict[str, Path]:
     encoder = Transformer(encoder_only(words.vocab_size, 16, 1, 2, 24))
     Embedder(encoder, words).save(found["embedder"])
     export_folder(digits, found["huggingface"], 0)
-    sources, targets = zip(*digit_pairs(3, seed=1), strict=True)
+    sources, targets = zip(*digit_pairs(40, seed=1), strict=True)
     for name, lines in {"texts": TEXTS, "source": sources, "target": targets}.items():
         found[name] = folder / f"{name}.txt"
         found[name].write_text("\n".join(lines) + "\n", encoding="utf-8")
