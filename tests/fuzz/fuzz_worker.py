@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from mutations import Mutation
 
 MAX_SECONDS = 30  # for one input, on a busy machine
 MAX_INPUT_BYTES = 1 << 20
+MAX_LOG_BYTES = 10_000  # of the standard error of a process that ended
 STATE = struct.Struct("QQ")  # inputs so far, the target of the last one
 
 
@@ -139,8 +141,14 @@ def run_in_child(recorder: Recorder, engine: Engine, seconds: float, seed: int) 
         code = 0
     except SystemExit as ended:  # of Atheris
         code = int(ended.code or 0)
+    except BaseException:  # of the engine, not of a reader
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
+        if code:
+            recorder.job.out.mkdir(parents=True, exist_ok=True)
+            os.lseek(errors, -min(os.fstat(errors).st_size, MAX_LOG_BYTES), os.SEEK_END)
+            (recorder.job.out / "stderr.log").write_bytes(os.read(errors, MAX_LOG_BYTES))
         os._exit(code)
 
 

@@ -256,7 +256,7 @@ def mutate_yaml(rng: Random, raw: bytes) -> bytes:
     if rng.random() < 0.6:
         try:
             return mutate_json(rng, json.dumps(yaml.safe_load(raw), default=str).encode())
-        except (ValueError, yaml.YAMLError, RecursionError):
+        except (TypeError, ValueError, yaml.YAMLError, RecursionError):  # a key of bytes, ..
             pass
     return mutate_lines(rng, raw, YAML_VALUES)
 
