@@ -5,6 +5,7 @@ reach new code of qkv (imported instrumented by run.py) and mutates them further
 """
 
 import hashlib
+import math
 import mmap
 import os
 import signal
@@ -21,7 +22,7 @@ from fuzz_contract import limit_memory, violation_of
 from fuzz_readers import Target
 from mutations import Mutation
 
-MAX_SECONDS = 30  # for one input, on a busy machine
+MAX_CPU_SECONDS, MAX_SECONDS = 30, 300  # for one input; a busy machine takes longer
 MAX_INPUT_BYTES = 1 << 20
 MAX_LOG_BYTES = 10_000  # of the standard error of a process that ended
 STATE = struct.Struct("QQ")  # inputs so far, the target of the last one
@@ -153,19 +154,28 @@ def run_in_child(recorder: Recorder, engine: Engine, seconds: float, seed: int) 
 
 
 def wait(child: int, state: mmap.mmap, seconds: float) -> int:
-    """The exit code; kills a child that reads one input for more than MAX_SECONDS."""
-    last, changed = -1, time.monotonic()
+    """The exit code; kills a child that reads one input for too long."""
+    last, changed, cpu_before = -1, time.monotonic(), 0.0
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
         count = STATE.unpack(state[: STATE.size])[0]
         if count != last:
-            last, changed = count, time.monotonic()
-        elif time.monotonic() - changed > MAX_SECONDS + 10 * (count == 0):
+            last, changed, cpu_before = count, time.monotonic(), cpu_seconds(child)
+        elif (
+            cpu_seconds(child) - cpu_before > MAX_CPU_SECONDS
+            or time.monotonic() - changed > MAX_SECONDS
+        ):
             os.kill(child, signal.SIGKILL)
-            changed = time.monotonic()
+            changed, cpu_before = time.monotonic(), math.inf
         time.sleep(0.05)
+
+
+def cpu_seconds(process: int) -> float:
+    """The processor time of a process so far, in all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def lines_of(log: Path) -> list[str]:
