@@ -165,9 +165,10 @@ def is_index(folder: Path) -> bool:
     if read_metadata(folder) is not None:
         return True
     try:
-        return {child.name for child in folder.iterdir()} == {METADATA, VECTORS}
+        files = {child.name: child.is_file() for child in folder.iterdir()}
     except OSError:  # reported by check_output_folder
         return False
+    return files == {METADATA: True, VECTORS: True}
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:

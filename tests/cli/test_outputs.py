@@ -144,7 +144,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_read(na
         tmp_path / f"file/a{suffix}": "cannot be written",
         tmp_path: "a folder",
     }.items():
-        assert error_of([*missing, str(output)]).startswith(f"{output}: {wrong}")
+        line = error_of([*missing, str(output)])  # a very long name is cut in the middle
+        assert line.startswith(str(output)[:100]) and f": {wrong}" in line
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
