@@ -32,6 +32,7 @@ FOLDERS = {
     "export": "export {data}/translator --to ctranslate2 --inputs 0 --out",
     "import": "import {data}/translator --inputs 0 --out",
     "search": "search {data}/embedder {data}/a.txt abc --index",
+    "tokenizer merges": "tokenizer merges {data}/embedder --out",
     "train embed": "train embed --pairs {data}/pairs.tsv --out",
     "train generate": "train generate --text {data}/a.txt --out",
     "train translate": "train translate --source {data}/a.txt --target {data}/b.txt --out",
