@@ -12,7 +12,7 @@ from typer import Typer
 from qkv.cli.options import Json, TokenizerPath
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
-from qkv.cli.tokenizer_files import merges
+from qkv.cli.tokenizer_files import export, merges
 from qkv.errors import QkvError, near_miss
 from qkv.files import check_output, write_errors
 from qkv.messages import _
@@ -153,6 +153,9 @@ def show(tokenizer: TokenizerPath, word: str, as_json: Json = False) -> None:
 app.command(
     help=_("Print the merges of a BPE tokenizer in order, or write vocab.json and merges.txt.")
 )(merges)
+app.command(
+    help=_("Convert a tokenizer to a SentencePiece .model or a tokenizer.json with the same ids.")
+)(export)
 
 
 @app.command(

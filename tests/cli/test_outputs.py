@@ -16,6 +16,9 @@ from qkv.errors import QkvError
 from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Embedder, Translator
+from qkv.text.sentencepiece_format import UNKNOWN, Piece, convert
+from qkv.text.sentencepiece_format import Model as SentencePieceModel
+from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
 
 # Each command that writes a file, with models and texts of the folder {data}; the file is last.
@@ -25,6 +28,7 @@ FILES = {
     "evaluate": "evaluate {data}/translator --source {data}/a.txt --target {data}/b.txt --out",
     "explore": "explore {data}/embedder --text abc --sentences {data}/a.txt --out",
     "model new": "model new {data}/model.json --out",
+    "tokenizer export": "tokenizer export {data}/llama.json --out",
     "tokenizer train": "tokenizer train {data}/a.txt --kind char --out",
 }
 FOLDERS = {
@@ -43,9 +47,10 @@ INPUTS = {
     "evaluate": ["a.txt", "b.txt", "translator/model.safetensors"],
     "explore": ["a.txt", "embedder/tokenizer.json"],
     "model new": ["model.json"],
+    "tokenizer export": ["llama.json"],
     "tokenizer train": ["a.txt"],
 }
-SUFFIXES = {"attention": ".png", "embed": ".npy", "explore": ".html"}
+SUFFIXES = {"attention": ".png", "embed": ".npy", "explore": ".html", "tokenizer export": ".model"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +65,8 @@ def models(tmp_path_factory) -> Path:
     Embedder(encoder, tokenizer).save(folder / "embedder")
     run(["model", "new", "tiny", "--out", str(folder / "model.json")])
     (folder / "a.txt").write_text("abc\nde\n")
+    pieces = (Piece("<unk>", 0, UNKNOWN), *map(Piece, "abcde▁"))
+    Tokenizer(convert(SentencePieceModel(pieces))).save(folder / "llama.json")
     (folder / "b.txt").write_text("bca\ned\n")
     (folder / "pairs.tsv").write_text("abc\tde\nbca\ted\n")
     return folder

@@ -374,3 +374,21 @@ def test_a_tokenizer_without_merges_is_one_line(qkv):
     line = "tokenizer: WordLevel has no merges; use a BPE tokenizer\n"
     assert qkv("merges", "x.json") == (2, "", line)
     assert qkv("merges", "x.json", "--out", "m") == (2, "", line)
+
+
+def test_a_tokenizer_is_exported_as_a_sentencepiece_model_and_back(qkv, shared, tmp_path):
+    llama = str(shared / "llama2_tokenizer")
+    assert qkv("export", llama, "--out", "x.model") == (0, "x.model: 32000 tokens\n", "")
+    code, out, _ = qkv("export", "x.model", "--out", "x.json", "--json")
+    report = json.loads(out)
+    assert (code, report["file"], report["vocab_size"]) == (0, "x.json", 32000)
+    assert read_tokenizer("x.json").encode(TEXT) == read_tokenizer(llama).encode(TEXT)
+
+
+def test_a_tokenizer_that_the_format_cannot_express_is_one_line(qkv, tmp_path):
+    line = (
+        "tokenizer: the SentencePiece format cannot express this tokenizer: "
+        "it has no byte-level BPE; write tokenizer.json\n"
+    )
+    assert qkv("export", "tok.json", "--out", "x.model") == (2, "", line)
+    assert not (tmp_path / "x.model").exists()
