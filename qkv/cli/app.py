@@ -24,6 +24,7 @@ from qkv.cli import (
     plan,
     search,
     tokenizer,
+    trace,
     train,
     translate,
 )
@@ -92,6 +93,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "explore": (
         explore.explore,
         _("Open a web page that shows every step of the model on your text."),
+    ),
+    "trace": (
+        trace.trace,
+        _("Print every step of the model on a text: name, shape, statistics or values."),
     ),
     "attention": (attention.attention, _("Draw attention weights as a heatmap.")),
     "glossary": (
