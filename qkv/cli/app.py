@@ -21,6 +21,7 @@ from qkv.cli import (
     generate,
     glossary,
     model,
+    neighbors,
     plan,
     search,
     tokenizer,
@@ -97,6 +98,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "trace": (
         trace.trace,
         _("Print every step of the model on a text: name, shape, statistics or values."),
+    ),
+    "neighbors": (
+        neighbors.neighbors,
+        _("Print the tokens nearest to a word, or to word - W + W, by cosine of their embeddings."),
     ),
     "attention": (attention.attention, _("Draw attention weights as a heatmap.")),
     "glossary": (
