@@ -213,6 +213,13 @@ class Transformer(nn.Module):
         Returns:
             The sum over tokens.
         """
+        return self.losses(stream, targets, attention_mask, label_smoothing, r_drop)[0]
+
+    def losses(
+        self, stream: Tensor, targets: Tensor, attention_mask: Tensor | None = None,
+        label_smoothing: float = 0.0, r_drop: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss, and the cross-entropy without smoothing and R-Drop, without a gradient."""
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if attention_mask is None:
             stream, targets = stream.flatten(0, 1), targets.flatten()
@@ -222,7 +229,7 @@ class Transformer(nn.Module):
         vocab_size = self.spec.vocab_size
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocab_size:
             raise out_of_range("targets", targets, vocab_size)     # -1 would read the last row
-        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, r_drop)
+        return self.lm_head.losses(stream, self.embed.weight, targets, label_smoothing, r_drop)
 
     def new_cache(self) -> Cache:
         """Make an empty KV cache.

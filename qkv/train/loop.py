@@ -1,7 +1,6 @@
 """The training loop: trains a task's model and writes checkpoints, metrics and the best model.
 
-All random numbers derive from (seed, step), so a resumed run equals an uninterrupted one. See
-docs/guides/training.md.
+Random numbers derive from (seed, step): a resumed run is exact. See docs/guides/training.md.
 """
 
 import math
@@ -38,7 +37,7 @@ from qkv.train.state import (
     save_state,
     saved_steps,
 )
-from qkv.train.task import Task
+from qkv.train.task import Task, add_means
 from qkv.train.thread_choice import choose_threads
 from qkv.train.time_limit import TimeLimit, resumed_recipe
 
@@ -56,6 +55,7 @@ class Trainer:
 
     saved = -1  # the last step saved by this process
     on_step: OnStep | None = None  # called after each step
+    measured: dict[str, float]  # `task.measured` of the last step, per prediction
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Trainer:
         loss = self.update(batches, predicted)
         self.model.zero_grad(set_to_none=True)
         self.progress.skipped_steps = 0 if math.isfinite(loss) else self.progress.skipped_steps + 1
-        self.reporter.step(number, loss, tokens, lr)
+        self.reporter.step(number, loss, tokens, lr, self.measured)
         if self.on_step:
             self.on_step(TrainingStep(number, loss, tokens, lr))
 
@@ -196,11 +196,12 @@ class Trainer:
     def gradients(self, batches: list[Any], predicted: int) -> float:
         """Accumulate the gradients of a step; returns its mean loss per prediction."""
         self.model.train()
-        loss = 0.0
+        loss, self.measured = 0.0, {}
         for batch in batches:
             with self.autocast():
                 part = self.task.loss(self.model, batch) / predicted
             loss += float(part.detach())
+            add_means(self.measured, self.task.measured, predicted)
             if self.has_experts:  # not in the reported loss: validations do not have it
                 weight = self.recipe.router_aux_loss_coef / len(batches)
                 part = part + weight * self.model.router_aux_loss()
