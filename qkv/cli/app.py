@@ -13,6 +13,7 @@ from typer.main import get_command
 from qkv.cli import (
     attention,
     check,
+    compare,
     convert,
     demo,
     embed,
@@ -90,6 +91,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "evaluate": (
         evaluate.evaluate,
         _("Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."),
+    ),
+    "compare": (
+        compare.compare,
+        _("Compare training runs: curves in one figure, the settings that differ, best scores."),
     ),
     "explore": (
         explore.explore,

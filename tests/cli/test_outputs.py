@@ -24,6 +24,7 @@ from qkv.text.train_tokenizer import train_tokenizer
 # Each command that writes a file, with models and texts of the folder {data}; the file is last.
 FILES = {
     "attention": "attention {data}/translator abc --out",
+    "compare": "compare {data}/run-1 {data}/run-2 --out",
     "embed": "embed {data}/embedder {data}/a.txt --out",
     "evaluate": "evaluate {data}/translator --source {data}/a.txt --target {data}/b.txt --out",
     "explore": "explore {data}/embedder --text abc --sentences {data}/a.txt --out",
@@ -50,7 +51,13 @@ INPUTS = {
     "tokenizer export": ["llama.json"],
     "tokenizer train": ["a.txt"],
 }
-SUFFIXES = {"attention": ".png", "embed": ".npy", "explore": ".html", "tokenizer export": ".model"}
+SUFFIXES = {
+    "attention": ".png",
+    "compare": ".png",
+    "embed": ".npy",
+    "explore": ".html",
+    "tokenizer export": ".model",
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,12 @@ def models(tmp_path_factory) -> Path:
     encoder = Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24))
     Embedder(encoder, tokenizer).save(folder / "embedder")
     run(["model", "new", "tiny", "--out", str(folder / "model.json")])
+    for number in (1, 2):
+        (folder / f"run-{number}").mkdir()
+        (folder / f"run-{number}/train.yaml").write_text(f"seed: {number}\n")
+        (folder / f"run-{number}/metrics.jsonl").write_text(
+            '{"step": 1, "kind": "train", "loss": 2.0, "lr": 0.1}\n'
+        )
     (folder / "a.txt").write_text("abc\nde\n")
     pieces = (Piece("<unk>", 0, UNKNOWN), *map(Piece, "abcde▁"))
     Tokenizer(convert(SentencePieceModel(pieces))).save(folder / "llama.json")
