@@ -11,6 +11,7 @@ from pathlib import Path
 from qkv.messages import _
 from qkv.text.lines import write_text
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
+from qkv.train.parameter_groups import group_counts
 from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
 
 
@@ -39,6 +40,7 @@ def write_card(folder: Path, task: Task, pipeline: Pipeline) -> str:
         training={
             _("steps"): last["step"],
             _("optimizer"): recipe.optimizer,
+            **group_counts(pipeline.model, recipe),
             _("seconds"): round(last["seconds"]),
         },
         command=command_of(task),
