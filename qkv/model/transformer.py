@@ -193,12 +193,8 @@ class Transformer(nn.Module):
         return self.lm_head(stream, self.embed.weight)
 
     def loss(
-        self,
-        stream: Tensor,
-        targets: Tensor,
-        attention_mask: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        r_drop: float = 0.0,
+        self, stream: Tensor, targets: Tensor, attention_mask: Tensor | None = None,
+        label_smoothing: float = 0.0, r_drop: float = 0.0,
     ) -> Tensor:
         """Compute the summed cross-entropy; the logits of padding are not computed.
 
@@ -219,14 +215,24 @@ class Transformer(nn.Module):
         self, stream: Tensor, targets: Tensor, attention_mask: Tensor | None = None,
         label_smoothing: float = 0.0, r_drop: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        """The loss, and the cross-entropy without smoothing and R-Drop, without a gradient."""
+        """Compute the loss, and the cross-entropy alone.
+
+        Args:
+            stream: As in `loss`.
+            targets: As in `loss`.
+            attention_mask: As in `loss`.
+            label_smoothing: As in `loss`.
+            r_drop: As in `loss`.
+
+        Returns:
+            The loss; the cross-entropy without smoothing and R-Drop, detached.
+        """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if attention_mask is None:
             stream, targets = stream.flatten(0, 1), targets.flatten()
         else:
             stream, targets = stream[attention_mask], targets[attention_mask]
-        # stream (tokens, d_model), targets (tokens,)
-        vocab_size = self.spec.vocab_size
+        vocab_size = self.spec.vocab_size        # stream (tokens, d_model), targets (tokens,)
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocab_size:
             raise out_of_range("targets", targets, vocab_size)     # -1 would read the last row
         return self.lm_head.losses(stream, self.embed.weight, targets, label_smoothing, r_drop)

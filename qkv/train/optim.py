@@ -72,7 +72,7 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
     ]
     if groups[0].optimizer != "muon":
         return [_adam(recipe, options)]
-    matrices = options[0]["params"]
+    matrices = list(groups[0].weights.values())
     muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.weight_decay)
     return [muon, _adam(recipe, options[1:])]
 

@@ -35,8 +35,8 @@ class ParameterGroup:
 
     @property
     def title(self) -> str:
-        decay = _("weight decay {decay:g}", decay=self.weight_decay)
-        return f"{self.optimizer}, {decay if self.weight_decay else _('no weight decay')}"
+        decay, none = _("weight decay {decay:g}", decay=self.weight_decay), _("no weight decay")
+        return f"{self.optimizer}, {decay if self.weight_decay else none}"
 
     @property
     def counts(self) -> str:

@@ -43,9 +43,11 @@ ARGUMENTS = {
     "generate": "{generator} a",
     "import": "{huggingface} --out {new}",
     "model show": "tiny",
+    "neighbors": "{generator} a",
     "plan": "tiny --tokens 1000 --gflops 10",
     "search": "{embedder} {texts} dog --index {new}",
     "tokenizer train": "{texts} --out {new}.json",
+    "trace": "{translator} 三",
     "translate": "{translator} 三",
 }
 

@@ -24,7 +24,7 @@ def lines(shared) -> list[str]:
     return [line for file in files for line in list(read_lines(file))[:500]]
 
 
-def written(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
+def exported(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_bytes(tokenizer))
 
 
@@ -39,7 +39,7 @@ def written(tokenizer: Tokenizer) -> sentencepiece.SentencePieceProcessor:
 )
 def test_real_models_are_written_with_identical_ids(shared, lines, tmp_path, name):
     ours = read_tokenizer(shared / name)
-    theirs, expected = written(ours), ours.encode_batch(lines)
+    theirs, expected = exported(ours), ours.encode_batch(lines)
     assert theirs.encode(lines) == expected
     assert theirs.decode(expected) == ours.decode_batch(expected) or ours.unk_id is not None
     ids = theirs.unk_id(), theirs.bos_id(), theirs.eos_id(), theirs.vocab_size()
@@ -67,7 +67,7 @@ def test_a_model_trained_by_sentencepiece_is_written_again(shared, lines, tmp_pa
         **options,
     )
     first = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
-    again = written(read_tokenizer(tmp_path / "m.model"))
+    again = exported(read_tokenizer(tmp_path / "m.model"))
     sample = [*lines, "  sing<sep>ing  <x> ring a|b ", ""]
     assert again.encode(sample) == first.encode(sample)
     assert again.pad_id() == first.pad_id()
@@ -91,7 +91,7 @@ def test_bpe_trained_by_the_tokenizers_library_is_written_with_identical_ids(lin
     core.pre_tokenizer = None
     tokenizer = Tokenizer(core)
     expected = tokenizer.encode_batch(lines)
-    assert written(tokenizer).encode(lines) == expected
+    assert exported(tokenizer).encode(lines) == expected
     assert sum(map(len, expected)) < 0.8 * sum(map(len, lines))  # merges are used
 
 
@@ -103,7 +103,7 @@ def test_unigram_trained_by_the_tokenizers_library_is_written_with_the_same_toke
     core.train_from_iterator(lines[::2], trainer)
     core.pre_tokenizer = spm._pre_tokenizer(spm.Model(PIECES))
     tokenizer = Tokenizer(core)
-    pairs = list(zip(written(tokenizer).encode(lines), tokenizer.encode_batch(lines), strict=True))
+    pairs = list(zip(exported(tokenizer).encode(lines), tokenizer.encode_batch(lines), strict=True))
     assert sum(theirs == ours for theirs, ours in pairs) >= 0.99 * len(pairs)
     # Of segmentations with equal scores, such as 0 00 and 00 0, rounding decides.
     assert all(sorted(theirs) == sorted(ours) for theirs, ours in pairs)
