@@ -13,6 +13,7 @@ from typer.main import get_command
 from qkv.cli import (
     attention,
     check,
+    compare,
     convert,
     demo,
     embed,
@@ -21,9 +22,11 @@ from qkv.cli import (
     generate,
     glossary,
     model,
+    neighbors,
     plan,
     search,
     tokenizer,
+    trace,
     train,
     translate,
 )
@@ -89,9 +92,21 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
         evaluate.evaluate,
         _("Evaluate a model: BLEU/chrF, perplexity, retrieval and similarity."),
     ),
+    "compare": (
+        compare.compare,
+        _("Compare training runs: curves in one figure, the settings that differ, best scores."),
+    ),
     "explore": (
         explore.explore,
         _("Open a web page that shows every step of the model on your text."),
+    ),
+    "trace": (
+        trace.trace,
+        _("Print every step of the model on a text: name, shape, statistics or values."),
+    ),
+    "neighbors": (
+        neighbors.neighbors,
+        _("Print the tokens nearest to a word, or to word - W + W, by cosine of their embeddings."),
     ),
     "attention": (attention.attention, _("Draw attention weights as a heatmap.")),
     "glossary": (

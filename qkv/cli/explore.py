@@ -6,7 +6,8 @@ See docs/guides/inspect.md.
 import socket
 import sys
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +73,17 @@ def open_explorer(folder: Path, device: str = "cpu", sentences: Path | None = No
     lines = [line for line in read_lines(sentences) if line.strip()] if sentences else []
     loaded = load_folder(folder, device)
     return Explorer(ExploredModel(loaded, Path(folder).resolve().name, begin_of(loaded)), lines)
+
+
+@contextmanager
+def page_errors(where: str) -> Iterator[None]:
+    """Report an error of the explorer, which has both languages, as one of this command."""
+    from qkv.web.api_errors import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        raise QkvError(where, error.text()) from None
 
 
 def begin_of(loaded: "LoadedModel") -> tuple[int, ...] | None:

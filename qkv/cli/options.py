@@ -14,6 +14,14 @@ Folder = Annotated[Path, argument(..., "a model folder", metavar="FOLDER")]
 Model = Annotated[
     str, argument(..., "a preset, a model.json or a model folder (qkv or Hugging Face format)")
 ]
+TokenizerPath = Annotated[
+    str,
+    argument(
+        ...,
+        "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one",
+        metavar="TOKENIZER",
+    ),
+]
 Device = Annotated[str, option(..., "device: cpu, cuda or mps")]
 Engine = Annotated[
     str, option(..., "inference engine: torch, or ctranslate2 for an exported folder")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Typer
 
-from qkv.cli.options import Json
+from qkv.cli.options import Json, TokenizerPath
 from qkv.cli.output import print_json
 from qkv.cli.parameters import argument, option
+from qkv.cli.tokenizer_files import export, merges
 from qkv.errors import QkvError, near_miss
 from qkv.files import check_output, write_errors
 from qkv.messages import _
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 app = Typer(no_args_is_help=True, help=_("Train and use tokenizers."))
 
-TokenizerPath = Annotated[
-    str,
-    argument(
-        ...,
-        "tokenizer.json, vocab.json, vocab.txt, a .model or .tiktoken file, or a folder with one",
-        metavar="TOKENIZER",
-    ),
-]
 Files = Annotated[list[Path], argument(..., "text files in UTF-8, plain or .gz", metavar="FILE")]
 Errors = Annotated[str, option(..., "bytes that are not UTF-8: strict (error) or replace")]
 COLUMN_NAMES = {
@@ -155,6 +148,14 @@ def show(tokenizer: TokenizerPath, word: str, as_json: Json = False) -> None:
         pieces = loaded.display_tokens(ids)
         rows = [{"piece": piece, "id": id} for piece, id in zip(pieces, ids, strict=True)]
     _print(rows, as_json)
+
+
+app.command(
+    help=_("Print the merges of a BPE tokenizer in order, or write vocab.json and merges.txt.")
+)(merges)
+app.command(
+    help=_("Convert a tokenizer to a SentencePiece .model or a tokenizer.json with the same ids.")
+)(export)
 
 
 @app.command(

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Option, Typer
@@ -54,7 +55,9 @@ class RunOptions(NamedTuple):
     dtype: str | None = option(None, "float32 (fp32), or bf16 (bfloat16) for mixed precision")
     compile_: bool | None = Option(None, "--compile/--no-compile", help="torch.compile")
     explain: bool = option(
-        False, "print every recipe option with its default and description", "--explain"
+        False,
+        "print every recipe option with its default and description, and the parameter groups",
+        "--explain",
     )
 
 
@@ -131,7 +134,7 @@ def _run(
     """Run the command of a task; `flags` are its options that are those of the recipe."""
     options = RunOptions(**run_options)
     if options.explain:
-        return _explain(task)
+        return _explain(task, options.recipe, options.set_ or [])
     if out is None:
         raise QkvError(f"qkv train {task}", _("no --out"), _("give an output folder"))
     flags |= {
@@ -212,14 +215,23 @@ def _print_result(out: Path, finished: "FinishedRun") -> int:
     return 0
 
 
-def _explain(task: str) -> int:
+def _explain(task: str, recipe_file: Path | None, settings: list[str]) -> int:
+    """Print the options, and the parameter groups of the optimizer for this recipe."""
     from rich.console import Console
     from rich.table import Table
 
-    from qkv.train.recipe_reader import explain
+    from qkv.train.parameter_groups import planned_groups
+    from qkv.train.recipe_reader import explain, read_recipe
 
+    recipe = read_recipe(_recipe_type(task), recipe_file, settings)
     table = Table(_("option"), _("default"), _("description"))
     for row in explain(_recipe_type(task)):
         table.add_row(*row)
+    groups = planned_groups(recipe)
     Console().print(table)
+    if groups:
+        print(_("Parameter groups, with the vocabulary size of the recipe:"))
+    for group in groups:
+        names = wrap(" ".join(group.patterns), 96, break_on_hyphens=False)
+        print(f"{group.title}: {group.counts}", *(f"    {line}" for line in names), sep="\n")
     return 0

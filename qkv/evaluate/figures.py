@@ -75,9 +75,9 @@ def attention_heatmap(
         path: The PNG file.
         title: Text above the panels.
     """
-    grid = _as_heads(weights)  # (heads, query, key)
-    _check_shape(grid, rows, columns)
-    rows, columns = list(map(_label, rows)), list(map(_label, columns))
+    grid = as_heads(weights)  # (heads, query, key)
+    check_shape(grid, rows, columns)
+    rows, columns = labels_of(rows), labels_of(columns)
     heads = range(len(grid))
     names = list(map(head_name, heads)) if len(grid) > 1 else [""]
     with fonts_with([title, *rows, *columns, *names]):
@@ -87,11 +87,11 @@ def attention_heatmap(
                 head, cmap=COLORMAP, vmin=0, vmax=grid.max() or 1.0, aspect="equal"
             )
             panel.set_xlabel(name)
-            _name_axes(panel, rows, columns)
+            name_axes(panel, rows, columns)
             if len(grid) == 1 and head.size <= MAX_ANNOTATED_WEIGHTS:
-                _write_values(panel, head)
+                write_values(panel, head)
         figure.colorbar(image, ax=panels, shrink=0.8, pad=0.02, aspect=30)
-        _write_title(figure, title)
+        write_title(figure, title)
         return save(figure, path)
 
 
@@ -180,7 +180,7 @@ def _advice(missing: str) -> str:
     )
 
 
-def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
+def as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
     grid = (
         weights.detach().float().cpu().numpy()
         if isinstance(weights, Tensor)
@@ -189,7 +189,7 @@ def _as_heads(weights: Tensor | np.ndarray) -> np.ndarray:
     return grid[None] if grid.ndim == 2 else grid
 
 
-def _check_shape(grid: np.ndarray, rows: Labels, columns: Labels) -> None:
+def check_shape(grid: np.ndarray, rows: Labels, columns: Labels) -> None:
     if grid.ndim != 3 or grid.shape[1:] != (len(rows), len(columns)) or grid.size == 0:
         wrong = _(
             "weights of shape {shape} for {n_rows} rows and {n_columns} columns",
@@ -205,10 +205,8 @@ def _empty_figure(heads: int, rows: Labels, columns: Labels) -> tuple[Figure, li
     """A figure with an empty panel for each head, sized by its cells and labels."""
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
-    cell = CELL_INCHES * _shrink(rows, columns)
-    labels = 0.24 * _longest(columns) if _tilted(columns) else 0.7
-    width = across * (cell * (len(columns) + 0.24 * _longest(rows) + 0.7)) + 1.2
-    height = down * (cell * (len(rows) + labels + 0.7)) + 0.8
+    panel_width, panel_height = panel_size(rows, columns)
+    width, height = across * panel_width + 1.2, down * panel_height + 0.8
     figure = Figure(figsize=(max(width, 4.0), max(height, 3.0)), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
     for empty in panels[heads:]:
@@ -216,11 +214,19 @@ def _empty_figure(heads: int, rows: Labels, columns: Labels) -> tuple[Figure, li
     return figure, panels[:heads]
 
 
-def _write_title(figure: Figure, title: str) -> None:
+def panel_size(rows: Labels, columns: Labels) -> tuple[float, float]:
+    """The width and height of a panel in inches, with its labels."""
+    cell = CELL_INCHES * _shrink(rows, columns)
+    labels = 0.24 * _longest(columns) if _tilted(columns) else 0.7
+    width = cell * (len(columns) + 0.24 * _longest(rows) + 0.7)
+    return width, cell * (len(rows) + labels + 0.7)
+
+
+def write_title(figure: Figure, title: str) -> None:
     """Write the title above the panels; a long line gets smaller letters, then an ellipsis."""
     points = 72 * figure.get_figwidth()
     limit = int(points / (MIN_TITLE_POINTS * LETTER_WIDTH))  # letters that fit
-    lines = [_shortened(_printable(line), limit) for line in title.split("\n")]
+    lines = [_shortened(printable(line), limit) for line in title.split("\n")]
     size = min(TITLE_POINTS, points / (max(1, _longest(lines)) * LETTER_WIDTH))
     figure.suptitle("\n".join(lines), fontsize=size, parse_math=False)
 
@@ -235,7 +241,7 @@ def _shortened(line: str, limit: int) -> str:
     return f"{line}…"
 
 
-def _name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
+def name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
     """Label keys above and queries on the left; a `$` in a token is not a formula."""
     size = 10 * _shrink(rows, columns)
     rotation: dict[str, Any] = (
@@ -247,7 +253,7 @@ def _name_axes(panel: Axes, rows: Labels, columns: Labels) -> None:
     panel.spines[:].set_visible(False)
 
 
-def _write_values(panel: Axes, head: np.ndarray) -> None:
+def write_values(panel: Axes, head: np.ndarray) -> None:
     for (row, column), value in np.ndenumerate(head):
         dark = value < 0.6 * head.max()
         panel.text(
@@ -261,13 +267,18 @@ def _write_values(panel: Axes, head: np.ndarray) -> None:
         )
 
 
+def labels_of(tokens: Labels) -> list[str]:
+    """The labels of the tokens on an axis."""
+    return list(map(_label, tokens))
+
+
 def _label(token: str) -> str:
     """A token as one short printable line."""
-    token = _printable(token.translate(str.maketrans("\n\t", "↵→")))
+    token = printable(token.translate(str.maketrans("\n\t", "↵→")))
     return token if len(token) <= MAX_LABEL_CHARACTERS else f"{token[: MAX_LABEL_CHARACTERS - 1]}…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "�" for character in text)
 
 

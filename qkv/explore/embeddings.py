@@ -121,6 +121,22 @@ def neighbors(explored: ExploredModel, side: str, id: int, k: int) -> JsonObject
     return {**own, "neighbors": explored.token_rows(ids, side, cosine=cosines)}
 
 
+def nearest_to_sum(
+    explored: ExploredModel, side: str, plus: list[int], minus: list[int], k: int
+) -> list[JsonObject]:
+    """The k tokens nearest to the sum of unit vectors, `plus` minus `minus`, without these tokens.
+
+    Mikolov et al. 2013 (3CosAdd): king - man + woman is near queen.
+    """
+    table = F.normalize(table_of(explored, side).float(), dim=-1)  # (vocab, d_model)
+    wanted = table[plus].sum(dim=0) - table[minus].sum(dim=0)  # (d_model,)
+    cosines = table @ F.normalize(wanted, dim=-1)  # (vocab,)
+    given = list({*plus, *minus})
+    cosines[given] = -2
+    top = cosines.topk(min(k, len(table) - len(given)))
+    return explored.token_rows(top.indices.tolist(), side, cosine=top.values.tolist())
+
+
 def project_tokens(pass_: Pass, side: str) -> JsonObject:
     """The text's tokens and some neighbors of each on their first two principal components."""
     table = table_of(pass_.explored, side)

@@ -31,6 +31,21 @@ def cross_entropy(
 ) -> Tensor:
     """The cross-entropy of x W^T + b against the targets, summed over the tokens.
 
+    See `cross_entropies` for the arguments.
+    """
+    return cross_entropies(x, weight, bias, targets, smoothing, r_drop)[0]
+
+
+def cross_entropies(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    r_drop: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and the cross-entropy without smoothing and R-Drop, which has no gradient.
+
     Args:
         x: Hidden states, (tokens, d_model).
         weight: Output weights W, (vocab, d_model).
@@ -43,19 +58,26 @@ def cross_entropy(
         x, weight, bias = x.detach(), weight.detach(), None if bias is None else bias.detach()
     autocast = torch.is_autocast_enabled("cpu")  # the logits would not have the type of the sums
     if len(weight) < MIN_CHUNKED_VOCAB or autocast or not is_cpu_float(x):
-        return _plain(F.linear(x, weight, bias), targets, smoothing, r_drop)
+        return _from_logits(F.linear(x, weight, bias), targets, smoothing, r_drop)
     return _ChunkedCrossEntropy.apply(x, weight, bias, targets, smoothing, r_drop)  # type: ignore[no-untyped-call]
 
 
-def _plain(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> Tensor:
+def _from_logits(
+    logits: Tensor, targets: Tensor, smoothing: float, r_drop: float
+) -> tuple[Tensor, Tensor]:
     """The same from all logits at once, (tokens, vocab)."""
     loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    unsmoothed = loss.detach()
+    if smoothing:  # (1 - s) z_target + s mean z instead of z_target: no second softmax
+        scores = logits.detach()
+        difference = scores.mean(dim=-1) - scores.gather(1, targets[:, None])[:, 0]  # (tokens,)
+        unsmoothed = unsmoothed + smoothing * difference.sum()
     if r_drop:
         log_p, log_q = logits.log_softmax(dim=-1).chunk(2)
         kl_qp = F.kl_div(log_p, log_q, reduction="sum", log_target=True)
         kl_pq = F.kl_div(log_q, log_p, reduction="sum", log_target=True)
         loss = loss + r_drop * (kl_qp + kl_pq) / 2
-    return loss
+    return loss, unsmoothed
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -76,7 +98,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         r_drop: float,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         needs_grad, grads = any(ctx.needs_input_grad), _empty_grads(x, weight, bias)
         if r_drop:
             lse, divergence = _r_drop_chunks(x, weight, bias, r_drop, grads)
@@ -86,11 +108,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if needs_grad:
             _subtract_targets(x, weight, targets, smoothing, grads)
             ctx.save_for_backward(*grads)
-        return lse.sum() - _target_score(x, weight, bias, targets, smoothing) + r_drop * divergence
+        target, mean = _scores(x, weight, bias, targets)
+        score = (1 - smoothing) * target + smoothing * mean
+        unsmoothed = lse.sum() - target
+        ctx.mark_non_differentiable(unsmoothed)
+        return lse.sum() - score + r_drop * divergence, unsmoothed
 
     @staticmethod
     @once_differentiable  # a second derivative raises instead of being wrong
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _unsmoothed: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the forward pass, times the gradient of the loss."""
         pairs = zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         grads = (saved * grad if saved is not None and needed else None for saved, needed in pairs)
@@ -133,15 +159,14 @@ def _softmax_part(
     return top + total.log()
 
 
-def _target_score(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
-) -> Tensor:
-    """(1 - s) z_target + s mean z, summed over all tokens."""
+def _scores(
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """z_target and mean z, each summed over all tokens."""
     target, mean = (x * weight[targets]).sum(), (x @ weight.mean(dim=0)).sum()
-    total = (1 - smoothing) * target + smoothing * mean
     if bias is not None:
-        total += (1 - smoothing) * bias[targets].sum() + smoothing * len(x) * bias.mean()
-    return total
+        target, mean = target + bias[targets].sum(), mean + len(x) * bias.mean()
+    return target, mean
 
 
 def _subtract_targets(

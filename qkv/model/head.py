@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.cross_entropy import cross_entropy
+from qkv.kernels.cross_entropy import cross_entropies
 from qkv.model import spec as s
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.norms import make_norm
@@ -29,12 +29,12 @@ class LmHead(nn.Module):
         weight = table if self.weight is None else self.weight
         return F.linear(self.prepared(x), weight, self.bias)       # (..., vocab)
 
-    def loss(
+    def losses(
         self, x: Tensor, table: Tensor, targets: Tensor, smoothing: float, r_drop: float = 0.0
-    ) -> Tensor:
-        """Summed cross-entropy of (tokens, d_model) and targets (tokens,); see `cross_entropy`."""
+    ) -> tuple[Tensor, Tensor]:
+        """Summed losses of (tokens, d_model) and targets (tokens,); see `cross_entropies`."""
         weight = table if self.weight is None else self.weight
-        return cross_entropy(self.prepared(x), weight, self.bias, targets, smoothing, r_drop)
+        return cross_entropies(self.prepared(x), weight, self.bias, targets, smoothing, r_drop)
 
 
 class MaskedHead(LmHead):

@@ -195,12 +195,8 @@ class Transformer(nn.Module):
         return self.lm_head(stream, self.embed.weight)
 
     def loss(
-        self,
-        stream: Tensor,
-        targets: Tensor,
-        attention_mask: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        r_drop: float = 0.0,
+        self, stream: Tensor, targets: Tensor, attention_mask: Tensor | None = None,
+        label_smoothing: float = 0.0, r_drop: float = 0.0,
     ) -> Tensor:
         """Compute the summed cross-entropy; the logits of padding are not computed.
 
@@ -215,16 +211,33 @@ class Transformer(nn.Module):
         Returns:
             The sum over tokens.
         """
+        return self.losses(stream, targets, attention_mask, label_smoothing, r_drop)[0]
+
+    def losses(
+        self, stream: Tensor, targets: Tensor, attention_mask: Tensor | None = None,
+        label_smoothing: float = 0.0, r_drop: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss, and the cross-entropy alone.
+
+        Args:
+            stream: As in `loss`.
+            targets: As in `loss`.
+            attention_mask: As in `loss`.
+            label_smoothing: As in `loss`.
+            r_drop: As in `loss`.
+
+        Returns:
+            The loss; the cross-entropy without smoothing and R-Drop, detached.
+        """
         assert isinstance(self.lm_head, LmHead), "only a head over the vocabulary has a loss"
         if attention_mask is None:
             stream, targets = stream.flatten(0, 1), targets.flatten()
         else:
             stream, targets = stream[attention_mask], targets[attention_mask]
-        # stream (tokens, d_model), targets (tokens,)
-        vocab_size = self.spec.vocab_size
+        vocab_size = self.spec.vocab_size        # stream (tokens, d_model), targets (tokens,)
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocab_size:
             raise out_of_range("targets", targets, vocab_size)     # -1 would read the last row
-        return self.lm_head.loss(stream, self.embed.weight, targets, label_smoothing, r_drop)
+        return self.lm_head.losses(stream, self.embed.weight, targets, label_smoothing, r_drop)
 
     def new_cache(self) -> Cache:
         """Make an empty KV cache.

@@ -6,7 +6,7 @@ See docs/explanation/tokenization.md.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from qkv.errors import QkvError
 from qkv.messages import _
@@ -27,12 +27,29 @@ class MergeStep:
     pieces: list[str]
 
 
+class Merge(NamedTuple):
+    """A row of the merge table; the tokens are readable, as `display_pieces` gives them."""
+
+    rank: int  # from 1, in training order
+    merge: tuple[str, str]
+    piece: str
+    id: int
+
+
+def merge_table(tokenizer: Tokenizer) -> list[Merge]:
+    """Return all merges of a BPE tokenizer in order."""
+    model = _bpe_model(tokenizer)
+    rows = []
+    for rank, (first, second) in enumerate(model["merges"], start=1):
+        merged = first + second.removeprefix(model["continuing_subword_prefix"] or "")
+        shown = [tokenizer.display_pieces([piece])[0] for piece in (first, second, merged)]
+        rows.append(Merge(rank, (shown[0], shown[1]), shown[2], model["vocab"][merged]))
+    return rows
+
+
 def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
     """Return the initial symbols, then each merge in order; the last step is encode(word)."""
-    model = tokenizer.config["model"]
-    if model["type"] != "BPE":
-        wrong = _("{type} has no merges", type=model["type"])
-        raise QkvError(_("tokenizer"), wrong, _("use a BPE tokenizer"))
+    model = _bpe_model(tokenizer)
     ranks = {(a, b): rank for rank, (a, b) in enumerate(model["merges"], start=1)}
     words = [_initial_symbols(model, part) for part in _pre_tokens(tokenizer, word)]
     steps = [MergeStep(None, None, list(chain.from_iterable(words)))]
@@ -43,6 +60,15 @@ def merge_steps(tokenizer: Tokenizer, word: str) -> list[MergeStep]:
         words = [_merge_pair(pieces, pair) for pieces in words]
         steps.append(MergeStep(pair, rank, list(chain.from_iterable(words))))
     return steps
+
+
+def _bpe_model(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the "model" part of tokenizer.json; a tokenizer without merges is an error."""
+    model = tokenizer.config["model"]
+    if model["type"] != "BPE":
+        wrong = _("{type} has no merges", type=model["type"])
+        raise QkvError(_("tokenizer"), wrong, _("use a BPE tokenizer"))
+    return model
 
 
 def _pre_tokens(tokenizer: Tokenizer, text: str) -> list[str]:

@@ -13,6 +13,7 @@ from qkv.messages import _
 from qkv.text.lines import write_text
 from qkv.train.card_facts import Changes, change_facts, data_facts, limits, recipe_facts
 from qkv.train.metrics import CURVES, METRICS, draw_curves, read_metrics
+from qkv.train.parameter_groups import group_counts
 from qkv.train.task import FinalEvaluation, Pipeline, Table, Task
 
 
@@ -42,6 +43,7 @@ def write_card(folder: Path, task: Task, pipeline: Pipeline, changes: Changes = 
         training={
             **recipe_facts(recipe, last["step"]),
             **change_facts(changes),
+            **group_counts(pipeline.model, recipe),
             _("seconds"): round(last["seconds"]),
         },
         command=command_of(task),

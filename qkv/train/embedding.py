@@ -136,9 +136,13 @@ class EmbeddingTask(Task):
     def loss(self, model: Transformer, batch: MaskedBatch | ContrastiveBatch) -> Tensor:
         """MLM cross-entropy or contrastive loss, summed over the batch."""
         if isinstance(batch, MaskedBatch):
-            return self._mlm_loss(model, batch)
+            loss = self._mlm_loss(model, batch)
+            self.measured = {"mlm_loss": loss.detach()}
+            return loss
         vectors = self._vectors(model, batch.mini_batches)
-        return contrastive_loss(vectors, batch.pairs, batch.labels, self.recipe.temperature)
+        loss = contrastive_loss(vectors, batch.pairs, batch.labels, self.recipe.temperature)
+        self.measured = {"contrastive_loss": loss.detach()}
+        return loss
 
     def _mlm_loss(self, model: Transformer, batch: MaskedBatch) -> Tensor:
         device = model.embed.weight.device

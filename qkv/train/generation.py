@@ -86,7 +86,9 @@ class GenerationTask(Task):
         device = model.embed.weight.device
         # Padding is on the right, where the causal mask hides it; it is excluded from the loss.
         stream = model.decode(batch.inputs.to(device))
-        return model.loss(stream, *with_mask(batch.targets, IGNORE_INDEX, device))
+        loss = model.loss(stream, *with_mask(batch.targets, IGNORE_INDEX, device))
+        self.measured = {"cross_entropy": loss.detach()}
+        return loss
 
     def validate(self, model: Transformer) -> dict[str, Any]:
         """Loss, perplexity and bits per byte of the whole held-out text."""

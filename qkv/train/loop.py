@@ -37,7 +37,7 @@ from qkv.train.state import (
     save_state,
     saved_steps,
 )
-from qkv.train.task import Task
+from qkv.train.task import Task, add_means
 from qkv.train.time_limit import TimeLimit, resumed_recipe
 
 __all__ = ["Trainer"]
@@ -57,6 +57,7 @@ class Trainer:
     saved = -1  # the last step saved by this process
     on_step: OnStep | None = None  # called after each step
     preparation = 0.0  # seconds of this process before the first step, for the time limit
+    measured: dict[str, float]  # `task.measured` of the last step, per prediction
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Trainer:
         loss = self.update(batches, predicted)
         self.model.zero_grad(set_to_none=True)
         self.progress.skipped_steps = 0 if math.isfinite(loss) else self.progress.skipped_steps + 1
-        self.reporter.step(number, loss, tokens, lr)
+        self.reporter.step(number, loss, tokens, lr, self.measured)
         if self.on_step:
             self.on_step(TrainingStep(number, loss, tokens, lr))
 
@@ -185,11 +186,12 @@ class Trainer:
     def gradients(self, batches: list[Any], predicted: int) -> float:
         """Accumulate the gradients of a step; returns its mean loss per prediction."""
         self.model.train()
-        loss = 0.0
+        loss, self.measured = 0.0, {}
         for batch in batches:
             with self.autocast():
                 part = self.task.loss(self.model, batch) / predicted
             loss += float(part.detach())
+            add_means(self.measured, self.task.measured, predicted)
             if self.has_experts:  # not in the reported loss: validations do not have it
                 weight = self.recipe.router_aux_loss_coef / len(batches)
                 part = part + weight * self.model.router_aux_loss()

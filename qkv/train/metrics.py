@@ -17,6 +17,7 @@ Entry = dict[str, Any]  # a line of the file
 Curves = dict[str, dict[str, list[tuple[int, float]]]]  # panel -> line -> (step, value)
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
+MEASURED = ("cross_entropy", "contrastive_loss", "mlm_loss")  # in training and validation
 TIMING_FIELDS = ("seconds", "tokens_per_second")  # all that differs between two equal runs
 
 
@@ -68,12 +69,15 @@ def _finite(value: Any) -> Any:
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────
 def draw_curves(metrics: Path) -> Path:
-    """Draw curves.png beside metrics.jsonl: losses, BLEU or recall, learning rate."""
+    """Draw curves.png beside metrics.jsonl: losses, BLEU or recall, learning rate.
+
+    A panel has one quantity: the training objective has its own, where it is not the cross-entropy.
+    """
     from matplotlib.figure import Figure  # slow to import, and training does not need it
 
     from qkv.evaluate.figures import fonts_with, save
 
-    curves = _curves(read_metrics(metrics))
+    curves = curves_of(read_metrics(metrics))
     if not curves:
         raise QkvError(metrics, _("has no report yet"), _("train for more steps"))
     with fonts_with([name + line for name, lines in curves.items() for line in lines]):
@@ -91,14 +95,21 @@ def draw_curves(metrics: Path) -> Path:
         return save(figure, metrics.with_name(CURVES))
 
 
-def _curves(entries: list[Entry]) -> Curves:
+def curves_of(entries: list[Entry]) -> Curves:
     """Panel -> line -> (step, value), without metrics that were not measured."""
+    training, validation = _("training"), _("validation")
+    entries = list(map(named_losses, entries))
     wanted = [
-        (_("loss"), _("training"), "train", "loss"),
-        (_("loss"), _("validation"), "valid", "loss"),
-        ("BLEU", _("validation"), "valid", "bleu"),
-        (_("recall@1"), _("validation"), "valid", "recall_at_1"),
-        (_("learning rate"), _("training"), "train", "lr"),
+        (_("cross-entropy (nats per token)"), training, "train", "cross_entropy"),
+        (_("cross-entropy (nats per token)"), validation, "valid", "cross_entropy"),
+        (_("contrastive loss (nats per pair)"), training, "train", "contrastive_loss"),
+        (_("contrastive loss (nats per pair)"), validation, "valid", "contrastive_loss"),
+        (_("MLM loss (nats per token)"), training, "train", "mlm_loss"),
+        (_("MLM loss (nats per token)"), validation, "valid", "mlm_loss"),
+        (_("training objective"), training, "train", "objective"),
+        ("BLEU", validation, "valid", "bleu"),
+        (_("recall@1"), validation, "valid", "recall_at_1"),
+        (_("learning rate"), training, "train", "lr"),
     ]
     curves: Curves = {}
     for panel, label, kind, name in wanted:
@@ -110,3 +121,20 @@ def _curves(entries: list[Entry]) -> Curves:
         if points:
             curves.setdefault(panel, {})[label] = points
     return curves
+
+
+def named_losses(entry: Entry) -> Entry:
+    """The entry with the quantity that `loss` is in it.
+
+    Of a validation it is the cross-entropy, or the contrastive loss. Of a training report it is the
+    objective, which may have label smoothing and other terms; files of earlier versions have only
+    this one.
+    """
+    loss = entry.get("loss")
+    if entry["kind"] == "valid":
+        is_embedding = "recall_at_1" in entry or "mlm_loss" in entry
+        return {"contrastive_loss" if is_embedding else "cross_entropy": loss, **entry}
+    values = [entry[name] for name in MEASURED if entry.get(name) is not None]
+    is_one_of_them = any(math.isclose(loss, value, rel_tol=1e-5) for value in values if loss)
+    # Two of them: the window in which masked language modeling ended.
+    return entry if is_one_of_them or len(values) > 1 else {"objective": loss, **entry}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.train.parameter_groups import parameter_groups
 from qkv.train.recipe import Recipe
 
 
@@ -64,19 +65,16 @@ def orthogonalize(x: Tensor, iterations: int = 5) -> Tensor:
 
 def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """One optimizer, or two with muon: Muon for the matrices of the layers, AdamW for the rest."""
-    matrices = {
-        name: weight
-        for name, weight in model.named_parameters()
-        if weight.ndim >= 2 and ".layers." in name
-    }
-    others = [weight for name, weight in model.named_parameters() if name not in matrices]
-    if recipe.optimizer == "muon":
-        flat = [weight for weight in matrices.values() if weight.ndim == 2]
-        others += [weight for weight in matrices.values() if weight.ndim > 2]
-        muon = Muon(flat, lr=recipe.muon_lr, weight_decay=recipe.weight_decay)
-        return [muon, _adam(recipe, [{"params": others, "weight_decay": 0.0}])]
-    decayed = {"params": list(matrices.values()), "weight_decay": recipe.weight_decay}
-    return [_adam(recipe, [decayed, {"params": others, "weight_decay": 0.0}])]
+    groups = parameter_groups(model, recipe)
+    options = [
+        {"params": list(group.weights.values()), "weight_decay": group.weight_decay}
+        for group in groups
+    ]
+    if groups[0].optimizer != "muon":
+        return [_adam(recipe, options)]
+    matrices = list(groups[0].weights.values())
+    muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.weight_decay)
+    return [muon, _adam(recipe, options[1:])]
 
 
 def _adam(recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -90,7 +90,7 @@ def read_recipe(
         settings: Lines such as "steps=100" or "model.layers=2".
         flags: Options by name; None means not given.
     """
-    tree = rename_old(_load(Path(path))) if path else {}
+    tree = rename_old(load_yaml(Path(path))) if path else {}
     for key, value in read_settings(settings):
         _set(tree, key, value)
     tree.update({key: value for key, value in (flags or {}).items() if value is not None})
@@ -163,7 +163,7 @@ def _default(option: "Field[Any]", kind: type[Recipe]) -> str:
     return str(option.default if option.default_factory is MISSING else option.default_factory())
 
 
-def _load(path: Path) -> Options:
+def load_yaml(path: Path) -> Options:
     if not path.is_file():
         raise QkvError(path, _("no such recipe"), _("see recipes/"))
     tree = _yaml(read_text(path), str(path))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from textwrap import indent
+from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from qkv.train.metrics import METRICS, append_metrics, truncate_after
 __all__ = ["Throughput", "TrainingStep"]
 
 NEW_RUN = {"step": 0, "seconds": 0.0, "loss_sum": 0.0, "tokens": 0, "all_tokens": 0, "skipped": 0}
+NOTHING: Mapping[str, float] = MappingProxyType({})
 Clock = Callable[[], float]
 
 
@@ -171,6 +173,7 @@ class Reporter:
     ):
         self.path, self.total, self.report_every = Path(folder) / METRICS, total, report_every
         self.window: dict[str, Any] = {**NEW_RUN, **(resumed or {})}
+        self.window["measured"] = dict(self.window.get("measured", {}))
         self.earlier = float(self.window["seconds"])  # before the run was resumed
         # (step, kind) of every line that is kept
         self.recorded = truncate_after(self.path, self.window["step"] if resumed else -1)
@@ -178,8 +181,18 @@ class Reporter:
         interactive = stream.isatty() and os.environ.get("TERM") != "dumb"
         self.line = (TerminalLine if interactive else PlainLine)(stream, clock)
 
-    def step(self, step: int, loss: float, tokens: int, lr: float) -> None:
-        """Report a step: mean loss and tokens; a loss that is not finite counts as skipped."""
+    def step(
+        self,
+        step: int,
+        loss: float,
+        tokens: int,
+        lr: float,
+        measured: Mapping[str, float] = NOTHING,
+    ) -> None:
+        """Report a step: mean loss and tokens; a loss that is not finite counts as skipped.
+
+        `measured`: other means of the step, such as the cross-entropy without label smoothing.
+        """
         window, finite = self.window, math.isfinite(loss)
         self.throughput.step(tokens)
         window["step"] = step
@@ -187,6 +200,9 @@ class Reporter:
         window["loss_sum"] += loss * tokens if finite else 0.0
         window["tokens"] += tokens if finite else 0
         window["skipped"] += not finite
+        for name, value in measured.items() if finite else ():
+            total, n_tokens = window["measured"].get(name, (0.0, 0))
+            window["measured"][name] = [total + value * tokens, n_tokens + tokens]
         self.line.show(self._text(step, loss, lr), step, self.total)
         if step % self.report_every == 0 or step == self.total:
             self._close_window(lr)
@@ -209,7 +225,12 @@ class Reporter:
 
     def state(self) -> dict[str, Any]:
         """The state to save: a resumed run then writes the lines of an uninterrupted one."""
-        return {**self.window, "seconds": self.earlier + self.throughput.seconds}
+        measured = dict(self.window["measured"])
+        return {
+            **self.window,
+            "measured": measured,
+            "seconds": self.earlier + self.throughput.seconds,
+        }
 
     def __enter__(self) -> "Reporter":
         return self
@@ -231,17 +252,19 @@ class Reporter:
     def _close_window(self, lr: float) -> None:
         window = self.window
         loss = window["loss_sum"] / window["tokens"] if window["tokens"] else math.nan
+        means = {name: total / n for name, (total, n) in window["measured"].items()}
         skipped = {"skipped": window["skipped"]} if window["skipped"] else {}
         self.record(
             window["step"],
             "train",
             loss=loss,
+            **means,
             lr=lr,
             tokens=window["all_tokens"],
             **skipped,
             tokens_per_second=round(self.throughput.tokens_per_second, 1),
         )
-        window.update(loss_sum=0.0, tokens=0, skipped=0)
+        window.update(loss_sum=0.0, tokens=0, skipped=0, measured={})
 
 
 def validation_text(step: int, metrics: Mapping[str, Any], samples: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ See docs/explanation/training.md, "Tasks and the training loop".
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -48,6 +49,8 @@ class Task(Protocol):
     spec: Spec  # of the model to train
     tokenizers: dict[str, Tokenizer]  # saved with the weights, by file name
     metadata: dict[str, Any]  # other files saved with the weights, as arguments of `stored_files`
+    # After `loss`: quantities that validations measure too, by name, summed over the predictions.
+    measured: Mapping[str, Tensor] = MappingProxyType({})
     metric: str | None = None
     pretraining_steps: int = 0
 
@@ -80,6 +83,12 @@ class Task(Protocol):
 
     def evaluate(self, pipeline: Pipeline) -> FinalEvaluation:
         """Evaluate the published model on held-out data; `pipeline` is what `qkv.load` returns."""
+
+
+def add_means(means: dict[str, float], sums: Mapping[str, Tensor], predicted: int) -> None:
+    """Add the part of a micro-batch to the means over all predictions of a step."""
+    for name, value in sums.items():
+        means[name] = means.get(name, 0.0) + float(value) / predicted
 
 
 def check_training_memory(spec: Spec, device: str) -> None:

@@ -124,7 +124,8 @@ class TranslationTask(Task):
         # Padding is on the right, where the causal mask hides it; it is excluded from the loss.
         stream = model.decode(batch.target_in.to(device), memory)
         targets = with_mask(batch.target_out, self.pad, device)
-        loss = model.loss(stream, *targets, smoothing, r_drop)
+        loss, cross_entropy = model.losses(stream, *targets, smoothing, r_drop)
+        self.measured = {"cross_entropy": cross_entropy / 2 if r_drop else cross_entropy}
         loss = loss + self._alignment_loss(model, batch.gold)
         return loss / 2 if r_drop else loss
 

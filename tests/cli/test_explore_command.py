@@ -9,10 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.checkpoint.folder import save_model
+from qkv.checkpoint.folder import load_model, save_model
 from qkv.cli.app import run
 from qkv.errors import QkvError
+from qkv.evaluate import figures
 from qkv.evaluate.figures import attention_heatmap
+from qkv.explore.record import record
 from qkv.generate.alignment import cross_weights
 from qkv.model.guided import AlignmentHead
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
@@ -232,4 +234,73 @@ def test_an_unknown_head_gives_the_valid_range(qkv, folders, tmp_path, head):
         "attention", folders / "generator", "今天", "--head", head, "--out", tmp_path / "x.png"
     )
     assert (code, error) == (2, f"--head: no head {head}; use 0 to 1\n")
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that a command has saved."""
+    saved, save = [], figures.save
+    monkeypatch.setattr(
+        figures, "save", lambda figure, path: saved.append(figure) or save(figure, path)
+    )
+    return saved
+
+
+@pytest.mark.parametrize("head", [None, 1])
+def test_two_texts_are_drawn_side_by_side_with_one_color_scale(qkv, folders, tmp_path, drawn, head):
+    texts, picture = ("今天 weather", "good"), tmp_path / "x.png"
+    options = () if head is None else ("--head", head)
+    code, out, error = qkv(
+        "attention", folders / "generator", texts[0], "--against", texts[1], "--out", picture,
+        *options,
+    )  # fmt: skip
+    assert (code, out) == (0, f"{picture}\n"), error
+    with Image.open(picture) as image:
+        assert image.text["Title"] == "Decoder self-attention, layer 0"
+    panels = [axes for axes in drawn[0].axes if axes.images]
+    heads = [head] if head is not None else [0, 1]
+    assert len(panels) == 2 * len(heads)
+    loaded = load_model(folders / "generator")
+    path, limits = "decoder.layers.0.attn.branch.core.weights", set()
+    for column, text in enumerate(texts):
+        tokenizer = loaded.tokenizers["tokenizer"]
+        ids = tokenizer.encode(text)
+        with torch.no_grad(), record(loaded.model.eval(), path) as steps:
+            loaded.model.decode(torch.tensor([ids]))
+        for row, number in enumerate(heads):
+            panel = panels[2 * row + column]
+            (shown,) = panel.images
+            limits.add(shown.get_clim())
+            torch.testing.assert_close(torch.tensor(shown.get_array()), steps[path][0, number])
+            assert panel.get_xlabel() == f"head {number}"
+            assert len(panel.get_xticklabels()) == len(ids)
+    assert [panel.get_title() for panel in panels[:2]] == list(texts) and len(limits) == 1
+
+
+def test_the_cross_attention_of_two_texts_is_drawn(qkv, folders, tmp_path, drawn):
+    code, _, error = qkv(
+        "attention",
+        folders / "translator",
+        "今天",
+        "--against",
+        "天气",
+        "--out",
+        tmp_path / "x.png",
+    )
+    assert code == 0, error
+    translator = Translator.load(folders / "translator")
+    for panel, text in zip(drawn[0].axes, ("今天", "天气"), strict=False):
+        source, target = translator.encode_source(text), translator.encode_target(translator(text))
+        weights = cross_weights(translator.model, source, target[:-1])
+        torch.testing.assert_close(torch.tensor(panel.images[0].get_array()), weights)
+
+
+def test_a_second_text_that_is_too_long_is_one_line(qkv, folders, tmp_path):
+    code, _, error = qkv(
+        "attention", folders / "generator", "good", "--against", "x" * 600,
+        "--out", tmp_path / "x.png",
+    )  # fmt: skip
+    line = "qkv attention: The text has 600 tokens; at most 512 can be shown\n"
+    assert (code, error) == (2, line)
     assert not (tmp_path / "x.png").exists()

@@ -16,15 +16,20 @@ from qkv.errors import QkvError
 from qkv.model.presets import encoder_decoder, encoder_only
 from qkv.model.transformer import Transformer
 from qkv.pipeline import Embedder, Translator
+from qkv.text.sentencepiece_format import UNKNOWN, Piece, convert
+from qkv.text.sentencepiece_format import Model as SentencePieceModel
+from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
 
 # Each command that writes a file, with models and texts of the folder {data}; the file is last.
 FILES = {
     "attention": "attention {data}/translator abc --out",
+    "compare": "compare {data}/run-1 {data}/run-2 --out",
     "embed": "embed {data}/embedder {data}/a.txt --out",
     "evaluate": "evaluate {data}/translator --source {data}/a.txt --target {data}/b.txt --out",
     "explore": "explore {data}/embedder --text abc --sentences {data}/a.txt --out",
     "model new": "model new {data}/model.json --out",
+    "tokenizer export": "tokenizer export {data}/llama.json --out",
     "tokenizer train": "tokenizer train {data}/a.txt --kind char --out",
 }
 FOLDERS = {
@@ -32,6 +37,7 @@ FOLDERS = {
     "export": "export {data}/translator --to ctranslate2 --inputs 0 --out",
     "import": "import {data}/translator --inputs 0 --out",
     "search": "search {data}/embedder {data}/a.txt abc --index",
+    "tokenizer merges": "tokenizer merges {data}/embedder --out",
     "train embed": "train embed --pairs {data}/pairs.tsv --out",
     "train generate": "train generate --text {data}/a.txt --out",
     "train translate": "train translate --source {data}/a.txt --target {data}/b.txt --out",
@@ -42,9 +48,16 @@ INPUTS = {
     "evaluate": ["a.txt", "b.txt", "translator/model.safetensors"],
     "explore": ["a.txt", "embedder/tokenizer.json"],
     "model new": ["model.json"],
+    "tokenizer export": ["llama.json"],
     "tokenizer train": ["a.txt"],
 }
-SUFFIXES = {"attention": ".png", "embed": ".npy", "explore": ".html"}
+SUFFIXES = {
+    "attention": ".png",
+    "compare": ".png",
+    "embed": ".npy",
+    "explore": ".html",
+    "tokenizer export": ".model",
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +71,15 @@ def models(tmp_path_factory) -> Path:
     encoder = Transformer(encoder_only(tokenizer.vocab_size, 16, 1, 2, 24))
     Embedder(encoder, tokenizer).save(folder / "embedder")
     run(["model", "new", "tiny", "--out", str(folder / "model.json")])
+    for number in (1, 2):
+        (folder / f"run-{number}").mkdir()
+        (folder / f"run-{number}/train.yaml").write_text(f"seed: {number}\n")
+        (folder / f"run-{number}/metrics.jsonl").write_text(
+            '{"step": 1, "kind": "train", "loss": 2.0, "lr": 0.1}\n'
+        )
     (folder / "a.txt").write_text("abc\nde\n")
+    pieces = (Piece("<unk>", 0, UNKNOWN), *map(Piece, "abcde▁"))
+    Tokenizer(convert(SentencePieceModel(pieces))).save(folder / "llama.json")
     (folder / "b.txt").write_text("bca\ned\n")
     (folder / "pairs.tsv").write_text("abc\tde\nbca\ted\n")
     return folder

@@ -337,3 +337,58 @@ def test_a_failed_training_keeps_the_old_tokenizer(qkv, tmp_path):
     before = (tmp_path / "tok.json").read_bytes()
     assert qkv("train", "a.txt", "--vocab-size", "3", "--out", "tok.json")[0] == 2
     assert (tmp_path / "tok.json").read_bytes() == before
+
+
+def test_the_merge_table_is_that_of_tokenizer_json(qkv, tmp_path):
+    code, out, err = qkv("merges", "tok.json", "--json")
+    model = json.loads((tmp_path / "tok.json").read_text())["model"]
+    rows = json.loads(out)
+    assert (code, err) == (0, "") and [row["rank"] for row in rows] == [
+        *range(1, len(model["merges"]) + 1)
+    ]
+    assert [row["id"] for row in rows] == [model["vocab"]["".join(m)] for m in model["merges"]]
+    low = rows[[row["piece"] for row in rows].index("low")]
+    lines = qkv("merges", "tok.json")[1].splitlines()
+    assert lines[0] == "rank\tmerge\tpiece\tid" and len(lines) == len(rows) + 1
+    assert lines[low["rank"]].split("\t") == [
+        str(low["rank"]),
+        " + ".join(low["merge"]),
+        "low",
+        str(low["id"]),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_the_merge_files_give_the_same_ids(qkv, tmp_path, kind):
+    qkv("train", "a.txt", "--kind", kind, "--vocab-size", "290", "--out", "x.json")
+    files = "m/vocab.json\nm/merges.txt\n"
+    assert qkv("merges", "x.json", "--out", "m") == (0, files, "")
+    report = json.loads(qkv("merges", "x.json", "--out", "m", "--json")[1])  # written again
+    assert report["files"] == files.split() and report["merges"] > 20
+    for text in TEXT.splitlines():
+        assert read_tokenizer("m").encode(text) == read_tokenizer("x.json").encode(text)
+
+
+def test_a_tokenizer_without_merges_is_one_line(qkv):
+    qkv("train", "a.txt", "--kind", "word", "--out", "x.json")
+    line = "tokenizer: WordLevel has no merges; use a BPE tokenizer\n"
+    assert qkv("merges", "x.json") == (2, "", line)
+    assert qkv("merges", "x.json", "--out", "m") == (2, "", line)
+
+
+def test_a_tokenizer_is_exported_as_a_sentencepiece_model_and_back(qkv, shared, tmp_path):
+    llama = str(shared / "llama2_tokenizer")
+    assert qkv("export", llama, "--out", "x.model") == (0, "x.model: 32000 tokens\n", "")
+    code, out, _ = qkv("export", "x.model", "--out", "x.json", "--json")
+    report = json.loads(out)
+    assert (code, report["file"], report["vocab_size"]) == (0, "x.json", 32000)
+    assert read_tokenizer("x.json").encode(TEXT) == read_tokenizer(llama).encode(TEXT)
+
+
+def test_a_tokenizer_that_the_format_cannot_express_is_one_line(qkv, tmp_path):
+    line = (
+        "tokenizer: the SentencePiece format cannot express this tokenizer: "
+        "it has no byte-level BPE; write tokenizer.json\n"
+    )
+    assert qkv("export", "tok.json", "--out", "x.model") == (2, "", line)
+    assert not (tmp_path / "x.model").exists()

@@ -7,16 +7,20 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from qkv.cli import main
 from qkv.data.builtin import builtin_pairs
 from qkv.data.store import TextStore
 from qkv.messages import set_language
+from qkv.model.transformer import Transformer
 from qkv.train import run_recipe
 from qkv.train.loop import Trainer
-from qkv.train.recipe import TranslateRecipe
+from qkv.train.recipe import GenerateRecipe, TranslateRecipe
 from qkv.train.recipe_reader import read_recipe
 from qkv.train.state import saved_steps
+from qkv.train.task_specs import generation_spec
 
 SMALL = [
     "vocab_size=400",
@@ -577,3 +581,37 @@ def test_errors_are_in_chinese_too(error_line, monkeypatch):
         )
     finally:
         set_language("en")
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_explain_prints_the_parameter_groups_of_the_recipe(monkeypatch, capsys, optimizer):
+    settings = [f"optimizer={optimizer}", "weight_decay=0.1", *SMALL[:2]]
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert qkv(monkeypatch, "train", "generate", "--explain", *options) == 0
+    printed = capsys.readouterr().out.split("Parameter groups")[1].splitlines()[1:]
+    titles = [line for line in printed if not line.startswith(" ")]
+    recipe = read_recipe(GenerateRecipe, None, settings)
+    model = Transformer(generation_spec(recipe.model, 400, recipe.context_length))
+    layers = [w for name, w in model.named_parameters() if "layers" in name and w.ndim == 2]
+    n_all = sum(weight.numel() for weight in model.parameters())
+    n_layers, n_tensors = sum(map(torch.numel, layers)), len(list(model.parameters()))
+    assert titles == [
+        f"{optimizer}, weight decay 0.1: {len(layers)} tensors, {n_layers:,} parameters",
+        f"adamw, no weight decay: {n_tensors - len(layers)} tensors, "
+        f"{n_all - n_layers:,} parameters",
+    ]
+    names = " ".join(printed).split()
+    assert "*.layers.*.attn.branch.q_proj.weight" in names and "embed.weight" in names
+
+
+def test_without_weight_decay_adamw_has_one_group_and_the_card_has_it(train, files, capsys):
+    assert train("--out", "run", "--set", "optimizer=adamw", "--set", "weight_decay=0") == 0
+    weights = load_file(files / "run/model.safetensors").values()
+    n_parameters = sum(weight.numel() for weight in weights)
+    row = f"| adamw, no weight decay | {len(weights)} tensors, {n_parameters:,} parameters |"
+    assert row in (files / "run/README.md").read_text().splitlines()
+
+
+def test_explain_reports_a_wrong_setting_in_one_line(monkeypatch, capsys):
+    assert qkv(monkeypatch, "train", "generate", "--explain", "--set", "optimizr=muon") == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -31,9 +31,10 @@ def always_chunked(monkeypatch):
     [(torch.float32, True), (torch.float64, True), (torch.float16, False), (torch.bfloat16, False)],
 )
 def test_half_precision_is_not_chunked(monkeypatch, dtype, chunked, r_drop):
-    for name, result in {"_ChunkedCrossEntropy.apply": True, "_plain": False}.items():
+    for name, result in {"_ChunkedCrossEntropy.apply": True, "_from_logits": False}.items():
         monkeypatch.setattr(
-            f"qkv.kernels.cross_entropy.{name}", lambda *args, result=result: torch.tensor(result)
+            f"qkv.kernels.cross_entropy.{name}",
+            lambda *args, result=result: (torch.tensor(result), None),
         )
     # Some CPUs cannot multiply in half precision.
     monkeypatch.setattr(F, "linear", lambda x, weight, bias: x)
@@ -185,3 +186,17 @@ def test_a_target_outside_the_vocabulary_raises(wrong):
         f"targets: {wrong} is out of range; this vocabulary ends at 22;"
         " is the tokenizer the model's own?"
     )
+
+
+@pytest.mark.parametrize("chunked", [0, 10_000], ids=["chunked", "whole"])
+@pytest.mark.parametrize("r_drop", [0.0, 0.5])
+@pytest.mark.parametrize("spec", HEADS.values(), ids=HEADS.keys())
+def test_the_loss_without_smoothing_comes_with_the_smoothed_one(monkeypatch, spec, r_drop, chunked):
+    monkeypatch.setattr(losses, "MIN_CHUNKED_VOCAB", chunked)
+    model, targets = build(spec), random_ids(spec, 4, 7)
+    x = torch.randn(4, 7, 16, dtype=torch.float64)
+    smoothed, unsmoothed = model.losses(x, targets, None, 0.2, r_drop)
+    logits = model.logits(x).flatten(0, 1)
+    assert_close(unsmoothed, F.cross_entropy(logits, targets.flatten(), reduction="sum"))
+    assert smoothed.requires_grad and not unsmoothed.requires_grad
+    assert not torch.allclose(smoothed, unsmoothed)

@@ -16,6 +16,7 @@ from PIL import Image
 from qkv.errors import QkvError
 from qkv.evaluate.scores import score
 from qkv.messages import set_language
+from qkv.train import metrics
 from qkv.train.card import ModelCard, card_text
 from qkv.train.metrics import TIMING_FIELDS, draw_curves, read_metrics
 from qkv.train.report import Reporter, Throughput, format_duration
@@ -41,7 +42,8 @@ def run(
     ) as reporter:
         for step in range(first, last + 1):
             clock.now += 0.5
-            reporter.step(step, 5 / step**0.3, tokens=100 + step % 7, lr=0.001 * step)
+            loss, tokens = 5 / step**0.3, 100 + step % 7
+            reporter.step(step, loss, tokens, 0.001 * step, {"cross_entropy": loss})
             states.append(json.loads(json.dumps(reporter.state())))
             if validate and step % 20 == 0:
                 reporter.record(step, "valid", loss=4 / step, bleu=float(step))
@@ -188,6 +190,7 @@ def test_each_report_is_one_line_with_the_mean_over_its_tokens(tmp_path):
         "step": 10,
         "kind": "train",
         "loss": pytest.approx(np.average(losses, weights=weights), abs=1e-12),
+        "cross_entropy": pytest.approx(np.average(losses, weights=weights), abs=1e-12),
         "lr": 0.01,
         "tokens": int(weights.sum()),
     }
@@ -276,6 +279,61 @@ def test_curves_are_drawn_from_the_metrics(tmp_path, recwarn, language):
 def test_curves_without_a_validation_have_no_bleu(tmp_path):
     run(tmp_path, 1, 30, validate=False)
     assert Image.open(draw_curves(tmp_path / "metrics.jsonl")).size == (1200, 780)
+
+
+def curves_of(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """The panels of curves.png, without the learning rate."""
+    curves = metrics.curves_of(read_metrics(folder / "metrics.jsonl"))
+    return {name: lines for name, lines in curves.items() if name != "learning rate"}
+
+
+def test_a_panel_has_one_quantity_for_training_and_validation(tmp_path):
+    with Reporter(tmp_path, 4, report_every=2, stream=io.StringIO()) as reporter:
+        for step in range(1, 5):
+            reporter.step(step, 3.0, 100 * step, 1e-3, {"cross_entropy": 2.0 + step})
+        reporter.record(4, "valid", loss=2.5, perplexity=12.2)
+    first = (3.0 * 100 + 4.0 * 200) / 300
+    second = (5.0 * 300 + 6.0 * 400) / 700
+    assert curves_of(tmp_path) == {
+        "cross-entropy (nats per token)": {
+            "training": [(2, first), (4, second)],
+            "validation": [(4, 2.5)],
+        },
+        "training objective": {"training": [(2, 3.0), (4, 3.0)]},
+    }
+
+
+def test_metrics_of_earlier_versions_are_drawn_with_the_objective_in_its_own_panel(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 2, "kind": "train", "loss": 3.0, "lr": 0.1}\n'
+        '{"step": 2, "kind": "valid", "loss": 2.0, "perplexity": 7.4}\n'
+    )
+    assert curves_of(tmp_path) == {
+        "cross-entropy (nats per token)": {"validation": [(2, 2.0)]},
+        "training objective": {"training": [(2, 3.0)]},
+    }
+    assert draw_curves(tmp_path / "metrics.jsonl").is_file()
+
+
+def test_an_embedding_run_has_a_panel_for_each_of_its_losses(tmp_path):
+    with Reporter(tmp_path, 4, report_every=4, stream=io.StringIO()) as reporter:
+        for step, name in enumerate(("mlm_loss", "mlm_loss", "contrastive_loss"), start=1):
+            reporter.step(step, 1.0 * step, 100, 1e-3, {name: 1.0 * step})
+        reporter.step(4, 4.0, 100, 1e-3, {"contrastive_loss": 4.0})
+        reporter.record(4, "valid", loss=2.0, recall_at_1=0.5, mlm_loss=1.7)
+    assert curves_of(tmp_path) == {
+        "contrastive loss (nats per pair)": {"training": [(4, 3.5)], "validation": [(4, 2.0)]},
+        "MLM loss (nats per token)": {"training": [(4, 1.5)], "validation": [(4, 1.7)]},
+        "recall@1": {"validation": [(4, 0.5)]},
+    }
+
+
+def test_a_checkpoint_of_an_earlier_version_resumes_its_report(tmp_path):
+    old = {"step": 1, "seconds": 1.0, "loss_sum": 200.0, "tokens": 100, "all_tokens": 100}
+    with Reporter(tmp_path, 2, resumed={**old, "skipped": 0}, stream=io.StringIO()) as reporter:
+        reporter.step(2, 4.0, 100, 1e-3, {"cross_entropy": 3.0})
+    (entry,) = lines(tmp_path)
+    assert (entry["loss"], entry["cross_entropy"]) == (3.0, 3.0)  # steps 1 and 2; step 2
 
 
 def test_curves_without_metrics_are_an_error(tmp_path):
