@@ -30,10 +30,10 @@ def unsafe_pattern(patterns: Iterable[str]) -> str | None:
     for pattern in dict.fromkeys(patterns):
         try:
             repeats = _repeated_groups(pattern)
+            classes |= {source for repeat in repeats for source in _classes(repeat)}
+            if len(classes) > MAX_CLASSES or not all(map(_is_unambiguous, repeats)):
+                return pattern
         except (Unparsable, RecursionError):
-            return pattern
-        classes |= {source for repeat in repeats for source in _classes(repeat)}
-        if len(classes) > MAX_CLASSES or not all(map(_is_unambiguous, repeats)):
             return pattern
     return None
 
@@ -153,5 +153,9 @@ def _overlap(first: str, second: str) -> bool:
 @lru_cache(maxsize=256)
 def _matched(source: str) -> frozenset[str]:
     """Return the characters that a class matches, in the library's engine, ignoring case."""
-    rest = normalizers.Replace(Regex(f"(?mi:{source})"), "").normalize_str(_SAMPLE)
+    try:
+        expression = Regex(f"(?mi:{source})")
+    except Exception as error:  # the library's only type for what Oniguruma rejects
+        raise Unparsable(source) from error
+    rest = normalizers.Replace(expression, "").normalize_str(_SAMPLE)
     return frozenset(_SAMPLE).difference(rest)

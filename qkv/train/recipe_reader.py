@@ -28,6 +28,7 @@ Kind = TypeVar("Kind", bound=Recipe)
 Options = dict[str, Any]
 
 COUNT, AMOUNT, FRACTION = NumberRange(1, 10**9), NumberRange(0, 1e38), NumberRange(0, 0.999999)
+MAX_YAML_VALUES = 100_000  # of a recipe, which may contain a spec
 LIMITS = {  # the range of each number; other types are validated by pydantic alone
     **dict.fromkeys(("steps", "save_every", "validate_every"), COUNT),
     **dict.fromkeys(("warmup_steps", "mlm_steps", "patience"), NumberRange(0, COUNT.most)),
@@ -176,7 +177,7 @@ def _yaml(text: str, where: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
         wrong = _("not valid YAML ({line})", line=str(error).splitlines()[0])
         raise QkvError(where, wrong, _("write key: value")) from None
@@ -184,6 +185,21 @@ def _yaml(text: str, where: str) -> Any:
         # Of the constructors of numbers and dates, and of deep nesting.
         wrong = _("not valid YAML ({line})", line=error)
         raise QkvError(where, wrong, _("write key: value")) from None
+    if _has_more_values(tree, MAX_YAML_VALUES):
+        wrong = _("more than {count:,} values, aliases (*name) included", count=MAX_YAML_VALUES)
+        raise QkvError(where, wrong, _("write the values without aliases"))
+    return tree
+
+
+def _has_more_values(tree: Any, limit: int) -> bool:
+    """Whether there are more values than `limit`, which an alias inside itself always exceeds."""
+    waiting, count = [tree], 0
+    while waiting and count <= limit:
+        part, count = waiting.pop(), count + 1
+        waiting += (
+            part.values() if isinstance(part, dict) else part if isinstance(part, list) else []
+        )
+    return count > limit
 
 
 def _set(tree: Options, key: str, value: Any) -> None:

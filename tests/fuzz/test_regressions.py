@@ -12,10 +12,11 @@ from qkv.checkpoint.load import load_spec
 from qkv.errors import QkvError
 from qkv.model.spec_io import from_json, to_json
 from qkv.text.files import read_tokenizer
+from qkv.text.regex_safety import unsafe_pattern
 from qkv.text.sentencepiece_format import read_model
 from qkv.text.tokenizer import Tokenizer
 from qkv.train.recipe import TranslateRecipe
-from qkv.train.recipe_reader import read_recipe
+from qkv.train.recipe_reader import load_yaml, read_recipe
 
 INVALID = ("no such option", "missing", "already exists")
 EXPORT_AGAIN = "export it again with the program that wrote it"
@@ -142,6 +143,31 @@ def test_a_truncated_gguf_file(gguf_content, tmp_path):
     for size in range(0, len(gguf_content), len(gguf_content) // 20):
         path.write_bytes(gguf_content[:size])
         assert wrong_line(error_of(read_gguf, path)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: &a [*a]",
+        "a: &a [x, x]\nb: &b [*a, *a]\n"
+        + "".join(
+            f"{chr(99 + n)}: &{chr(99 + n)} [{', '.join(['*' + chr(98 + n)] * 9)}]\n"
+            for n in range(9)
+        ),
+    ],
+    ids=["inside itself", "repeated"],
+)
+def test_yaml_aliases_are_bounded(text, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    assert error_of(load_yaml, path) == (
+        f"{path}: more than 100,000 values, aliases (*name) included; "
+        "write the values without aliases"
+    )
+
+
+def test_a_part_of_a_pattern_that_the_library_rejects():
+    assert unsafe_pattern([r"\w+(?*['-]\w+)*"]) == r"\w+(?*['-]\w+)*"
 
 
 def test_every_command_of_the_fuzz_tests_is_valid(tmp_path):
