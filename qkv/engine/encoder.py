@@ -150,7 +150,7 @@ def supports_encoder(model: Transformer) -> bool:
     """Whether all encoder blocks have full attention and no experts, and are not recorded."""
     if model.encoder is None or model.spec.encoder is None or model.spec.encoder.causal:
         return False
-    if custom_parts(model.spec):
+    if custom_parts(model.spec) or isinstance(model.spec.positions, s.ALiBi):
         return False
     layers = model.spec.encoder.layers
     return all(

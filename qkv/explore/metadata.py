@@ -26,6 +26,7 @@ POSITIONS = {
     "sinusoidal": both("sinusoidal, added to the embeddings"),
     "learned": both("learned, added to the embeddings"),
     "rotary": both("rotary position embedding (RoPE)"),
+    "alibi": both("ALiBi: scores decrease with the distance"),
     "none": both("none"),
 }
 PARTS = {

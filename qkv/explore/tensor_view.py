@@ -122,12 +122,15 @@ class Sublayer:
         return [*branch, self.stream_step("residual", "@.norm.input"), norm]
 
 
-def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> Iterator[Step]:
-    """From queries, keys, values to the output projection; other mixers are one step."""
+def attention_steps(sublayer: Sublayer, mixer: s.Mixer, positions: str) -> Iterator[Step]:
+    """From queries, keys, values to the output projection; other mixers are one step.
+
+    `positions` is the kind of position encoding, "none" for cross-attention.
+    """
     match mixer:
         case s.Attention():
-            yield from heads_steps(sublayer, mixer, rotary)
-            yield from core_steps(sublayer, mixer.n_heads, mixer.d_head)
+            yield from heads_steps(sublayer, mixer, positions == "rotary")
+            yield from core_steps(sublayer, mixer.n_heads, mixer.d_head, positions == "alibi")
         case s.LatentAttention():
             yield from latent_steps(sublayer, mixer)
             yield from core_steps(sublayer, mixer.n_heads, mixer.v_head_dim)
@@ -178,8 +181,10 @@ def latent_steps(sublayer: Sublayer, latent: s.LatentAttention) -> Iterator[Step
     )
 
 
-def core_steps(sublayer: Sublayer, n_heads: int, width: int) -> Iterator[Step]:
+def core_steps(sublayer: Sublayer, n_heads: int, width: int, alibi: bool = False) -> Iterator[Step]:
     yield sublayer.pair_step("scores", "scores", n_heads)
+    if alibi:
+        yield sublayer.pair_step("alibi", "biased", n_heads)
     yield sublayer.pair_step("mask", "masked", n_heads)
     yield sublayer.pair_step("softmax", "weights", n_heads, "probability")
     yield sublayer.step("mixed", sublayer.per_head("mixed", "@.branch.core.mixed", n_heads, width))

@@ -22,7 +22,7 @@ class SdpaCore(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(
-            q, k, v, mask.allowed, is_causal=mask.is_causal, scale=scale, enable_gqa=grouped
+            q, k, v, mask.for_sdpa, is_causal=mask.is_causal, scale=scale, enable_gqa=grouped
         )                                                        # (batch, heads, query, v_head_dim)
 
 
@@ -32,13 +32,16 @@ class EagerCore(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v = (nn.Identity() for _ in range(3))
-        self.scores, self.masked, self.weights, self.mixed = (nn.Identity() for _ in range(4))
+        self.scores, self.biased, self.masked = (nn.Identity() for _ in range(3))
+        self.weights, self.mixed = nn.Identity(), nn.Identity()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         q, k, v = self.q(q), self.k(k), self.v(v)
         scores = self.scores(q @ k.transpose(-1, -2) * scale)    # (batch, heads, query, key)
+        if mask.bias is not None:
+            scores = self.biased(scores + mask.bias)
         allowed = mask.allowed
         if allowed is None:
             all_pairs = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
@@ -79,7 +82,7 @@ class GroupedQueryAttention(nn.Module):
         q, k = context.rotate(q), context.rotate(k)
         if cache is not None:
             k, v = cache.extend(k, v)                            # key axis: all so far
-        mask = context.mask(self.heads.window)
+        mask = context.mask(self.heads.window, self.heads.n_heads)
         mixed = self.core(q, k, v, mask, self.scale)             # (batch, heads, query, d_head)
         return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)
 

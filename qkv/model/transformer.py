@@ -81,7 +81,10 @@ class LayerStack(nn.Module):
             attention_mask = cache.attention_mask
         position_ids = position_ids_of(length, past, attention_mask, x.device)
         rotation = self.positions.rotation(position_ids, x.dtype)
-        context = AttentionContext(length, past, self.causal, attention_mask, rotation, x.device)
+        alibi = x.dtype if self.positions.alibi else None
+        context = AttentionContext(
+            length, past, self.causal, attention_mask, rotation, x.device, alibi
+        )
         x = self.embed_norm(self.positions(x, position_ids))       # (batch, length, d_model)
         x = self.dropout(x)
         for index, block in enumerate(self.layers):

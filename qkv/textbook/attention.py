@@ -32,15 +32,17 @@ def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(d_k)) V, equation 1 of the paper; returns the output and the weights.
 
     Without the root, q . k has variance d_k; wide heads would saturate the softmax, and gradients
-    vanish.
+    vanish. ALiBi adds a bias to the scores.
     """
     d_k = k.shape[-1]
     scores = q @ k.transpose(-2, -1) / math.sqrt(d_k)       # (..., query, key)
+    if bias is not None:
+        scores = scores + bias
     weights = softmax(scores, mask)                         # (..., query, key), rows sum to one
     return weights @ v, weights                             # (..., query, d_v)
 

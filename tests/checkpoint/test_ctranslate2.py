@@ -367,6 +367,7 @@ UNSUPPORTED = [
         replace(TRANSLATORS["2017"], encoder=s.Stack((s.Layer(s.Recurrent(), s.Dense(24)),))),
         "encoder.mixer recurrent",
     ),
+    (replace(TRANSLATORS["2017"], positions=s.ALiBi()), "positions alibi"),
     (
         replace(
             TRANSLATORS["none"],

@@ -149,6 +149,14 @@ UNSUPPORTED = {
             "decoder.layers.0.feed_forward.shared_expert None; keep this model in the qkv format"
         ),
     ),
+    "ALiBi": (
+        decoder(s.Layer(s.Attention(4, 4, 8), DENSE), positions=s.ALiBi()),
+        {},
+        (
+            "model.json: the nearest Hugging Face architecture, gpt2, does not support "
+            "positions {'kind': 'alibi'}; keep this model in the qkv format"
+        ),
+    ),
     "recurrence": (
         decoder_only(61, 32, 2, s.Recurrent(), GATED),
         {},

@@ -205,7 +205,8 @@ def test_other_decoders_are_not_supported():
     convolution, attention = with_convolution(LLAMA.decoder, 2).layers
     layers = replace(convolution, norm=s.Norm("layer")), attention
     unequal_norms = replace(LLAMA, decoder=replace(LLAMA.decoder, layers=layers))
-    for spec in (experts, windowed, two_convolutions, unequal_norms):
+    alibi = replace(LLAMA, positions=s.ALiBi())
+    for spec in (experts, windowed, two_convolutions, unequal_norms, alibi):
         assert not supports(Transformer(spec))
     assert not supports(Transformer(LLAMA).double(), int8=True)
     model = Transformer(LLAMA)

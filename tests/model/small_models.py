@@ -102,6 +102,7 @@ POSITIONS = {
     "sinusoidal-halves": s.Sinusoidal("halves"),
     "learned-from-2": s.Learned(first=2),
     "no-positions": s.NoPositions(),
+    "alibi": s.ALiBi(),
     "rotary-half": s.Rotary(partial_rotary_factor=0.5),
     "rotary-interleaved": s.Rotary(interleaved=True),
     "rotary-linear": s.Rotary(scaling=s.LinearScaling(4.0)),
@@ -153,6 +154,8 @@ SPECS |= {f"decoder-{name}": decoder(ff=part) for name, part in FEED_FORWARDS.it
 SPECS |= {f"decoder-norm-{name}": decoder(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {f"both-norm-{name}": both(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {
+    "encoder-alibi": encoder(positions=s.ALiBi()),
+    "alibi-window": decoder(s.Attention(3, 1, 4, window=2), positions=s.ALiBi()),
     "latent-query-rank": decoder(
         s.LatentAttention(3, 6, 4, 4, 5, q_lora_rank=6), positions=s.Rotary(interleaved=True)
     ),

@@ -34,6 +34,7 @@ positions = st.one_of(
         s.Rotary, st.sampled_from([10.0, 1e4]), st.sampled_from([0.5, 1.0]), st.booleans(), scalings
     ),
     st.just(s.NoPositions()),
+    st.just(s.ALiBi()),
 )
 heads = st.builds(
     lambda kv, group, window, *rest: s.Attention(kv * group, kv, 4, window, *rest),

@@ -8,14 +8,16 @@ import torch.nn.functional as F
 from small_models import POSITIONS, assert_close, build, decoder, encoder, random_ids, randomize
 
 from qkv.model import spec as s
+from qkv.model.alibi import slopes
 from qkv.model.attention import EagerCore, GroupedQueryAttention, SdpaCore
 from qkv.model.attention_context import AttentionContext, AttentionMask, position_ids_of
 from qkv.model.latent import MultiHeadLatentAttention
 from qkv.model.positions import sinusoids
 from qkv.model.presets import preset
 from qkv.model.rotary import frequencies, make_rotation
+from qkv.textbook.attention import scaled_dot_product_attention
 from qkv.textbook.masks import causal_mask, window_mask
-from qkv.textbook.positions import sinusoidal
+from qkv.textbook.positions import alibi_bias, sinusoidal
 
 ROTARY = {name: spec for name, spec in POSITIONS.items() if isinstance(spec, s.Rotary)}
 ROTARY["rotary"] = s.Rotary()
@@ -173,6 +175,40 @@ def test_position_ids_do_not_count_padding():
     ]
     assert position_ids_of(2, 3, attention_mask, None).tolist() == [[1, 2], [1, 2]]
     assert position_ids_of(2, 3, None, None).tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize("core", [SdpaCore(), EagerCore()], ids=["sdpa", "eager"])
+@pytest.mark.parametrize("n_heads", [1, 3, 4, 6])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 4])
+def test_alibi_equals_the_textbook(core, n_heads, causal, window):
+    q, k, v = (normal(2, n_heads, 9, 8).requires_grad_() for _ in range(3))
+    context = AttentionContext(9, causal=causal, alibi=torch.float64)
+    allowed = causal_mask(9) if causal else torch.ones(9, 9, dtype=torch.bool)
+    allowed = allowed & window_mask(9, window or 9)
+    bias = alibi_bias(n_heads, 9)
+    ours = core(q, k, v, context.mask(window, n_heads), 8**-0.5)
+    theirs, _ = scaled_dot_product_attention(q, k, v, allowed, bias)
+    assert_close(ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sin().sum(), [q, k, v]),
+        torch.autograd.grad(theirs.sin().sum(), [q, k, v]),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_alibi_scores_depend_on_the_distance_only_and_padding_is_not_counted():
+    attention_mask = torch.tensor([[False, True, True, False, True]])
+    context = AttentionContext(5, attention_mask=attention_mask, alibi=torch.float64)
+    bias = context.mask(n_heads=2).bias[0]  # (head, query, key), slopes 1/16 and 1/256
+    assert_close(bias[:, 4, [1, 2, 4]], torch.tensor([[-2, -1, 0]] * 2) / slope_column(2))
+    later = AttentionContext(1, 4, True, attention_mask, alibi=torch.float64)
+    assert torch.equal(later.mask(n_heads=2).bias[0], bias[:, 4:])
+
+
+def slope_column(n_heads: int) -> torch.Tensor:
+    return 1 / torch.tensor(slopes(n_heads), dtype=torch.float64)[:, None]
 
 
 # ── Attention ─────────────────────────────────────────────────────────────────────────────────────

@@ -44,6 +44,8 @@ def unsupported_parts(spec: s.Spec) -> Iterator[str]:
         spec.positions.scaling, s.LinearScaling | None
     ):
         yield f"positions.scaling {spec.positions.scaling.kind}"
+    if isinstance(spec.positions, s.ALiBi):
+        yield "positions alibi"
     yield from (f"{path} custom" for path in custom_parts(spec))
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
