@@ -108,6 +108,8 @@ def is_packable(spec: s.Stack, convolution: bool = False) -> bool:
         and isinstance(layer.mixer, s.Attention)
         and layer.mixer.window is None
         and first.norm == layer.norm
+        and first.residual
+        and layer.residual
         and layer.norm.kind != "batch"
         and all(isinstance(part.feed_forward, s.Dense | s.Gated) for part in (first, layer))
     )

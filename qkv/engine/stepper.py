@@ -205,6 +205,6 @@ def is_recorded(stack: LayerStack) -> bool:
     """Whether a recording has replaced an attention core of this stack."""
     for block in stack.layers:
         for sublayer in block.children():
-            if isinstance(getattr(sublayer.branch, "core", None), EagerCore):
+            if isinstance(getattr(getattr(sublayer, "branch", None), "core", None), EagerCore):
                 return True
     return False

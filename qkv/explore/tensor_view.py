@@ -77,6 +77,7 @@ class Sublayer:
     norm: s.Norm
     d_model: int
     rows: tuple[str, int]  # side, length
+    residual: bool
     part: str
     columns: tuple[str, int]
 
@@ -117,6 +118,8 @@ class Sublayer:
     def with_residual(self, branch: Iterable[Step]) -> list[Step]:
         """The steps of a branch, its residual and norm, in the order of pre-norm or post-norm."""
         norm = self.stream_step("norm", "@.norm")
+        if not self.residual:
+            return [norm, *branch] if self.norm.placement == "pre" else [*branch, norm]
         if self.norm.placement == "pre":
             return [norm, *branch, self.stream_step("residual", "@")]
         return [*branch, self.stream_step("residual", "@.norm.input"), norm]

@@ -118,13 +118,16 @@ def layer_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     lengths = {side: (side, len(ids)) for side, ids in pass_.ids.items()}
     own, positions = lengths[SIDE_OF[name]], pass_.spec.positions.kind
     for number, layer in enumerate(stack.each_layer()):
-        sublayer = partial(Sublayer, name, number, layer.norm, pass_.spec.d_model, own)
+        sublayer = partial(
+            Sublayer, name, number, layer.norm, pass_.spec.d_model, own, layer.residual
+        )
         attn, ffn = sublayer("attn", own), sublayer("ffn", own)
         yield from attn.with_residual(attention_steps(attn, layer.mixer, positions))
         if layer.cross is not None:
             cross = sublayer("cross", lengths["source"])
             yield from cross.with_residual(attention_steps(cross, layer.cross, "none"))
-        yield from ffn.with_residual(feed_forward_steps(ffn, layer.feed_forward))
+        if layer.feed_forward is not None:
+            yield from ffn.with_residual(feed_forward_steps(ffn, layer.feed_forward))
 
 
 def output_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:

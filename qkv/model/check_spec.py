@@ -173,7 +173,7 @@ def _shared_heads(path: str, heads: s.Attention) -> SpecProblems:
         yield path, wrong, _("use {names} or {last}", names=listed(divisors), last=last)
 
 
-def _feed_forward(path: str, spec: s.FeedForward) -> SpecProblems:
+def _feed_forward(path: str, spec: s.FeedForward | None) -> SpecProblems:
     yield from _out_of_range(path, spec)
     if not isinstance(spec, s.MixtureOfExperts):
         return

@@ -140,13 +140,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward."""
+    """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward or none."""
 
     mixer: Mixer
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None
     norm: Norm = Norm()
     cross: Attention | None = None
     repeat: int = 1
+    residual: bool = True  # false: branch(norm(x)) or norm(branch(x)), without adding x
 
 
 @dataclass(frozen=True)

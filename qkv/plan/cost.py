@@ -169,7 +169,7 @@ def activation_bytes(spec: s.Spec, workload: Workload, bytes_per_value: int) -> 
         length, dropouts = workload.length(side), 1  # of the embedding
         for layer in stack.each_layer():
             values += length * saved_by_layer(layer, spec.d_model, length)
-            dropouts += 3 if layer.cross else 2
+            dropouts += 1 + (layer.cross is not None) + (layer.feed_forward is not None)
         dropout_values += length * spec.d_model * dropouts
     values += workload.source * cached_cross_values(spec)
     values += 3 * spec.d_model * (workload.target or workload.source)
@@ -182,7 +182,9 @@ def saved_by_layer(layer: s.Layer, d: int, length: int) -> int:
     saved = norm + _saved_by_mixer(layer.mixer, d, length)
     if layer.cross:
         saved += norm + 2 * layer.cross.n_heads * layer.cross.d_head
-    return saved + norm + _saved_by_feed_forward(layer.feed_forward, d)
+    if layer.feed_forward:
+        saved += norm + _saved_by_feed_forward(layer.feed_forward, d)
+    return saved
 
 
 def _saved_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:

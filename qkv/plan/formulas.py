@@ -83,7 +83,7 @@ def _all_parameters(spec: s.Spec) -> Comparison:
 
 
 def _feed_forward_fraction(spec: s.Spec) -> Comparison:
-    feed_forward = cost.parameters(spec)["feed_forward"]
+    feed_forward = cost.parameters(spec).get("feed_forward", 0)
     fraction = feed_forward / _layer_parameters(spec).exact
     of_all = feed_forward / sum(cost.parameters(spec).values())
     text = _("fraction of the layers; of the whole model {of_all:.1%}", of_all=of_all)
@@ -181,6 +181,8 @@ def _feed_forward_reason(spec: s.Spec, active: bool = False) -> str:
             return _("three matrices (gated), d_ff = {d_ff:.3g} d", d_ff=part.d_ff / spec.d_model)
         case s.Dense():
             return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
+        case None:
+            return _("no feed-forward")
         case s.Custom():
             raise AssertionError("pieces_of refuses custom parts")
 

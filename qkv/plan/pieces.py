@@ -127,14 +127,15 @@ def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Pieces:
 
 
 def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
-    """The pieces of one block: mixer, cross-attention, feed-forward, and a norm for each."""
+    """The pieces of one block: mixer, cross-attention and feed-forward if any, a norm for each."""
     yield from _norm(layer.norm, spec.d_model)
     yield from _mixer(layer.mixer, spec, causal, side)
     if layer.cross is not None:
         yield from _norm(layer.norm, spec.d_model)
         yield from _attention("cross", layer.cross, spec.d_model, side, "source")
-    yield from _norm(layer.norm, spec.d_model)
-    yield from _feed_forward(layer.feed_forward, spec.d_model, side)
+    if layer.feed_forward is not None:
+        yield from _norm(layer.norm, spec.d_model)
+        yield from _feed_forward(layer.feed_forward, spec.d_model, side)
 
 
 def _norm(norm: s.Norm, width: int) -> Pieces:

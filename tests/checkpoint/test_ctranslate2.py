@@ -370,6 +370,12 @@ UNSUPPORTED = [
     (replace(TRANSLATORS["2017"], positions=s.ALiBi()), "positions alibi"),
     (
         replace(
+            TRANSLATORS["2017"], encoder=s.Stack((s.Layer(PLAIN, None, POST, residual=False),))
+        ),
+        "encoder.layers without residual connections, encoder.layers without a feed-forward",
+    ),
+    (
+        replace(
             TRANSLATORS["none"],
             decoder=s.Stack(
                 (s.Layer(PLAIN, s.MixtureOfExperts(2, 1, s.Gated(8)), PRE, cross=PLAIN),),

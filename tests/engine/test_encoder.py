@@ -203,6 +203,14 @@ def test_a_model_with_alibi_uses_the_plain_encoder():
     assert not supports_encoder(Transformer(spec))
 
 
+@pytest.mark.parametrize("change", [{"residual": False}, {"feed_forward": None}], ids=str)
+def test_layers_without_residual_or_feed_forward_use_the_plain_encoder(change):
+    spec = encoder_only(60, 32, 1, 4, 48)
+    layers = (replace(spec.encoder.layers[0], **change),)
+    spec = replace(spec, encoder=replace(spec.encoder, layers=layers))
+    assert not supports_encoder(Transformer(spec))
+
+
 def test_a_decoder_only_model_has_no_encoder():
     spec = Spec(60, 32, None, Stack((Layer(HEADS, Dense(48)),), causal=True), head=LmHead())
     assert not supports_encoder(Transformer(spec))

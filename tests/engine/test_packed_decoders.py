@@ -206,7 +206,12 @@ def test_other_decoders_are_not_supported():
     layers = replace(convolution, norm=s.Norm("layer")), attention
     unequal_norms = replace(LLAMA, decoder=replace(LLAMA.decoder, layers=layers))
     alibi = replace(LLAMA, positions=s.ALiBi())
-    for spec in (experts, windowed, two_convolutions, unequal_norms, alibi):
+    (layer,) = LLAMA.decoder.layers
+    no_residual, no_ffn = (
+        replace(LLAMA, decoder=replace(LLAMA.decoder, layers=(replace(layer, **change),)))
+        for change in ({"residual": False}, {"feed_forward": None})
+    )
+    for spec in (experts, windowed, two_convolutions, unequal_norms, alibi, no_residual, no_ffn):
         assert not supports(Transformer(spec))
     assert not supports(Transformer(LLAMA).double(), int8=True)
     model = Transformer(LLAMA)

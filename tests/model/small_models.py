@@ -55,7 +55,7 @@ RMS = s.Norm("rms", "pre")
 
 
 def decoder(
-    mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
+    mixer: s.Mixer = HEADS, ff: s.FeedForward | None = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
     """A decoder-only model of two layers."""
     causal = more.pop("causal", True)
@@ -66,7 +66,7 @@ def decoder(
 
 
 def encoder(
-    mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
+    mixer: s.Mixer = HEADS, ff: s.FeedForward | None = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
     """An encoder-only model of two layers."""
     layers = (s.Layer(mixer, ff, norm, repeat=2),)
@@ -81,6 +81,16 @@ def both(mixer: s.Mixer = HEADS, norm: s.Norm = RMS, causal: bool = True, **more
         s.Stack((replace(layer, cross=s.Attention(4, 1, 4)),), causal),
     )  # type: ignore[arg-type]
     return s.Spec(23, 16, *stacks, **({"source_vocab_size": 19, "max_len": 24} | more))
+
+
+def without_residual(spec: s.Spec) -> s.Spec:
+    """The same model without residual connections."""
+    stacks = {
+        side: replace(stack, layers=tuple(replace(layer, residual=False) for layer in stack.layers))
+        for side in ("encoder", "decoder")
+        if (stack := getattr(spec, side))
+    }
+    return replace(spec, **stacks)
 
 
 MIXERS = {
@@ -154,6 +164,11 @@ SPECS |= {f"decoder-{name}": decoder(ff=part) for name, part in FEED_FORWARDS.it
 SPECS |= {f"decoder-norm-{name}": decoder(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {f"both-norm-{name}": both(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {
+    "decoder-no-residual": without_residual(decoder()),
+    "encoder-no-residual-post": without_residual(encoder(norm=s.Norm("layer", "post"))),
+    "both-no-residual": replace(without_residual(both()), decoder=both().decoder),
+    "decoder-no-feed-forward": decoder(ff=None),
+    "encoder-no-feed-forward": encoder(ff=None, norm=s.Norm("layer", "post")),
     "encoder-alibi": encoder(positions=s.ALiBi()),
     "alibi-window": decoder(s.Attention(3, 1, 4, window=2), positions=s.ALiBi()),
     "latent-query-rank": decoder(

@@ -94,10 +94,11 @@ def specs(draw):
                 st.builds(
                     s.Layer,
                     mixers,
-                    plain | experts,
+                    plain | experts | st.none(),
                     norms,
                     crosses if cross else st.none(),
                     st.integers(1, 2),
+                    flags,
                 ),
                 min_size=1,
                 max_size=2,

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import FEED_FORWARDS, assert_close, build, decoder, encoder, random_ids, randomize
+from small_models import (
+    FEED_FORWARDS,
+    assert_close,
+    build,
+    decoder,
+    encoder,
+    random_ids,
+    randomize,
+    without_residual,
+)
 from torch import nn
 
 from qkv.model import spec as s
@@ -18,7 +27,9 @@ from qkv.model.init import zero_init_residual
 from qkv.model.norms import TokenBatchNorm, make_norm
 from qkv.model.presets import encoder_decoder, preset
 from qkv.model.transformer import Transformer
+from qkv.textbook import decoder_only as textbook_decoder
 from qkv.textbook import feed_forward as textbook
+from qkv.textbook import transformer as textbook_transformer
 from qkv.textbook.masks import causal_mask
 
 
@@ -171,6 +182,34 @@ def test_pre_norm_adds_to_the_residual_stream_and_post_norm_normalizes_it():
         assert_close(residual(x), wanted)
 
 
+@torch.no_grad()
+def test_layers_without_residual_or_feed_forward_equal_the_textbook():
+    for placement, theirs in (
+        ("pre", textbook_decoder.PreNormOnly(nn.Identity(), 16)),
+        ("post", textbook_transformer.PostNormOnly(nn.Identity(), 16, dropout=0.0)),
+    ):
+        norm = s.Norm("rms" if placement == "pre" else "layer", placement)
+        block = build(without_residual(encoder(norm=norm))).encoder.layers[0]
+        theirs.norm.load_state_dict(block.ffn.norm.state_dict())
+        theirs.norm.eps, theirs.branch, x = norm.eps, block.ffn.branch, normal(2, 5, 16)
+        assert_close(block.ffn(x), theirs.double()(x))
+    block = build(encoder(ff=None)).encoder.layers[0]
+    assert_close(block(x, AttentionContext(5)), block.attn(x, AttentionContext(5)))
+    assert not list(block.ffn.parameters())
+
+
+def test_without_residual_connections_gradients_vanish_with_the_depth():
+    def gradient(spec):
+        layer = replace(spec.decoder.layers[0], repeat=12)
+        torch.manual_seed(0)
+        model = Transformer(replace(spec, decoder=replace(spec.decoder, layers=(layer,)))).double()
+        model.decode(random_ids(spec, 2, 8)).sin().sum().backward()
+        return model.embed.weight.grad.norm()
+
+    spec = decoder(s.Attention(4, 4, 4), s.Dense(64))
+    assert gradient(without_residual(spec)) < gradient(spec) / 10
+
+
 # ── Other mixers ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("make", [decoder, encoder])
 @torch.no_grad()
@@ -246,6 +285,13 @@ def test_after_zero_init_residual_every_branch_adds_zero():
     )
     zero_init_residual(model)
     assert torch.equal(model.decode(ids), model.decoder.norm(model.embed(ids)))
+
+
+def test_zero_init_residual_leaves_layers_without_residual():
+    model = Transformer(without_residual(decoder()))
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    zero_init_residual(model)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "llama"])

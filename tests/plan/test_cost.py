@@ -61,6 +61,7 @@ TINY: dict[str, s.Spec] = {
     "grouped": decoder_only(50, 32, 2, s.Attention(4, 2, 8), s.Gated(40)),
     "wide heads": decoder_only(50, 32, 2, WIDE_HEADS, s.Gated(40)),
     "latent": decoder_only(50, 32, 2, LATENT, s.Gated(40)),
+    "no feed-forward": decoder_only(50, 32, 2, s.Attention(4, 2, 8), None),
     "bert": replace(encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0),
     "masked": replace(
         encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0, head=s.MaskedHead()
@@ -207,7 +208,7 @@ def test_parameters_by_part_equal_those_of_the_modules(name: str) -> None:
     # the norm of a low-rank query projection
     between = sum(n for k, n in weights.items() if ".q_proj.1." in k)
     assert counts["norms"] == norms + between
-    assert (counts["feed_forward"], counts["attention"], counts.get("head", 0)) == (
+    assert (counts.get("feed_forward", 0), counts["attention"], counts.get("head", 0)) == (
         feed_forward,
         attention,
         head,
