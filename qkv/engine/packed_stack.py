@@ -102,7 +102,8 @@ class PackedStack:
 def is_packable(spec: s.Stack, convolution: bool = False) -> bool:
     """Whether all blocks are equal and supported; with `convolution` the first may be one."""
     first, layer = spec.layers[0], spec.layers[-1]
-    has_convolution = convolution and isinstance(first.mixer, s.Convolution) and first.repeat == 1
+    adjacent = isinstance(first.mixer, s.Convolution) and first.mixer.dilation == 1
+    has_convolution = convolution and adjacent and first.repeat == 1
     return (
         len(spec.layers) == 1 + has_convolution
         and isinstance(layer.mixer, s.Attention)

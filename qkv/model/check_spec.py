@@ -25,7 +25,7 @@ LEAST = {  # the smallest value of a field, in any part of the spec
     "vocab_size": 1, "d_model": 1, "max_len": 1, "token_types": 0, "source_vocab_size": 1,
     "first": 0, "original_max_len": 1, "repeat": 1, "n_heads": 1, "n_kv_heads": 1, "d_head": 1,
     "window": 1, "kv_lora_rank": 1, "qk_nope_head_dim": 1, "qk_rope_head_dim": 1, "v_head_dim": 1,
-    "q_lora_rank": 1, "width": 1, "d_ff": 1, "n_experts": 1, "eps": 0,
+    "q_lora_rank": 1, "width": 1, "dilation": 1, "d_ff": 1, "n_experts": 1, "eps": 0,
 }  # fmt: skip
 
 

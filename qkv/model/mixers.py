@@ -62,12 +62,12 @@ class RecurrentMixer(TokenMixer):
 
 
 class ConvolutionMixer(TokenMixer):
-    """y_t = sum over `width` positions of W_j x_(t+j): the past only if causal, else centered."""
+    """y_t = sum over `width` positions of W_j x_(t + dilation j): the past if causal, or both."""
 
     def __init__(self, convolution: s.Convolution, d_model: int, causal: bool):
         super().__init__()
-        self.pad = padding(convolution.width, causal)
-        self.conv = nn.Conv1d(d_model, d_model, convolution.width)
+        self.pad = padding(convolution.width, causal, convolution.dilation)
+        self.conv = nn.Conv1d(d_model, d_model, convolution.width, dilation=convolution.dilation)
 
     def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.conv(F.pad(x.transpose(1, 2), self.pad))          # (batch, d_model, length)
@@ -106,9 +106,10 @@ class PoolingMixer(TokenMixer):
         return means.transpose(1, 2) - x                           # (batch, length, d_model)
 
 
-def padding(width: int, causal: bool) -> tuple[int, int]:
+def padding(width: int, causal: bool, dilation: int = 1) -> tuple[int, int]:
     """Zeros before and after a row, for windows of `width`: the past if causal, else centered."""
-    return (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
+    before, after = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
+    return before * dilation, after * dilation
 
 
 def make_mixer(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:

@@ -60,9 +60,10 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution over `width` positions: the last ones if causal, else centered."""
+    """A convolution over `width` positions, `dilation` apart: the last if causal, else centered."""
 
     width: int
+    dilation: int = 1
     kind: Literal["convolution"] = "convolution"
 
 

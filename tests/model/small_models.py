@@ -102,6 +102,8 @@ MIXERS = {
     "convolution-3": s.Convolution(3),
     "convolution-4": s.Convolution(4),
     "convolution-1": s.Convolution(1),
+    "convolution-dilated": s.Convolution(3, dilation=2),
+    "convolution-4-dilated": s.Convolution(4, dilation=3),
     "token-mlp": s.TokenMlp(),
     "pooling-3": s.Pooling(3),
     "pooling-4": s.Pooling(4),

@@ -49,7 +49,7 @@ mixers = st.one_of(
     heads,
     st.builds(s.LatentAttention, small, small, small, st.just(4), small, st.none() | small),
     st.builds(s.Recurrent, st.sampled_from(["lstm", "gru"])),
-    st.builds(s.Convolution, st.integers(1, 5)),
+    st.builds(s.Convolution, st.integers(1, 5), st.integers(1, 3)),
     st.just(s.TokenMlp()),
     st.builds(s.Pooling, st.integers(1, 5)),
 )

@@ -30,6 +30,7 @@ from qkv.model.transformer import Transformer
 from qkv.textbook import decoder_only as textbook_decoder
 from qkv.textbook import feed_forward as textbook
 from qkv.textbook import transformer as textbook_transformer
+from qkv.textbook.convolution import convolution, effective_field, receptive_field
 from qkv.textbook.masks import causal_mask
 
 
@@ -239,6 +240,35 @@ def test_convolution_is_a_weighted_sum_of_the_neighbors(make):
         ]
     )
     assert_close(mixer(x, AttentionContext(6))[0], out)
+
+
+@pytest.mark.parametrize("make", [decoder, encoder])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_a_dilated_convolution_and_its_gradients_equal_the_textbook(make, width, dilation):
+    model, x = build(make(s.Convolution(width, dilation))), normal(2, 9, 16).requires_grad_()
+    mixer = (model.decoder or model.encoder).layers[0].attn.branch
+    weight, bias = mixer.conv.weight, mixer.conv.bias
+    ours = mixer(x, AttentionContext(9))
+    theirs = convolution(x, weight.permute(2, 0, 1), bias, dilation, causal=make is decoder)
+    assert_close(ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sin().sum(), (x, weight, bias)),
+        torch.autograd.grad(theirs.sin().sum(), (x, weight, bias)),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_the_receptive_field_of_dilated_convolutions_doubles_with_each_layer():
+    x, dilations = normal(1, 20, 16).requires_grad_(), [1, 2, 4]
+    y = x
+    for dilation in dilations:
+        mixer = build(decoder(s.Convolution(2, dilation))).decoder.layers[0].attn.branch
+        y = mixer(y, AttentionContext(20))
+    reached = effective_field(y, x)
+    assert reached.tolist() == [False] * 12 + [True] * 8
+    assert receptive_field(2, dilations) == 8
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])

@@ -68,7 +68,7 @@ TINY: dict[str, s.Spec] = {
     ),
 }
 MIXERS: list[s.Mixer] = [
-    s.Convolution(3),
+    s.Convolution(3, dilation=2),
     s.TokenMlp(),
     s.Pooling(3),
     s.Recurrent("gru"),
