@@ -17,20 +17,28 @@ from qkv.model.spec import Attention
 
 
 class SdpaCore(nn.Module):
-    """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros."""
+    """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros.
+
+    In training, weights are dropped with probability `dropout`, and then the kernel is not fused.
+    """
+
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.dropout = dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
-        grouped = q.shape[1] != k.shape[1]
+        grouped, dropout = q.shape[1] != k.shape[1], self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(
-            q, k, v, mask.for_sdpa, is_causal=mask.is_causal, scale=scale, enable_gqa=grouped
+            q, k, v, mask.for_sdpa, dropout, mask.is_causal, scale=scale, enable_gqa=grouped
         )                                                        # (batch, heads, query, v_head_dim)
 
 
 class EagerCore(nn.Module):
     """The same step by step; each step is a module, so that a recording can name it."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.q, self.k, self.v = (nn.Identity() for _ in range(3))
         self.scores, self.biased, self.masked = (nn.Identity() for _ in range(3))
         self.weights, self.mixed = nn.Identity(), nn.Identity()
@@ -49,6 +57,7 @@ class EagerCore(nn.Module):
         masked = self.masked(scores.masked_fill(~allowed, -math.inf))
         empty_rows = ~allowed.any(-1, keepdim=True)  # their softmax is 0/0: weights become zeros
         weights = self.weights(masked.softmax(dim=-1).masked_fill(empty_rows, 0.0))
+        weights = F.dropout(weights, self.dropout, self.training)
         return self.mixed(weights @ v)                           # (batch, heads, query, v_head_dim)
 
 
@@ -64,7 +73,8 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, heads.out_bias)
         self.q_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
-        self.core: nn.Module = SdpaCore()  # the explorer uses EagerCore, which shows its weights
+        # The explorer uses EagerCore, which shows its weights.
+        self.core: nn.Module = SdpaCore(heads.dropout)
 
     def queries(self, x: Tensor) -> Tensor:
         q = split_heads(self.q_proj(x), self.heads.n_heads)

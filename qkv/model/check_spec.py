@@ -77,9 +77,7 @@ def rotated_width(mixer: s.Mixer, positions: s.Positions) -> int:
 
 def _sizes(spec: s.Spec) -> SpecProblems:
     yield from _out_of_range("", spec)
-    if not 0 <= spec.dropout < 1:
-        wrong = _("{dropout} is not a probability", dropout=spec.dropout)
-        yield "dropout", wrong, _("use 0 <= dropout < 1")
+    yield from _probability("dropout", spec.dropout)
     if isinstance(spec.positions, s.Sinusoidal) and spec.d_model % 2:
         wrong = _("{d_model} is odd; sines and cosines come in pairs", d_model=spec.d_model)
         yield "d_model", wrong, _("use {d_model}", d_model=spec.d_model + 1)
@@ -139,7 +137,9 @@ def _mixer(path: str, mixer: s.Mixer, spec: s.Spec) -> SpecProblems:
     rotary, width = isinstance(spec.positions, s.Rotary), rotated_width(mixer, spec.positions)
     yield from _out_of_range(path, mixer)
     match mixer:
-        case s.Attention(): yield from _shared_heads(path, mixer)
+        case s.Attention():
+            yield from _shared_heads(path, mixer)
+            yield from _probability(f"{path}.dropout", mixer.dropout)
         case s.LatentAttention() if not rotary:
             wrong = _("latent attention needs rotary positions")
             yield path, wrong, _('use {{"kind": "rotary"}}')
@@ -155,6 +155,7 @@ def _cross(path: str, cross: s.Attention | None, needs_cross: bool) -> SpecProbl
     if cross is not None and needs_cross:
         yield from _out_of_range(path, cross)
         yield from _shared_heads(path, cross)
+        yield from _probability(f"{path}.dropout", cross.dropout)
         if cross.window is not None:
             wrong = _("positions of source and target are unrelated, so there is no window")
             yield f"{path}.window", wrong, _("use null")
@@ -199,6 +200,12 @@ def _expert_groups(path: str, spec: s.MixtureOfExperts) -> SpecProblems:
         wrong = _("the active groups have {n_candidates} experts, {n_experts_per_token} are needed",
                   n_candidates=n_candidates, **vars(spec))
         yield f"{path}.n_active_groups", wrong, _("use more active groups")
+
+
+def _probability(path: str, dropout: float) -> SpecProblems:
+    if not 0 <= dropout < 1:
+        wrong = _("{dropout} is not a probability", dropout=dropout)
+        yield path, wrong, _("use 0 <= dropout < 1")
 
 
 def _more_than(path: str, value: float, bound: float) -> SpecProblems:

@@ -34,6 +34,7 @@ class Attention:
     bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False  # RMSNorm on q and k of each head
+    dropout: float = 0.0  # fraction of the attention weights set to zero in training
     kind: Literal["attention"] = "attention"
 
 

@@ -182,6 +182,7 @@ def saved_by_layer(layer: s.Layer, d: int, length: int) -> int:
     saved = norm + _saved_by_mixer(layer.mixer, d, length)
     if layer.cross:
         saved += norm + 2 * layer.cross.n_heads * layer.cross.d_head
+        saved += 3 * layer.cross.n_heads * length if layer.cross.dropout else 0
     if layer.feed_forward:
         saved += norm + _saved_by_feed_forward(layer.feed_forward, d)
     return saved
@@ -190,7 +191,9 @@ def saved_by_layer(layer: s.Layer, d: int, length: int) -> int:
 def _saved_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:
     match mixer:
         case s.Attention():
-            return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head
+            # With dropout there is no fused kernel: weights, dropped weights and mask are stored.
+            weights = 3 * mixer.n_heads * length if mixer.dropout else 0
+            return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head + weights
         case s.LatentAttention():
             d_key = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
             latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim + (mixer.q_lora_rank or 0)

@@ -42,6 +42,7 @@ def gpt2_like(
 LLAMA3 = s.LlamaScaling(8.0, 1.0, 4.0, 16)
 SPECS = {
     "llama": (decoder(), "llama"),
+    "llama with attention dropout": (decoder(s.Attention(4, 2, 8, dropout=0.1)), "llama"),
     "llama tied, one key head": (decoder(s.Attention(4, 1, 8), head=s.LmHead(True)), "llama"),
     "llama with wide heads": (decoder(s.Attention(2, 2, 24)), "llama"),
     "llama with biases": (

@@ -97,6 +97,7 @@ MIXERS = {
     "multi-head": s.Attention(3, 3, 6, bias=True, out_bias=True),
     "multi-query": s.Attention(4, 1, 4, qk_norm=True),
     "window": s.Attention(4, 2, 4, window=2),
+    "attention-dropout": s.Attention(4, 2, 4, dropout=0.2),
     "lstm": s.Recurrent("lstm"),
     "gru": s.Recurrent("gru"),
     "convolution-3": s.Convolution(3),

@@ -1,11 +1,21 @@
 """Positions and attention against plain formulas (float64, 1e-10)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import POSITIONS, assert_close, build, decoder, encoder, random_ids, randomize
+from small_models import (
+    POSITIONS,
+    assert_close,
+    both,
+    build,
+    decoder,
+    encoder,
+    random_ids,
+    randomize,
+)
 
 from qkv.model import spec as s
 from qkv.model.alibi import slopes
@@ -258,6 +268,48 @@ def test_a_fully_masked_row_gives_zeros_and_finite_gradients(core, dtype):
         assert tensor.grad.isfinite().all()
         assert tensor.grad[1].eq(0).all() and tensor.grad[0].ne(0).any()
     assert q.grad[0, :, 2].eq(0).all()
+
+
+@pytest.mark.parametrize("make_core", [SdpaCore, EagerCore])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_dropout_and_its_gradients_equal_the_textbook(make_core, causal):
+    q, k, v = (normal(2, 4, 7, 8).requires_grad_() for _ in range(3))
+    mask = AttentionMask(causal_mask(7)[None, None] if causal else None)
+    core, results = make_core(dropout=0.3), []
+    for attend in (
+        lambda: core(q, k, v, mask, 8**-0.5),
+        lambda: scaled_dot_product_attention(
+            q, k, v, causal_mask(7) if causal else None, dropout=0.3
+        )[0],
+    ):
+        torch.manual_seed(5)
+        out = attend()
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [q, k, v])])
+    for ours, theirs in zip(*results, strict=True):
+        assert_close(ours, theirs)
+    assert not torch.equal(core(q, k, v, mask, 8**-0.5), results[0][0])  # another draw
+    whole = make_core()(q, k, v, mask, 8**-0.5)
+    assert torch.equal(core.eval()(q, k, v, mask, 8**-0.5), whole)
+    mean = torch.stack([core.train()(q, k, v, mask, 8**-0.5) for _ in range(2_000)]).mean(0)
+    assert (mean - whole).abs().max() < 0.1
+
+
+def test_attention_dropout_follows_torchs_seed_and_is_off_in_evaluation():
+    heads = s.Attention(4, 2, 4, dropout=0.5)
+    model, ids = build(both(heads)), random_ids(both(), 2, 6)
+    cross = replace(model.spec.decoder.layers[0], cross=replace(heads, n_kv_heads=4))
+    spec = replace(model.spec, decoder=replace(model.spec.decoder, layers=(cross,)))
+    model = build(spec)
+
+    def run(seed):
+        torch.manual_seed(seed)
+        return model.decode(ids, model.encode(ids % 19))
+
+    assert torch.equal(run(1), run(2))
+    model.train()
+    assert torch.equal(run(1), run(1)) and not torch.allclose(run(1), run(2))
+    for attention in (model.decoder.layers[0].attn, model.decoder.layers[0].cross):
+        assert attention.branch.core.dropout == 0.5
 
 
 def test_eager_weights_sum_to_one_and_are_zero_where_masked():

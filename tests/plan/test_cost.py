@@ -376,12 +376,16 @@ def saved_bytes(model: Transformer, workload: Workload) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["encoder-decoder", "gpt", "grouped", "latent", "experts", "dropout"]
+    "name",
+    ["encoder-decoder", "gpt", "grouped", "latent", "experts", "dropout", "attention dropout"],
 )
 def test_estimated_activations_are_near_what_autograd_saves(name: str) -> None:
     extra = {
         "experts": decoder_only(50, 32, 2, s.Attention(4, 2, 8), EXPERTS),
         "dropout": replace(TINY["gpt"], dropout=0.1),
+        "attention dropout": decoder_only(
+            50, 32, 2, s.Attention(4, 2, 8, dropout=0.1), s.Gated(40)
+        ),
     }
     spec = (TINY | extra)[name]
     workload = cost.make_workload(spec, batch=8, seq_len=24)
