@@ -5,13 +5,15 @@ memory. See docs/explanation/model.md, "Grouped-query attention (GQA)".
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.model.attention_context import AttentionContext, AttentionMask
-from qkv.model.cache import FixedCache, GrowingCache
+from qkv.model.attention_context import AttentionContext
+from qkv.model.attention_mask import AttentionMask
+from qkv.model.cache import FixedCache, GrowingCache, WindowCache
 from qkv.model.norms import RMSNorm
 from qkv.model.spec import Attention
 
@@ -28,9 +30,17 @@ class SdpaCore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
         grouped, dropout = q.shape[1] != k.shape[1], self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(
-            q, k, v, mask.for_sdpa, dropout, mask.is_causal, scale=scale, enable_gqa=grouped
-        )                                                        # (batch, heads, query, v_head_dim)
+        kernel = partial(_sdpa, dropout=dropout, scale=scale, grouped=grouped)
+        return mask.attend(kernel, q, k, v)                      # (batch, heads, query, v_head_dim)
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, *,
+    dropout: float, scale: float, grouped: bool,
+) -> Tensor:  # fmt: skip
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped
+    )
 
 
 class EagerCore(nn.Module):
@@ -44,7 +54,7 @@ class EagerCore(nn.Module):
         self.weights, self.mixed = nn.Identity(), nn.Identity()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
-        group = q.shape[1] // k.shape[1]
+        group, mask = q.shape[1] // k.shape[1], mask.dense
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         q, k, v = self.q(q), self.k(k), self.v(v)
         scores = self.scores(q @ k.transpose(-1, -2) * scale)    # (batch, heads, query, key)
@@ -85,13 +95,21 @@ class GroupedQueryAttention(nn.Module):
         v = split_heads(self.v_proj(x), self.heads.n_kv_heads)
         return self.k_norm(k), v                                 # (batch, kv_heads, key, d_head)
 
+    def new_cache(self) -> GrowingCache | WindowCache:
+        """The cache of one sequence of steps: of all tokens, or of those in the window."""
+        window = self.heads.window
+        return GrowingCache() if window is None else WindowCache(window)
+
     def forward(
-        self, x: Tensor, context: AttentionContext, cache: GrowingCache | None = None
+        self,
+        x: Tensor,
+        context: AttentionContext,
+        cache: GrowingCache | WindowCache | None = None,
     ) -> Tensor:
         q, (k, v) = self.queries(x), self.keys_values(x)
         q, k = context.rotate(q), context.rotate(k)
         if cache is not None:
-            k, v = cache.extend(k, v)                            # key axis: all so far
+            (k, v), context = cache.extend_with(context, k, v)   # key axis: all, or the window's
         mask = context.mask(self.heads.window, self.heads.n_heads)
         mixed = self.core(q, k, v, mask, self.scale)             # (batch, heads, query, d_head)
         return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)

@@ -102,7 +102,7 @@ def memory(spec: s.Spec, workload: Workload, dtype: str = "float32") -> MemoryEs
         if p.part in LAYER_PARTS and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1
     )
     cached, cached_cross = cached_values(spec), cached_cross_values(spec)
-    in_cache = workload.target * cached + workload.source * cached_cross
+    in_cache = windowed_cache_values(spec, workload.target) + workload.source * cached_cross
     return MemoryEstimate(
         weights=total * DTYPE_BYTES[dtype],
         gradients=total * dtype_bytes,
@@ -129,7 +129,7 @@ def cached_cross_values(spec: s.Spec) -> int:
 
 
 def windowed_cache_values(spec: s.Spec, length: int) -> int:
-    """Cached values that sliding windows can attend to, for a sequence of `length` tokens."""
+    """Values in the KV cache of a sequence of `length` tokens: sliding windows keep their size."""
     return sum(
         _cached(layer.mixer, spec.d_model)
         * min(length, getattr(layer.mixer, "window", None) or length)

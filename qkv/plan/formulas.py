@@ -163,6 +163,8 @@ def _attention_reason(spec: s.Spec) -> str:
 
 def _scores_reason(spec: s.Spec) -> str:
     match _each_layer(spec)[0].mixer:
+        case s.Attention(window=int(window)):
+            return _("sliding window of {window} tokens, in blocks", window=window)
         case s.Attention() | s.LatentAttention():
             return _("total width of the heads is not d")
         case _:

@@ -1,10 +1,12 @@
-"""Parts that no checkpoint family imports, against transformers: tiny random models, float64."""
+"""ALiBi and sliding windows against transformers: tiny random models, float64."""
 
 import pytest
 import torch
 from small_models import assert_close, padded, randomize
 from torch import nn
 
+from qkv.checkpoint.families import FAMILIES
+from qkv.checkpoint.names import resolve_rows
 from qkv.model import spec as s
 from qkv.model.alibi import slopes
 from qkv.model.transformer import Transformer
@@ -92,3 +94,46 @@ def test_alibi_equals_bloom(side):
     for index, row in enumerate(rows):
         # the slopes of transformers are float32
         assert_close(logits[index][attention_mask[index]], theirs(row[None]).logits[0], 1e-6)
+
+
+def mistral(window: int) -> tuple[nn.Module, Transformer]:
+    """A tiny Mistral of transformers, and our model with its weights."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        vocab_size=VOCAB,
+        hidden_size=D,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        sliding_window=window,
+        attn_implementation="eager",
+    )
+    theirs = MistralForCausalLM(config).double().eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():  # its rotary frequencies are a buffer
+            weight.normal_(std=0.3)
+    layer = s.Layer(s.Attention(4, 2, 6, window), s.Gated(40), s.Norm("rms", eps=1e-6), repeat=2)
+    stack = s.Stack((layer,), causal=True, final_norm=True)
+    ours = Transformer(s.Spec(VOCAB, D, decoder=stack, head=s.LmHead(tied=False))).double().eval()
+    weights, state = {}, theirs.state_dict()
+    rows = FAMILIES["mistral"].rows(ours.spec)
+    for _row, (foreign,), (native,) in resolve_rows(rows, ours.state_dict()):
+        weights[native] = state[foreign]
+    ours.load_state_dict(weights)
+    return theirs, ours
+
+
+@pytest.mark.parametrize("window", [3, 8])
+@torch.no_grad()
+def test_a_banded_window_equals_mistral(window):
+    theirs, ours = mistral(window)
+    rows = [torch.randint(0, VOCAB, (n,)) for n in (37, 20)]
+    for row in rows:
+        wanted, cache = theirs(row[None]).logits, ours.new_cache()
+        assert_close(ours.logits(ours.decode(row[None])), wanted, 1e-5)
+        cuts = [10, 5, *[1] * (len(row) - 15)]
+        steps = [ours.decode(piece[None], cache=cache) for piece in row.split(cuts)]
+        assert_close(ours.logits(torch.cat(steps, dim=1)), wanted, 1e-5)

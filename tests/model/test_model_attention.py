@@ -21,6 +21,8 @@ from qkv.model import spec as s
 from qkv.model.alibi import slopes
 from qkv.model.attention import EagerCore, GroupedQueryAttention, SdpaCore
 from qkv.model.attention_context import AttentionContext, AttentionMask, position_ids_of
+from qkv.model.band_mask import BandMask
+from qkv.model.eager_core import eager_attention
 from qkv.model.latent import MultiHeadLatentAttention
 from qkv.model.positions import sinusoids
 from qkv.model.presets import preset
@@ -251,8 +253,51 @@ def test_a_window_equals_full_attention_with_that_mask(window, causal):
     x, context = normal(2, 9, 16), AttentionContext(9, causal=causal)
     allowed = window_mask(9, window) & (causal_mask(9) if causal else torch.tensor(True))
     masked = AttentionContext(9)
-    masked._masks[None] = AttentionMask(allowed[None, None])
+    masked._masks[None, 1] = AttentionMask(allowed[None, None])
     assert_close(attention(x, context), full(x, masked))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("alibi", [None, torch.float64])
+@pytest.mark.parametrize("padding", [None, "left", "right", "middle"])
+@pytest.mark.parametrize("length", [13, 16, 23])
+def test_a_banded_window_and_its_gradients_equal_the_textbook(causal, alibi, padding, length):
+    """Blocks of 4 queries; the textbook masks the scores of all pairs, without the padding."""
+    q = normal(2, 6, length, 8).requires_grad_()
+    k, v = (normal(2, 3, length, 8).requires_grad_() for _ in range(2))
+    columns = {"left": slice(3), "right": slice(length - 3, length), "middle": slice(5, 8)}
+    tokens = torch.ones(2, length, dtype=torch.bool)
+    if padding is not None:
+        tokens[0, columns[padding]] = False
+    context = AttentionContext(length, 0, causal, tokens if padding else None, alibi=alibi)
+    mask = context.mask(4, 6)
+    assert isinstance(mask, BandMask)
+    ours = SdpaCore()(q, k, v, mask, 8**-0.5)
+    for row in range(2):
+        alone = tokens[row]
+        n = int(alone.sum())
+        allowed = window_mask(n, 4) & (causal_mask(n) if causal else torch.tensor(True))
+        keys, values = (x[row, :, alone].repeat_interleave(2, 0) for x in (k, v))
+        bias = None if alibi is None else alibi_bias(6, n)
+        theirs, _ = scaled_dot_product_attention(q[row, :, alone], keys, values, allowed, bias)
+        assert_close(ours[row, :, alone], theirs)
+        for a, b in zip(
+            torch.autograd.grad(ours[row, :, alone].sin().sum(), [q, k, v], retain_graph=True),
+            torch.autograd.grad(theirs.sin().sum(), [q, k, v], retain_graph=True),
+            strict=True,
+        ):
+            assert_close(a, b)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 8])
+@pytest.mark.parametrize("cuts", [[40], [3, 30, 1, 1, 5], [1] * 40, [17, 1, 22]], ids=str)
+@torch.no_grad()
+def test_a_window_with_its_cache_equals_the_dense_mask(window, cuts):
+    model = build(decoder(s.Attention(4, 2, 4, window=window), max_len=40))
+    ids, cache = random_ids(model.spec, 2, 40), model.new_cache()
+    steps = [model.decode(piece, cache=cache) for piece in ids.split(cuts, dim=1)]
+    with eager_attention(model):
+        assert_close(torch.cat(steps, dim=1), model.decode(ids))
 
 
 @pytest.mark.parametrize("core", [SdpaCore(), EagerCore()], ids=["sdpa", "eager"])
