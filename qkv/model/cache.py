@@ -106,6 +106,21 @@ class WindowCache:
         self.tensors = tuple(tensor.index_select(0, rows) for tensor in self.tensors)
 
 
+class StateCache:
+    """The state of a recurrence after the last token of each row; its size is constant."""
+
+    def __init__(self) -> None:
+        self.tensors = Tensors()  # (batch, width) each: h, and c of an LSTM; empty before a token
+
+    @property
+    def bytes(self) -> int:
+        return n_bytes(self.tensors)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch: drop, reorder or repeat them, as beam search needs."""
+        self.tensors = tuple(tensor.index_select(0, rows) for tensor in self.tensors)
+
+
 class FixedCache:
     """Keys and values of the encoder's memory: computed at the first step, constant afterwards."""
 

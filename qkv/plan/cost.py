@@ -130,19 +130,37 @@ def cached_cross_values(spec: s.Spec) -> int:
 
 def windowed_cache_values(spec: s.Spec, length: int) -> int:
     """Values in the KV cache of a sequence of `length` tokens: sliding windows keep their size."""
+    causal = spec.decoder is not None and spec.decoder.causal
     return sum(
-        _cached(layer.mixer, spec.d_model)
-        * min(length, getattr(layer.mixer, "window", None) or length)
+        _cached(layer.mixer, spec.d_model, causal)
+        * min(length, _cached_tokens(layer.mixer, causal, length))
         for layer in _decoder_layers(spec)
     )
 
 
-def _cached(mixer: s.Mixer, d_model: int) -> int:
+def _cached_tokens(mixer: s.Mixer, causal: bool, length: int) -> int:
+    """How many tokens a cache keeps; a recurrence keeps one state instead of tokens."""
+    match mixer:
+        case s.Attention(window=int(window)):
+            return window
+        case s.Recurrent() if causal:
+            return 1
+        case s.Convolution() if causal:
+            return (mixer.width - 1) * mixer.dilation + 1
+        case s.Pooling() if causal:
+            return mixer.width
+        case _:
+            return length
+
+
+def _cached(mixer: s.Mixer, d_model: int, causal: bool = True) -> int:
     match mixer:
         case s.Attention():
             return 2 * mixer.n_kv_heads * mixer.d_head
         case s.LatentAttention():
             return mixer.kv_lora_rank + mixer.qk_rope_head_dim
+        case s.Recurrent() if causal:
+            return (2 if mixer.cell == "lstm" else 1) * d_model
         case _:
             return d_model  # the other mixers cache the residual stream
 

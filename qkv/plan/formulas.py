@@ -209,6 +209,8 @@ def _cache_reason(spec: s.Spec) -> str:
         case s.LatentAttention():
             text = N_("one latent vector of {kv_lora_rank} + {qk_rope_head_dim} for all heads")
             return _(text, **vars(mixer))
+        case s.Recurrent():
+            return _("the state of the recurrence, once for all tokens")
         case _:
             return _("the residual stream is cached")
 
