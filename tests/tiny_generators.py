@@ -11,6 +11,7 @@ KINDS = {
     "learned": (s.Attention(2, 2, 8, bias=True, out_bias=True), s.Learned()),
     "window": (s.Attention(4, 4, 4, window=4), s.Rotary()),
     "sinusoidal": (s.Attention(4, 4, 4), s.Sinusoidal()),
+    "alibi": (s.Attention(4, 2, 4), s.ALiBi()),
     "lstm": (s.Recurrent("lstm"), s.NoPositions()),
     "experts": (s.Attention(4, 2, 4), s.Rotary()),
 }

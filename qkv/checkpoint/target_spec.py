@@ -16,7 +16,7 @@ from qkv.checkpoint.names import Weights
 from qkv.checkpoint.weights import meta_model
 from qkv.errors import QkvError
 from qkv.messages import _, listed
-from qkv.model.spec import Sinusoidal, Spec
+from qkv.model.spec import Attention, Layer, Sinusoidal, Spec
 
 # Weights (out, in) whose second or first dimension is d_model.
 READS_D_MODEL = re.compile(r"(embed|([qkv]|up|gate)_proj)\.weight$|^lm_head\.weight$")
@@ -49,13 +49,19 @@ def refuse_unsupported(parts: list[str], wrong: str, **values: str) -> None:
 def canonical(spec: Spec) -> Spec:
     """A normal form to compare specs: equal layers grouped, no dropout."""
     sides = {
-        side: replace(
-            stack, layers=group_layers(replace(layer, repeat=1) for layer in stack.each_layer())
-        )
+        side: replace(stack, layers=group_layers(map(_without_dropout, stack.each_layer())))
         for side in ("encoder", "decoder")
         if (stack := getattr(spec, side))
     }
     return replace(spec, dropout=0.0, **sides)
+
+
+def _without_dropout(layer: Layer) -> Layer:
+    """The layer, once, without dropout of attention weights."""
+    mixer, cross = layer.mixer, layer.cross
+    mixer = replace(mixer, dropout=0.0) if isinstance(mixer, Attention) else mixer
+    cross = replace(cross, dropout=0.0) if cross else None
+    return replace(layer, mixer=mixer, cross=cross, repeat=1)
 
 
 def differences(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

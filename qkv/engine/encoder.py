@@ -17,7 +17,7 @@ from qkv.engine.packed_model import WeightVersions
 from qkv.engine.packed_weights import Map, PackedPositions, activated_product, merged_product
 from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention, SdpaCore
-from qkv.model.block import Block
+from qkv.model.block import Block, PreNorm
 from qkv.model.check_spec import custom_parts
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.rotary import NoRotation, Rotation
@@ -48,6 +48,7 @@ class PackedEncoderLayer:
     """An encoder block; q, k and v are one matrix."""
 
     def __init__(self, block: Block, layer: s.Layer):
+        assert isinstance(block.ffn, PreNorm)
         attn, ffn = block.attn.branch, block.ffn.branch
         assert isinstance(attn, GroupedQueryAttention)
         assert isinstance(ffn, DenseFeedForward | GatedFeedForward)
@@ -150,14 +151,15 @@ def supports_encoder(model: Transformer) -> bool:
     """Whether all encoder blocks have full attention and no experts, and are not recorded."""
     if model.encoder is None or model.spec.encoder is None or model.spec.encoder.causal:
         return False
-    if custom_parts(model.spec):
+    if custom_parts(model.spec) or isinstance(model.spec.positions, s.ALiBi):
         return False
     layers = model.spec.encoder.layers
     return all(
         isinstance(layer.mixer, s.Attention)
         and layer.mixer.window is None
         and layer.cross is None
-        and not isinstance(layer.feed_forward, s.MixtureOfExperts)
+        and isinstance(layer.feed_forward, s.Dense | s.Gated)
+        and layer.residual
         for layer in layers
     ) and all(
         isinstance(block, Block) and isinstance(block.attn.branch.core, SdpaCore)

@@ -24,7 +24,7 @@ from qkv.engine.packed_weights import (
 from qkv.model import spec as s
 from qkv.model.attention import CrossAttention, GroupedQueryAttention
 from qkv.model.attention_context import AttentionMask
-from qkv.model.block import Block, CrossBlock
+from qkv.model.block import Block, CrossBlock, PreNorm
 from qkv.model.feed_forward import DenseFeedForward, GatedFeedForward
 from qkv.model.mixers import ConvolutionMixer
 from qkv.model.rotary import Rotation
@@ -37,6 +37,7 @@ class PackedBlock:
     """Common part of all blocks: residual connections and the feed-forward."""
 
     def __init__(self, block: Block | CrossBlock, norm: s.Norm, make: MakeProduct = product):
+        assert isinstance(block.ffn, PreNorm)
         ffn, self.pre_norm = block.ffn.branch, norm.placement == "pre"
         assert isinstance(ffn, DenseFeedForward | GatedFeedForward)
         cross = [block.cross] if isinstance(block, CrossBlock) else []

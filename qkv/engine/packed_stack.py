@@ -102,12 +102,15 @@ class PackedStack:
 def is_packable(spec: s.Stack, convolution: bool = False) -> bool:
     """Whether all blocks are equal and supported; with `convolution` the first may be one."""
     first, layer = spec.layers[0], spec.layers[-1]
-    has_convolution = convolution and isinstance(first.mixer, s.Convolution) and first.repeat == 1
+    adjacent = isinstance(first.mixer, s.Convolution) and first.mixer.dilation == 1
+    has_convolution = convolution and adjacent and first.repeat == 1
     return (
         len(spec.layers) == 1 + has_convolution
         and isinstance(layer.mixer, s.Attention)
         and layer.mixer.window is None
         and first.norm == layer.norm
+        and first.residual
+        and layer.residual
         and layer.norm.kind != "batch"
         and all(isinstance(part.feed_forward, s.Dense | s.Gated) for part in (first, layer))
     )

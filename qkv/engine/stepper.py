@@ -19,7 +19,7 @@ from qkv.engine.packed_stack import is_packable
 from qkv.model.attention import EagerCore
 from qkv.model.eval_mode import eval_mode
 from qkv.model.head import LmHead
-from qkv.model.spec import Custom
+from qkv.model.spec import ALiBi, Custom
 from qkv.model.transformer import LayerStack, Memory, Transformer
 from qkv.threads import one_torch_thread
 
@@ -193,7 +193,7 @@ def supports(model: Transformer, int8: bool = False) -> bool:
         return False
     return (
         spec.decoder.causal
-        and not isinstance(spec.positions, Custom)
+        and not isinstance(spec.positions, ALiBi | Custom)
         and is_packable(spec.decoder, convolution=encoder is None)
         and (encoder is None or (spec.token_types == 0 and not is_recorded(encoder)))
         and not is_recorded(decoder)
@@ -205,6 +205,6 @@ def is_recorded(stack: LayerStack) -> bool:
     """Whether a recording has replaced an attention core of this stack."""
     for block in stack.layers:
         for sublayer in block.children():
-            if isinstance(getattr(sublayer.branch, "core", None), EagerCore):
+            if isinstance(getattr(getattr(sublayer, "branch", None), "core", None), EagerCore):
                 return True
     return False

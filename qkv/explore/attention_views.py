@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.explore.explored_model import stacks_of
 from qkv.explore.passes import Pass
 from qkv.explore.serialize import JsonObject
 from qkv.explore.trace import ATTENTION, attention_layers, sides_of
@@ -84,11 +85,15 @@ def mean_over_layers(pass_: Pass, kind: str) -> Tensor:
 def rollout(pass_: Pass, kind: str) -> Tensor:
     """Attention rollout (Abnar and Zuidema 2020), (query, key).
 
-    The product over layers of (mean of heads + I) / 2, where I is the residual connection.
+    The product over layers of (mean of heads + I) / 2, where I is the residual connection, if any.
     """
     layers = attention_layers(pass_, kind)
     if kind == "cross" or not layers:
         raise ApiError(404, "There is no rollout of '{kind}'.", kind=kind)
     means = [weights(pass_, kind, layer, "mean") for layer in layers]
-    steps = [(mean + torch.eye(len(mean)).to(mean)) / 2 for mean in means]
+    stack = stacks_of(pass_.spec)[ATTENTION[kind].stack].each_layer()
+    steps = [
+        (mean + torch.eye(len(mean)).to(mean)) / 2 if stack[number].residual else mean
+        for number, mean in zip(layers, means, strict=True)
+    ]
     return reduce(lambda product, step: step @ product, steps)

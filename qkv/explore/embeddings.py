@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.explore.explored_model import ExploredModel
+from qkv.explore.explored_model import ExploredModel, stacks_of
 from qkv.explore.kinds import POSITIONS
 from qkv.explore.passes import Pass
 from qkv.explore.serialize import JsonObject
@@ -18,6 +18,7 @@ from qkv.explore.step_texts import STEP_TEXTS
 from qkv.explore.tensor_values import sentence_vectors
 from qkv.messages import both
 from qkv.model import spec as s
+from qkv.model.alibi import slopes
 from qkv.model.positions import sinusoids
 from qkv.model.rotary import frequencies
 from qkv.web.api_errors import ApiError
@@ -33,14 +34,19 @@ POSITION_TEXTS = {
         " at each position."
     ),
     "learned": both("A trained vector for each position."),
+    "alibi": both("What each head adds to the score of a key at a distance: -slope * distance."),
 }
+STEP_OF = {"rotary": "rotation", "alibi": "alibi"}  # the others: "positions"
 
 
 # ---- position encodings
 
 
 def position_values(explored: ExploredModel) -> Tensor:
-    """(positions, components): sinusoids, cosines of the rotary angles, or the learned table."""
+    """(positions, components): sinusoids, cosines of the rotary angles, or the learned table.
+
+    For ALiBi the bias of each head at a distance, (distances, heads).
+    """
     spec, n = explored.spec, min(MAX_POSITIONS, explored.max_len)
     match spec.positions:
         case s.Sinusoidal(layout=layout):
@@ -49,20 +55,22 @@ def position_values(explored: ExploredModel) -> Tensor:
             return torch.outer(torch.arange(n).double(), frequencies_of(explored)).cos().float()
         case s.Learned(first=first):
             return first_positions(explored).weight[first : first + n].detach()
+        case s.ALiBi():
+            return torch.outer(torch.arange(n).double(), -frequencies_of(explored)).float()
     raise ApiError(404, "This model has no position encodings.")
 
 
 def position_encodings(explored: ExploredModel) -> JsonObject:
     """Description of the position encodings, as JSON."""
     values, kind = position_values(explored), explored.spec.positions.kind
-    step = STEP_TEXTS["rotation" if kind == "rotary" else "positions"]
+    step = STEP_TEXTS[STEP_OF.get(kind, "positions")]
     return {
         "kind": kind,
         "title": step.title._asdict(),
         "text": POSITION_TEXTS[kind]._asdict(),
         "formula": POSITIONS.get(kind, (step.formula,))[0],
         "length": len(values),
-        "axes": ["position", "component"],
+        "axes": ["distance", "head"] if kind == "alibi" else ["position", "component"],
         "frequencies": frequencies_of(explored).tolist(),
         "shape": list(values.shape),
         "stack": next(iter(explored.stacks)),
@@ -70,7 +78,10 @@ def position_encodings(explored: ExploredModel) -> JsonObject:
 
 
 def frequencies_of(explored: ExploredModel) -> Tensor:
-    """Radians per position for each pair of components; empty for a learned table."""
+    """Radians per position for each pair of components; the slope of each head (ALiBi).
+
+    Empty for a learned table.
+    """
     spec = explored.spec
     match spec.positions:
         case s.Sinusoidal():
@@ -78,6 +89,10 @@ def frequencies_of(explored: ExploredModel) -> Tensor:
         case s.Rotary():
             width = getattr(first_positions(explored), "width", 0)
             return torch.tensor(frequencies(spec.positions, width), dtype=torch.float64)
+        case s.ALiBi():
+            layers = next(iter(stacks_of(spec).values())).layers
+            heads = [getattr(layer.mixer, "n_heads", 0) for layer in layers]
+            return torch.tensor(slopes(max(heads)) if max(heads) else [], dtype=torch.float64)
     return torch.empty(0)
 
 

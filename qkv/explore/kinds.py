@@ -43,7 +43,7 @@ def kinds_of(spec: s.Spec, pooling: str) -> dict[str, StepText]:
     """Every kind of step, with the formula and code of this model."""
     last = list(stacks_of(spec).values())[-1].layers[-1]
     texts = dict.fromkeys(("norm", "final_norm", "embed_norm"), NORMS[last.norm.kind])
-    texts["residual"] = RESIDUALS[last.norm.placement]
+    texts["residual"] = RESIDUALS[last.norm.placement]  # without residuals no step is shown
     texts["pooling"] = POOLINGS.get(pooling, POOLINGS["mean"])
     if spec.positions.kind in POSITIONS:
         texts["positions"] = POSITIONS[spec.positions.kind]

@@ -26,6 +26,7 @@ POSITIONS = {
     "sinusoidal": both("sinusoidal, added to the embeddings"),
     "learned": both("learned, added to the embeddings"),
     "rotary": both("rotary position embedding (RoPE)"),
+    "alibi": both("ALiBi: scores decrease with the distance"),
     "none": both("none"),
 }
 PARTS = {
@@ -109,7 +110,7 @@ def stack_json(name: str, stack: s.Stack) -> JsonObject:
             "mixer": layer.mixer.kind,
             "n_heads": getattr(layer.mixer, "n_heads", None),
             "cross_heads": layer.cross.n_heads if layer.cross else None,
-            "feed_forward": layer.feed_forward.kind,
+            "feed_forward": layer.feed_forward.kind if layer.feed_forward else None,
             "norm": layer.norm.placement,
         }
         for layer in stack.each_layer()
@@ -133,7 +134,7 @@ def metadata_rows(explored: ExploredModel) -> list[JsonObject]:
         ("heads", both("Attention heads"), getattr(mixer, "n_heads", None)),
         ("kv_heads", both("Key/value heads"), getattr(mixer, "n_kv_heads", None)),
         ("d_model", both("Hidden size (d_model)"), spec.d_model),
-        ("d_ff", both("Feed-forward size (d_ff)"), feed_forward.d_ff),
+        ("d_ff", both("Feed-forward size (d_ff)"), getattr(feed_forward, "d_ff", None)),
         ("experts", both("Experts (per token)"), experts),
         ("vocab_size", both("Vocabulary size"), spec.vocab_size),
         ("parameters", both("Parameters"), n_parameters(explored)),

@@ -123,6 +123,12 @@ STEP_TEXTS: dict[str, StepText] = {
         "scores = q kᵀ / √d_head",
         "attention:scaled_dot_product_attention",
     ),
+    "alibi": StepText(
+        both("ALiBi: linear bias"),
+        both("Each score is lowered by the slope of the head times the distance of the tokens."),
+        "scores = scores − slope · |position of query − position of key|",
+        "positions:alibi_bias",
+    ),
     "mask": StepText(
         both("Attention mask"),
         both("Scores of masked keys are set to −∞; their softmax is 0."),

@@ -77,6 +77,7 @@ class Sublayer:
     norm: s.Norm
     d_model: int
     rows: tuple[str, int]  # side, length
+    residual: bool
     part: str
     columns: tuple[str, int]
 
@@ -117,17 +118,22 @@ class Sublayer:
     def with_residual(self, branch: Iterable[Step]) -> list[Step]:
         """The steps of a branch, its residual and norm, in the order of pre-norm or post-norm."""
         norm = self.stream_step("norm", "@.norm")
+        if not self.residual:
+            return [norm, *branch] if self.norm.placement == "pre" else [*branch, norm]
         if self.norm.placement == "pre":
             return [norm, *branch, self.stream_step("residual", "@")]
         return [*branch, self.stream_step("residual", "@.norm.input"), norm]
 
 
-def attention_steps(sublayer: Sublayer, mixer: s.Mixer, rotary: bool) -> Iterator[Step]:
-    """From queries, keys, values to the output projection; other mixers are one step."""
+def attention_steps(sublayer: Sublayer, mixer: s.Mixer, positions: str) -> Iterator[Step]:
+    """From queries, keys, values to the output projection; other mixers are one step.
+
+    `positions` is the kind of position encoding, "none" for cross-attention.
+    """
     match mixer:
         case s.Attention():
-            yield from heads_steps(sublayer, mixer, rotary)
-            yield from core_steps(sublayer, mixer.n_heads, mixer.d_head)
+            yield from heads_steps(sublayer, mixer, positions == "rotary")
+            yield from core_steps(sublayer, mixer.n_heads, mixer.d_head, positions == "alibi")
         case s.LatentAttention():
             yield from latent_steps(sublayer, mixer)
             yield from core_steps(sublayer, mixer.n_heads, mixer.v_head_dim)
@@ -178,8 +184,10 @@ def latent_steps(sublayer: Sublayer, latent: s.LatentAttention) -> Iterator[Step
     )
 
 
-def core_steps(sublayer: Sublayer, n_heads: int, width: int) -> Iterator[Step]:
+def core_steps(sublayer: Sublayer, n_heads: int, width: int, alibi: bool = False) -> Iterator[Step]:
     yield sublayer.pair_step("scores", "scores", n_heads)
+    if alibi:
+        yield sublayer.pair_step("alibi", "biased", n_heads)
     yield sublayer.pair_step("mask", "masked", n_heads)
     yield sublayer.pair_step("softmax", "weights", n_heads, "probability")
     yield sublayer.step("mixed", sublayer.per_head("mixed", "@.branch.core.mixed", n_heads, width))

@@ -116,15 +116,18 @@ def input_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
 def layer_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:
     """The sublayers of every layer: attention, cross-attention, feed-forward network."""
     lengths = {side: (side, len(ids)) for side, ids in pass_.ids.items()}
-    own, rotary = lengths[SIDE_OF[name]], isinstance(pass_.spec.positions, s.Rotary)
+    own, positions = lengths[SIDE_OF[name]], pass_.spec.positions.kind
     for number, layer in enumerate(stack.each_layer()):
-        sublayer = partial(Sublayer, name, number, layer.norm, pass_.spec.d_model, own)
+        sublayer = partial(
+            Sublayer, name, number, layer.norm, pass_.spec.d_model, own, layer.residual
+        )
         attn, ffn = sublayer("attn", own), sublayer("ffn", own)
-        yield from attn.with_residual(attention_steps(attn, layer.mixer, rotary))
+        yield from attn.with_residual(attention_steps(attn, layer.mixer, positions))
         if layer.cross is not None:
             cross = sublayer("cross", lengths["source"])
-            yield from cross.with_residual(attention_steps(cross, layer.cross, rotary=False))
-        yield from ffn.with_residual(feed_forward_steps(ffn, layer.feed_forward))
+            yield from cross.with_residual(attention_steps(cross, layer.cross, "none"))
+        if layer.feed_forward is not None:
+            yield from ffn.with_residual(feed_forward_steps(ffn, layer.feed_forward))
 
 
 def output_steps(pass_: Pass, name: str, stack: s.Stack) -> Iterator[Step]:

@@ -5,13 +5,15 @@ memory. See docs/explanation/model.md, "Grouped-query attention (GQA)".
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.model.attention_context import AttentionContext, AttentionMask
-from qkv.model.cache import FixedCache, GrowingCache
+from qkv.model.attention_context import AttentionContext
+from qkv.model.attention_mask import AttentionMask
+from qkv.model.cache import FixedCache, GrowingCache, WindowCache
 from qkv.model.norms import RMSNorm
 from qkv.model.spec import Attention
 
@@ -19,28 +21,47 @@ __all__ = ["EagerCore", "SdpaCore"]
 
 
 class SdpaCore(nn.Module):
-    """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros."""
+    """softmax(q k^T * scale) v by torch's fused kernel; a fully masked row gives zeros.
+
+    In training, weights are dropped with probability `dropout`, and then the kernel is not fused.
+    """
+
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.dropout = dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        return F.scaled_dot_product_attention(
-            q, k, v, mask.allowed, is_causal=mask.is_causal, scale=scale, enable_gqa=grouped
-        )                                                        # (batch, heads, query, v_head_dim)
+        grouped, dropout = q.shape[1] != k.shape[1], self.dropout if self.training else 0.0
+        kernel = partial(_sdpa, dropout=dropout, scale=scale, grouped=grouped)
+        return mask.attend(kernel, q, k, v)                      # (batch, heads, query, v_head_dim)
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, *,
+    dropout: float, scale: float, grouped: bool,
+) -> Tensor:  # fmt: skip
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped
+    )
 
 
 class EagerCore(nn.Module):
     """The same step by step; each step is a module, so that a recording can name it."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.q, self.k, self.v = (nn.Identity() for _ in range(3))
-        self.scores, self.masked, self.weights, self.mixed = (nn.Identity() for _ in range(4))
+        self.scores, self.biased, self.masked = (nn.Identity() for _ in range(3))
+        self.weights, self.mixed = nn.Identity(), nn.Identity()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
-        group = q.shape[1] // k.shape[1]
+        group, mask = q.shape[1] // k.shape[1], mask.dense
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         q, k, v = self.q(q), self.k(k), self.v(v)
         scores = self.scores(q @ k.transpose(-1, -2) * scale)    # (batch, heads, query, key)
+        if mask.bias is not None:
+            scores = self.biased(scores + mask.bias)
         allowed = mask.allowed
         if allowed is None:
             all_pairs = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
@@ -48,6 +69,7 @@ class EagerCore(nn.Module):
         masked = self.masked(scores.masked_fill(~allowed, -math.inf))
         empty_rows = ~allowed.any(-1, keepdim=True)  # their softmax is 0/0: weights become zeros
         weights = self.weights(masked.softmax(dim=-1).masked_fill(empty_rows, 0.0))
+        weights = F.dropout(weights, self.dropout, self.training)
         return self.mixed(weights @ v)                           # (batch, heads, query, v_head_dim)
 
 
@@ -63,7 +85,8 @@ class GroupedQueryAttention(nn.Module):
         self.o_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, heads.out_bias)
         self.q_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(heads.d_head, eps) if heads.qk_norm else nn.Identity()
-        self.core: nn.Module = SdpaCore()  # the explorer uses EagerCore, which shows its weights
+        # The explorer uses EagerCore, which shows its weights.
+        self.core: nn.Module = SdpaCore(heads.dropout)
 
     def queries(self, x: Tensor) -> Tensor:
         q = split_heads(self.q_proj(x), self.heads.n_heads)
@@ -74,14 +97,22 @@ class GroupedQueryAttention(nn.Module):
         v = split_heads(self.v_proj(x), self.heads.n_kv_heads)
         return self.k_norm(k), v                                 # (batch, kv_heads, key, d_head)
 
+    def new_cache(self) -> GrowingCache | WindowCache:
+        """The cache of one sequence of steps: of all tokens, or of those in the window."""
+        window = self.heads.window
+        return GrowingCache() if window is None else WindowCache(window)
+
     def forward(
-        self, x: Tensor, context: AttentionContext, cache: GrowingCache | None = None
+        self,
+        x: Tensor,
+        context: AttentionContext,
+        cache: GrowingCache | WindowCache | None = None,
     ) -> Tensor:
         q, (k, v) = self.queries(x), self.keys_values(x)
         q, k = context.rotate(q), context.rotate(k)
         if cache is not None:
-            k, v = cache.extend(k, v)                            # key axis: all so far
-        mask = context.mask(self.heads.window)
+            (k, v), context = cache.extend_with(context, k, v)   # key axis: all, or the window's
+        mask = context.mask(self.heads.window, self.heads.n_heads)
         mixed = self.core(q, k, v, mask, self.scale)             # (batch, heads, query, d_head)
         return self.o_proj(join_heads(mixed))                    # (batch, query, d_model)
 

@@ -36,13 +36,27 @@ class PostNorm(PreNorm):
         return self.norm(self.dropout.add(x, self.branch(x, *context)))
 
 
+class PreNormOnly(PreNorm):
+    """Pre-norm without a residual connection: branch(norm(x)), to show what the sum is for."""
+
+    def forward(self, x: Tensor, *context: Any) -> Tensor:
+        return self.dropout(self.branch(self.norm(x), *context))
+
+
+class PostNormOnly(PreNorm):
+    """Post-norm without a residual connection: norm(branch(x))."""
+
+    def forward(self, x: Tensor, *context: Any) -> Tensor:
+        return self.norm(self.dropout(self.branch(x, *context)))
+
+
 class Block(nn.Module):
     """Self-attention (or another mixer), then the feed-forward."""
 
     def __init__(self, layer: s.Layer, spec: s.Spec, causal: bool):
         super().__init__()
         self.attn = make_residual(make_mixer(layer, spec, causal), layer, spec)
-        self.ffn = make_residual(make_feed_forward(layer.feed_forward, spec.d_model), layer, spec)
+        self.ffn = make_ffn(layer, spec)
 
     def forward(
         self,
@@ -63,7 +77,7 @@ class CrossBlock(nn.Module):
         self.attn = make_residual(make_mixer(layer, spec, causal), layer, spec)
         cross = CrossAttention(layer.cross, spec.d_model, layer.norm.eps)
         self.cross = make_residual(cross, layer, spec)
-        self.ffn = make_residual(make_feed_forward(layer.feed_forward, spec.d_model), layer, spec)
+        self.ffn = make_ffn(layer, spec)
 
     def forward(
         self, x: Tensor, context: AttentionContext, memory: Any, cache: LayerCache | None = None
@@ -74,5 +88,17 @@ class CrossBlock(nn.Module):
 
 
 def make_residual(branch: nn.Module, layer: s.Layer, spec: s.Spec) -> PreNorm:
-    residual = PreNorm if layer.norm.placement == "pre" else PostNorm
-    return residual(make_norm(layer.norm, spec.d_model), branch, spec.dropout)
+    """The branch with its norm, and its residual connection if the layer has them."""
+    kinds = {
+        ("pre", True): PreNorm, ("post", True): PostNorm,
+        ("pre", False): PreNormOnly, ("post", False): PostNormOnly,
+    }  # fmt: skip
+    kind = kinds[layer.norm.placement, layer.residual]
+    return kind(make_norm(layer.norm, spec.d_model), branch, spec.dropout)
+
+
+def make_ffn(layer: s.Layer, spec: s.Spec) -> nn.Module:
+    """The feed-forward sublayer; the identity if the layer has none."""
+    if layer.feed_forward is None:
+        return nn.Identity()
+    return make_residual(make_feed_forward(layer.feed_forward, spec.d_model), layer, spec)

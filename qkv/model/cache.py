@@ -3,10 +3,28 @@
 See docs/explanation/model.md, "KV cache".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from qkv.model.attention_context import AttentionContext
+
+Tensors = tuple[Tensor, ...]
+
+
+class MixerCache(Protocol):
+    """What a token mixer keeps between steps."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in use."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch: drop, reorder or repeat them, as beam search needs."""
+        ...
 
 
 class GrowingCache:
@@ -26,6 +44,17 @@ class GrowingCache:
         self.length = end
         return tuple(buffer[:, :, :end] for buffer in self.buffers)
 
+    def extend_with(
+        self, context: AttentionContext, *new: Tensor
+    ) -> tuple[Tensors, AttentionContext]:
+        """The same, with the context of all tokens."""
+        return self.extend(*new), context
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in use (a buffer may be up to twice as long)."""
+        return n_bytes(buffer[:, :, : self.length] for buffer in self.buffers)
+
     def _grow(self, capacity: int, new: tuple[Tensor, ...]) -> None:
         grown = tuple(piece.new_empty(*piece.shape[:2], capacity, piece.shape[3]) for piece in new)
         for old, larger in zip(self.buffers, grown, strict=False):
@@ -42,6 +71,54 @@ class GrowingCache:
             torch.index_select(used, 0, rows, out=copy[:, :, : self.length])
             selected.append(copy)
         self.buffers = tuple(selected)
+
+
+class WindowCache:
+    """Keys and values, or inputs, of the last `size` tokens of each row; padding is not kept.
+
+    Rows with fewer tokens have padding before them, which the context masks.
+    """
+
+    def __init__(self, size: int):
+        self.size, self.tensors = size, Tensors()
+
+    def extend_with(
+        self, context: AttentionContext, *new: Tensor
+    ) -> tuple[Tensors, AttentionContext]:
+        """Append tensors (batch, heads, new, width); returns also what is in a new token's window.
+
+        These are the last size - 1 tokens before the new ones, with the context of them all.
+        """
+        context = context.last(self.size - 1)
+        every = new
+        if self.tensors:
+            kept = (old[:, :, old.shape[2] - context.past :] for old in self.tensors)
+            every = tuple(torch.cat(pair, dim=2) for pair in zip(kept, new, strict=True))
+        self.tensors = tuple(context.select_last(x, self.size) for x in every)
+        return every, context
+
+    @property
+    def bytes(self) -> int:
+        return n_bytes(self.tensors)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch: drop, reorder or repeat them, as beam search needs."""
+        self.tensors = tuple(tensor.index_select(0, rows) for tensor in self.tensors)
+
+
+class StateCache:
+    """The state of a recurrence after the last token of each row; its size is constant."""
+
+    def __init__(self) -> None:
+        self.tensors = Tensors()  # (batch, width) each: h, and c of an LSTM; empty before a token
+
+    @property
+    def bytes(self) -> int:
+        return n_bytes(self.tensors)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Select rows of the batch: drop, reorder or repeat them, as beam search needs."""
+        self.tensors = tuple(tensor.index_select(0, rows) for tensor in self.tensors)
 
 
 class FixedCache:
@@ -61,10 +138,11 @@ class FixedCache:
 
 
 class LayerCache:
-    """The cache of one block: self-attention and cross-attention."""
+    """The cache of one block: its token mixer and its cross-attention."""
 
-    def __init__(self) -> None:
-        self.attn, self.cross = GrowingCache(), FixedCache()
+    def __init__(self, attn: MixerCache | None = None) -> None:
+        self.attn: Any = attn or GrowingCache()
+        self.cross = FixedCache()
 
 
 class Cache:
@@ -95,6 +173,15 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Bytes in use for self-attention keys and values (a buffer may be up to twice as long)."""
-        used = (b[:, :, : layer.attn.length] for layer in self.layers for b in layer.attn.buffers)
-        return sum(tensor.numel() * tensor.element_size() for tensor in used)
+        """Bytes in use for token mixers: keys and values, or other inputs and states."""
+        return sum(int(layer.attn.bytes) for layer in self.layers)
+
+
+def n_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def new_mixer_cache(mixer: Any) -> MixerCache:
+    """The cache that a mixer asks for, or one that keeps all tokens."""
+    make: Callable[[], MixerCache] = getattr(mixer, "new_cache", GrowingCache)
+    return make()

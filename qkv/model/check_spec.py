@@ -25,7 +25,7 @@ LEAST = {  # the smallest value of a field, in any part of the spec
     "vocab_size": 1, "d_model": 1, "max_len": 1, "token_types": 0, "source_vocab_size": 1,
     "first": 0, "original_max_len": 1, "repeat": 1, "n_heads": 1, "n_kv_heads": 1, "d_head": 1,
     "window": 1, "kv_lora_rank": 1, "qk_nope_head_dim": 1, "qk_rope_head_dim": 1, "v_head_dim": 1,
-    "q_lora_rank": 1, "width": 1, "d_ff": 1, "n_experts": 1, "eps": 0,
+    "q_lora_rank": 1, "width": 1, "dilation": 1, "d_ff": 1, "n_experts": 1, "eps": 0,
 }  # fmt: skip
 
 
@@ -79,9 +79,7 @@ def rotated_width(mixer: s.Mixer, positions: s.Positions) -> int:
 
 def _sizes(spec: s.Spec) -> SpecProblems:
     yield from _out_of_range("", spec)
-    if not 0 <= spec.dropout < 1:
-        wrong = _("{dropout} is not a probability", dropout=spec.dropout)
-        yield "dropout", wrong, _("use 0 <= dropout < 1")
+    yield from _probability("dropout", spec.dropout)
     if isinstance(spec.positions, s.Sinusoidal) and spec.d_model % 2:
         wrong = _("{d_model} is odd; sines and cosines come in pairs", d_model=spec.d_model)
         yield "d_model", wrong, _("use {d_model}", d_model=spec.d_model + 1)
@@ -141,7 +139,9 @@ def _mixer(path: str, mixer: s.Mixer, spec: s.Spec) -> SpecProblems:
     rotary, width = isinstance(spec.positions, s.Rotary), rotated_width(mixer, spec.positions)
     yield from _out_of_range(path, mixer)
     match mixer:
-        case s.Attention(): yield from _shared_heads(path, mixer)
+        case s.Attention():
+            yield from _shared_heads(path, mixer)
+            yield from _probability(f"{path}.dropout", mixer.dropout)
         case s.LatentAttention() if not rotary:
             wrong = _("latent attention needs rotary positions")
             yield path, wrong, _('use {{"kind": "rotary"}}')
@@ -157,6 +157,7 @@ def _cross(path: str, cross: s.Attention | None, needs_cross: bool) -> SpecProbl
     if cross is not None and needs_cross:
         yield from _out_of_range(path, cross)
         yield from _shared_heads(path, cross)
+        yield from _probability(f"{path}.dropout", cross.dropout)
         if cross.window is not None:
             wrong = _("positions of source and target are unrelated, so there is no window")
             yield f"{path}.window", wrong, _("use null")
@@ -175,7 +176,7 @@ def _shared_heads(path: str, heads: s.Attention) -> SpecProblems:
         yield path, wrong, _("use {names} or {last}", names=listed(divisors), last=last)
 
 
-def _feed_forward(path: str, spec: s.FeedForward) -> SpecProblems:
+def _feed_forward(path: str, spec: s.FeedForward | None) -> SpecProblems:
     yield from _out_of_range(path, spec)
     if not isinstance(spec, s.MixtureOfExperts):
         return
@@ -201,6 +202,12 @@ def _expert_groups(path: str, spec: s.MixtureOfExperts) -> SpecProblems:
         wrong = _("the active groups have {n_candidates} experts, {n_experts_per_token} are needed",
                   n_candidates=n_candidates, **vars(spec))
         yield f"{path}.n_active_groups", wrong, _("use more active groups")
+
+
+def _probability(path: str, dropout: float) -> SpecProblems:
+    if not 0 <= dropout < 1:
+        wrong = _("{dropout} is not a probability", dropout=dropout)
+        yield path, wrong, _("use 0 <= dropout < 1")
 
 
 def _more_than(path: str, value: float, bound: float) -> SpecProblems:

@@ -11,7 +11,7 @@ from torch import nn
 from qkv.model.attention import EagerCore, SdpaCore
 
 
-def sdpa_cores(model: nn.Module) -> dict[str, nn.Module]:
+def sdpa_cores(model: nn.Module) -> dict[str, SdpaCore]:
     """Every SdpaCore by its module path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, SdpaCore)}
 
@@ -23,7 +23,7 @@ def eager_attention(model: nn.Module, paths: Collection[str] | None = None) -> I
     cores = {path: core for path, core in every if paths is None or path in paths}
     try:
         for path, core in cores.items():
-            set_submodule(model, path, EagerCore().train(core.training))
+            set_submodule(model, path, EagerCore(core.dropout).train(core.training))
         yield
     finally:
         for path, core in cores.items():

@@ -12,6 +12,7 @@ from qkv.messages import N_, _, listed
 from qkv.model.check_spec import MAX_WIDTH
 from qkv.model.spec import (
     Activation,
+    ALiBi,
     Attention,
     Convolution,
     Dense,
@@ -34,7 +35,8 @@ from qkv.model.spec import (
 __all__ = ["decoder_only", "encoder_decoder", "encoder_only", "from_sizes"]
 
 POSITIONS: dict[str, Positions] = {
-    "sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "none": NoPositions(),
+    "sinusoidal": Sinusoidal(), "learned": Learned(), "rotary": Rotary(), "alibi": ALiBi(),
+    "none": NoPositions(),
 }  # fmt: skip
 
 SIZE_LIMIT = NumberRange(1, MAX_WIDTH)
@@ -46,7 +48,7 @@ ARGUMENTS = {  # of from_sizes, for `qkv train --explain`
     "dropout": N_("fraction of activations set to zero in training"),
     "norm": N_("layer, rms or batch: kind of norm"),
     "placement": N_("pre: norm before each branch; post: after the sum (2017)"),
-    "positions": N_("sinusoidal, learned, rotary or none: position encoding"),
+    "positions": N_("sinusoidal, learned, rotary, alibi or none: position encoding"),
     "activation": N_("relu, relu2, gelu, gelu_tanh or silu: activation of the feed-forward"),
     "gated": N_("a gate in the feed-forward (SwiGLU with silu)"),
     "bias": N_("biases in linear maps"),
@@ -62,7 +64,7 @@ def from_sizes(
     vocab_size: int = 8_000, d_model: int = 128, layers: int = 4, n_heads: int = 4, d_ff: int = 512,
     dropout: float = 0.1, norm: Literal["layer", "rms", "batch"] = "layer",
     placement: Literal["pre", "post"] = "pre",
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary",
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"] = "rotary",
     activation: Activation = "relu", gated: bool = False, bias: bool = True, convolution: int = 0,
     qk_norm: bool = False, tied: bool = True, max_len: int = 512,
 ) -> Spec:  # fmt: skip

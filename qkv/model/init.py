@@ -6,6 +6,7 @@ See docs/explanation/model.md, "Weight initialization".
 import torch
 from torch import nn
 
+from qkv.model.block import PostNormOnly, PreNormOnly
 from qkv.model.spec import Spec
 
 
@@ -32,9 +33,14 @@ def initialize(model: nn.Module, spec: Spec) -> None:
 
 
 def zero_init_residual(model: nn.Module) -> None:
-    """Set the output projection of every residual branch to zero: each branch adds 0 at first."""
+    """Set the output projection of every residual branch to zero: each branch adds 0 at first.
+
+    Not in layers without residual connections, which would stop the signal and all gradients.
+    """
     outputs = ("o_proj.weight", "down_proj.weight", "down_proj")
+    alone = [part for part in model.modules() if isinstance(part, PreNormOnly | PostNormOnly)]
+    kept = {weight for part in alone for weight in part.parameters()}
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(outputs) and ".branch." in name:
+            if name.endswith(outputs) and ".branch." in name and weight not in kept:
                 weight.zero_()

@@ -4,14 +4,17 @@ They are for comparison and simple: padding is moved to the end of each row befo
 See docs/explanation/model.md, "Other token mixers".
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.model import spec as s
 from qkv.model.attention import GroupedQueryAttention
 from qkv.model.attention_context import AttentionContext
-from qkv.model.cache import GrowingCache
+from qkv.model.cache import GrowingCache, StateCache, WindowCache
 from qkv.model.custom import make_custom
 from qkv.model.latent import MultiHeadLatentAttention
 
@@ -21,21 +24,24 @@ __all__ = ["TokenMixer"]
 class TokenMixer(nn.Module):
     """Moves padding to the end of each row, calls `mix`, and restores the order."""
 
-    def forward(
-        self, x: Tensor, context: AttentionContext, cache: GrowingCache | None = None
-    ) -> Tensor:
-        n_new, mask = x.shape[1], context.attention_mask
+    reach: int | None = None  # positions before a token that it depends on; None: all
+
+    def new_cache(self) -> GrowingCache | WindowCache | StateCache:
+        """The cache of one sequence of steps: of all inputs, or of those within reach."""
+        return GrowingCache() if self.reach is None else WindowCache(self.reach + 1)
+
+    def forward(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
+        n_new = x.shape[1]
         if cache is not None:
-            x = cache.extend(x[:, None])[0][:, 0]                  # (batch, all so far, d_model)
+            (inputs,), context = cache.extend_with(context, x[:, None])
+            x = inputs[:, 0]                                       # (batch, in reach, d_model)
+        mask = context.attention_mask
         if mask is None:
             return self.mix(x, x.new_ones(x.shape[:2], dtype=torch.bool))[:, -n_new:]
-        order = (~mask).long().argsort(dim=1, stable=True)         # tokens first, in their order
+        order = tokens_first(mask)                                 # (batch, length)
         mask = mask.gather(1, order)
-        packed = x.gather(1, order[..., None].expand_as(x)) * mask[..., None]
-        mixed = self.mix(packed, mask)
-        inverse = order.argsort(dim=1)
-        mixed = mixed.gather(1, inverse[..., None].expand_as(mixed))
-        return mixed[:, -n_new:]                                   # (batch, query, d_model)
+        mixed = self.mix(reordered(x, order) * mask[..., None], mask)
+        return reordered(mixed, order.argsort(dim=1))[:, -n_new:]  # (batch, query, d_model)
 
     def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same shape; mask (batch, length): True = token."""
@@ -52,6 +58,36 @@ class RecurrentMixer(TokenMixer):
         self.onward = cell(d_model, width, batch_first=True)
         self.backward_ = cell(d_model, width, batch_first=True) if not causal else None
 
+    def new_cache(self) -> GrowingCache | WindowCache | StateCache:
+        """The state of the recurrence, which replaces all earlier tokens; causal only."""
+        return StateCache() if self.backward_ is None else GrowingCache()
+
+    def forward(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
+        if not isinstance(cache, StateCache):
+            return super().forward(x, context, cache)
+        if context.attention_mask is None:
+            y, cache.tensors = self.resume(x, cache.tensors)
+            return y                                               # (batch, query, d_model)
+        mask = context.attention_mask[:, context.past :]           # (batch, query)
+        order, lengths = tokens_first(mask), mask.sum(dim=1)
+        # A packed sequence has at least one token; rows without any keep their state.
+        packed = pack_padded_sequence(
+            reordered(x, order), lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        y, after = self.resume(packed, cache.tensors)
+        before = cache.tensors or tuple(map(torch.zeros_like, after))
+        has_tokens, pairs = (lengths > 0)[:, None], zip(after, before, strict=True)
+        cache.tensors = tuple(torch.where(has_tokens, new, old) for new, old in pairs)
+        y = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])[0]
+        return reordered(y, order.argsort(dim=1))                  # (batch, query, d_model)
+
+    def resume(self, x: Any, state: tuple[Tensor, ...]) -> tuple[Any, tuple[Tensor, ...]]:
+        """The outputs for x, which follows the tokens of `state`, and the state after them."""
+        first = tuple(tensor[None] for tensor in state)            # (1, batch, width) each
+        is_lstm = isinstance(self.onward, nn.LSTM)
+        y, last = self.onward(x, (first if is_lstm else first[0]) if state else None)
+        return y, tuple(tensor[0] for tensor in (last if is_lstm else (last,)))
+
     def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         forward = self.onward(x)[0]                                # (batch, length, width)
         if self.backward_ is None:
@@ -64,12 +100,13 @@ class RecurrentMixer(TokenMixer):
 
 
 class ConvolutionMixer(TokenMixer):
-    """y_t = sum over `width` positions of W_j x_(t+j): the past only if causal, else centered."""
+    """y_t = sum over `width` positions of W_j x_(t + dilation j): the past if causal, or both."""
 
     def __init__(self, convolution: s.Convolution, d_model: int, causal: bool):
         super().__init__()
-        self.pad = padding(convolution.width, causal)
-        self.conv = nn.Conv1d(d_model, d_model, convolution.width)
+        self.pad = padding(convolution.width, causal, convolution.dilation)
+        self.reach = self.pad[0] if causal else None
+        self.conv = nn.Conv1d(d_model, d_model, convolution.width, dilation=convolution.dilation)
 
     def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.conv(F.pad(x.transpose(1, 2), self.pad))          # (batch, d_model, length)
@@ -99,6 +136,7 @@ class PoolingMixer(TokenMixer):
     def __init__(self, pooling: s.Pooling, causal: bool):
         super().__init__()
         self.width, self.pad = pooling.width, padding(pooling.width, causal)
+        self.reach = self.pad[0] if causal else None
 
     def mix(self, x: Tensor, mask: Tensor) -> Tensor:
         tokens = mask.to(x.dtype)[:, None]                         # (batch, 1, length)
@@ -108,9 +146,20 @@ class PoolingMixer(TokenMixer):
         return means.transpose(1, 2) - x                           # (batch, length, d_model)
 
 
-def padding(width: int, causal: bool) -> tuple[int, int]:
+def tokens_first(mask: Tensor) -> Tensor:
+    """The order (batch, length) that moves padding to the end of each row."""
+    return (~mask).long().argsort(dim=1, stable=True)
+
+
+def reordered(x: Tensor, order: Tensor) -> Tensor:
+    """The tokens of x (batch, length, width) in this order."""
+    return x.gather(1, order[..., None].expand_as(x))
+
+
+def padding(width: int, causal: bool, dilation: int = 1) -> tuple[int, int]:
     """Zeros before and after a row, for windows of `width`: the past if causal, else centered."""
-    return (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
+    before, after = (width - 1, 0) if causal else ((width - 1) // 2, width // 2)
+    return before * dilation, after * dilation
 
 
 def make_mixer(layer: s.Layer, spec: s.Spec, causal: bool) -> nn.Module:

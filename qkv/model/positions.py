@@ -1,7 +1,8 @@
-"""Position encodings: sinusoidal, learned, rotary or none.
+"""Position encodings: sinusoidal, learned, rotary, ALiBi or none.
 
-`forward` adds positions to the embeddings, `rotation` gives the rotation of queries and keys; each
-is the identity for the kinds that do not use it. See docs/explanation/model.md, "Positions".
+`forward` adds positions to the embeddings, `rotation` gives the rotation of queries and keys, each
+the identity for the kinds that do not use it; `alibi` says whether scores have its bias.
+See docs/explanation/model.md, "Positions".
 """
 
 import torch
@@ -17,6 +18,8 @@ __all__ = ["NoPositions"]
 
 class NoPositions(nn.Module):
     """No position encoding: the identity."""
+
+    alibi = False
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
         return x
@@ -59,6 +62,12 @@ class RotaryPositions(NoPositions):
         return make_rotation(self.rotary, self.width, position_ids, dtype)
 
 
+class AlibiPositions(NoPositions):
+    """ALiBi: embeddings, queries and keys stay unchanged; the attention context has the bias."""
+
+    alibi = True
+
+
 def sinusoids(position_ids: Tensor, d_model: int, layout: str = "alternating") -> Tensor:
     """Sines and cosines of these positions, (batch, length, d_model), in float64 (MPS: float32)."""
     device = position_ids.device
@@ -79,5 +88,6 @@ def make_positions(spec: s.Spec, stack: s.Stack) -> NoPositions:
         case s.Rotary():
             width = max(rotated_width(layer.mixer, spec.positions) for layer in stack.layers)
             return RotaryPositions(spec.positions, width) if width else NoPositions()
+        case s.ALiBi(): return AlibiPositions()
         case s.NoPositions(): return NoPositions()
         case s.Custom(): return make_custom(spec.positions, NoPositions, spec.d_model)

@@ -8,6 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from qkv.model.custom_spec import Custom as Custom
+from qkv.model.position_spec import ALiBi as ALiBi
+from qkv.model.position_spec import Learned as Learned
+from qkv.model.position_spec import LinearScaling as LinearScaling
+from qkv.model.position_spec import LlamaScaling as LlamaScaling
+from qkv.model.position_spec import NoPositions as NoPositions
+from qkv.model.position_spec import Positions as Positions
+from qkv.model.position_spec import Rotary as Rotary
+from qkv.model.position_spec import Scaling as Scaling
+from qkv.model.position_spec import Sinusoidal as Sinusoidal
+from qkv.model.position_spec import YarnScaling as YarnScaling
 
 __all__ = [
     "Activation", "Attention", "Convolution", "Custom", "Dense", "FeedForward", "Gated", "Head",
@@ -17,82 +27,6 @@ __all__ = [
 ]
 
 Activation = Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"]
-
-
-# ── Positions ─────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True)
-class Sinusoidal:
-    """Sinusoidal position encoding (2017), added to the embeddings.
-
-    Sines and cosines alternate, as in the paper, or are two halves, as in Marian.
-    """
-
-    layout: Literal["alternating", "halves"] = "alternating"
-    kind: Literal["sinusoidal"] = "sinusoidal"
-
-
-@dataclass(frozen=True)
-class Learned:
-    """Learned position embeddings; the first token uses row `first` (RoBERTa and BART: 2)."""
-
-    first: int = 0
-    kind: Literal["learned"] = "learned"
-
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """Position interpolation: all positions are divided by `factor`."""
-
-    factor: float
-    kind: Literal["linear"] = "linear"
-
-
-@dataclass(frozen=True)
-class LlamaScaling:
-    """Llama 3.1: low frequencies are divided by `factor`, high ones stay, with a ramp between."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_len: int
-    kind: Literal["llama3"] = "llama3"
-
-
-@dataclass(frozen=True)
-class YarnScaling:
-    """YaRN: low frequencies are interpolated, high ones kept, and attention scores scaled."""
-
-    factor: float
-    original_max_len: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float = 1.0  # multiplies cos and sin
-    mscale: float = 1.0  # multiplies the scores of latent attention
-    kind: Literal["yarn"] = "yarn"
-
-
-Scaling = LinearScaling | LlamaScaling | YarnScaling
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary position embedding (RoPE): scores depend on the distance of query and key only."""
-
-    theta: float = 10_000.0
-    partial_rotary_factor: float = 1.0  # fraction of each head that is rotated
-    interleaved: bool = False  # pairs (2i, 2i + 1), as in the paper; False: (i, i + half)
-    scaling: Scaling | None = None
-    kind: Literal["rotary"] = "rotary"
-
-
-@dataclass(frozen=True)
-class NoPositions:
-    """No position encoding (NoPE): only the causal mask gives an order."""
-
-    kind: Literal["none"] = "none"
-
-
-Positions = Sinusoidal | Learned | Rotary | NoPositions | Custom
 
 
 # ── Token mixers ──────────────────────────────────────────────────────────────────────────────────
@@ -107,6 +41,7 @@ class Attention:
     bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False  # RMSNorm on q and k of each head
+    dropout: float = 0.0  # fraction of the attention weights set to zero in training
     kind: Literal["attention"] = "attention"
 
 
@@ -133,9 +68,10 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution over `width` positions: the last ones if causal, else centered."""
+    """A convolution over `width` positions, `dilation` apart: the last if causal, else centered."""
 
     width: int
+    dilation: int = 1
     kind: Literal["convolution"] = "convolution"
 
 
@@ -213,13 +149,14 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward."""
+    """`repeat` identical blocks: token mixer, optional cross-attention, feed-forward or none."""
 
     mixer: Mixer
-    feed_forward: FeedForward
+    feed_forward: FeedForward | None
     norm: Norm = Norm()
     cross: Attention | None = None
     repeat: int = 1
+    residual: bool = True  # false: branch(norm(x)) or norm(branch(x)), without adding x
 
 
 @dataclass(frozen=True)
@@ -291,7 +228,7 @@ class Spec:
     d_model: int
     encoder: Stack | None = None
     decoder: Stack | None = None
-    positions: Positions = Rotary()
+    positions: Positions = Rotary()  # noqa: RUF009 (a frozen dataclass)
     head: Head | None = LmHead()
     source_vocab_size: int | None = None  # None: source and target share one vocabulary
     scaled_embedding: bool = False  # multiply embeddings by sqrt(d_model)

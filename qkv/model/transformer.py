@@ -19,7 +19,7 @@ from qkv.messages import _
 from qkv.model import spec as s
 from qkv.model.attention_context import AttentionContext, position_ids_of
 from qkv.model.block import Block, CrossBlock
-from qkv.model.cache import Cache
+from qkv.model.cache import Cache, new_mixer_cache
 from qkv.model.check_spec import check_spec
 from qkv.model.custom import allow_custom
 from qkv.model.dropout import Dropout
@@ -83,7 +83,10 @@ class LayerStack(nn.Module):
             attention_mask = cache.attention_mask
         position_ids = position_ids_of(length, past, attention_mask, x.device)
         rotation = self.positions.rotation(position_ids, x.dtype)
-        context = AttentionContext(length, past, self.causal, attention_mask, rotation, x.device)
+        alibi = x.dtype if self.positions.alibi else None
+        context = AttentionContext(
+            length, past, self.causal, attention_mask, rotation, x.device, alibi
+        )
         x = self.embed_norm(self.positions(x, position_ids))       # (batch, length, d_model)
         x = self.dropout(x)
         for index, block in enumerate(self.layers):
@@ -246,7 +249,10 @@ class Transformer(nn.Module):
             The cache, to be passed to `decode`.
         """
         assert self.decoder is not None, "this model has no decoder"
-        return Cache(len(self.decoder.layers))
+        cache = Cache(len(self.decoder.layers))
+        for layer, block in zip(cache.layers, self.decoder.layers, strict=True):
+            layer.attn = new_mixer_cache(block.get_submodule("attn.branch"))
+        return cache
 
     def router_aux_loss(self) -> Tensor:
         """Compute the load-balancing loss of the last pass.

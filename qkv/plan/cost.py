@@ -104,7 +104,7 @@ def memory(spec: s.Spec, workload: Workload, dtype: str = "float32") -> MemoryEs
         if p.part in LAYER_PARTS and isinstance(p, Weight) and len(p.shape) == 2 and p.copies == 1
     )
     cached, cached_cross = cached_values(spec), cached_cross_values(spec)
-    in_cache = workload.target * cached + workload.source * cached_cross
+    in_cache = windowed_cache_values(spec, workload.target) + workload.source * cached_cross
     return MemoryEstimate(
         weights=total * DTYPE_BYTES[dtype],
         gradients=total * dtype_bytes,
@@ -131,20 +131,38 @@ def cached_cross_values(spec: s.Spec) -> int:
 
 
 def windowed_cache_values(spec: s.Spec, length: int) -> int:
-    """Cached values that sliding windows can attend to, for a sequence of `length` tokens."""
+    """Values in the KV cache of a sequence of `length` tokens: sliding windows keep their size."""
+    causal = spec.decoder is not None and spec.decoder.causal
     return sum(
-        _cached(layer.mixer, spec.d_model)
-        * min(length, getattr(layer.mixer, "window", None) or length)
+        _cached(layer.mixer, spec.d_model, causal)
+        * min(length, _cached_tokens(layer.mixer, causal, length))
         for layer in _decoder_layers(spec)
     )
 
 
-def _cached(mixer: s.Mixer, d_model: int) -> int:
+def _cached_tokens(mixer: s.Mixer, causal: bool, length: int) -> int:
+    """How many tokens a cache keeps; a recurrence keeps one state instead of tokens."""
+    match mixer:
+        case s.Attention(window=int(window)):
+            return window
+        case s.Recurrent() if causal:
+            return 1
+        case s.Convolution() if causal:
+            return (mixer.width - 1) * mixer.dilation + 1
+        case s.Pooling() if causal:
+            return mixer.width
+        case _:
+            return length
+
+
+def _cached(mixer: s.Mixer, d_model: int, causal: bool = True) -> int:
     match mixer:
         case s.Attention():
             return 2 * mixer.n_kv_heads * mixer.d_head
         case s.LatentAttention():
             return mixer.kv_lora_rank + mixer.qk_rope_head_dim
+        case s.Recurrent() if causal:
+            return (2 if mixer.cell == "lstm" else 1) * d_model
         case _:
             return d_model  # the other mixers cache the residual stream
 
@@ -171,7 +189,7 @@ def activation_bytes(spec: s.Spec, workload: Workload, bytes_per_value: int) -> 
         length, dropouts = workload.length(side), 1  # of the embedding
         for layer in stack.each_layer():
             values += length * saved_by_layer(layer, spec.d_model, length)
-            dropouts += 3 if layer.cross else 2
+            dropouts += 1 + (layer.cross is not None) + (layer.feed_forward is not None)
         dropout_values += length * spec.d_model * dropouts
     values += workload.source * cached_cross_values(spec)
     values += 3 * spec.d_model * (workload.target or workload.source)
@@ -184,13 +202,18 @@ def saved_by_layer(layer: s.Layer, d: int, length: int) -> int:
     saved = norm + _saved_by_mixer(layer.mixer, d, length)
     if layer.cross:
         saved += norm + 2 * layer.cross.n_heads * layer.cross.d_head
-    return saved + norm + _saved_by_feed_forward(layer.feed_forward, d)
+        saved += 3 * layer.cross.n_heads * length if layer.cross.dropout else 0
+    if layer.feed_forward:
+        saved += norm + _saved_by_feed_forward(layer.feed_forward, d)
+    return saved
 
 
 def _saved_by_mixer(mixer: s.Mixer, d: int, length: int) -> int:
     match mixer:
         case s.Attention():
-            return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head
+            # With dropout there is no fused kernel: weights, dropped weights and mask are stored.
+            weights = 3 * mixer.n_heads * length if mixer.dropout else 0
+            return 2 * (mixer.n_heads + mixer.n_kv_heads) * mixer.d_head + weights
         case s.LatentAttention():
             d_key = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
             latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim + (mixer.q_lora_rank or 0)

@@ -83,7 +83,7 @@ def _all_parameters(spec: s.Spec) -> Comparison:
 
 
 def _feed_forward_fraction(spec: s.Spec) -> Comparison:
-    feed_forward = cost.parameters(spec)["feed_forward"]
+    feed_forward = cost.parameters(spec).get("feed_forward", 0)
     fraction = feed_forward / _layer_parameters(spec).exact
     of_all = feed_forward / sum(cost.parameters(spec).values())
     text = _("fraction of the layers; of the whole model {of_all:.1%}", of_all=of_all)
@@ -163,6 +163,8 @@ def _attention_reason(spec: s.Spec) -> str:
 
 def _scores_reason(spec: s.Spec) -> str:
     match _each_layer(spec)[0].mixer:
+        case s.Attention(window=int(window)):
+            return _("sliding window of {window} tokens, in blocks", window=window)
         case s.Attention() | s.LatentAttention():
             return _("total width of the heads is not d")
         case _:
@@ -181,6 +183,8 @@ def _feed_forward_reason(spec: s.Spec, active: bool = False) -> str:
             return _("three matrices (gated), d_ff = {d_ff:.3g} d", d_ff=part.d_ff / spec.d_model)
         case s.Dense():
             return f"d_ff = {part.d_ff / spec.d_model:.3g} d"
+        case None:
+            return _("no feed-forward")
         case s.Custom():
             raise AssertionError("pieces_of refuses custom parts")
 
@@ -205,6 +209,8 @@ def _cache_reason(spec: s.Spec) -> str:
         case s.LatentAttention():
             text = N_("one latent vector of {kv_lora_rank} + {qk_rope_head_dim} for all heads")
             return _(text, **vars(mixer))
+        case s.Recurrent():
+            return _("the state of the recurrence, once for all tokens")
         case _:
             return _("the residual stream is cached")
 

@@ -4,13 +4,14 @@ Nothing is built and torch is not imported. See docs/explanation/cost.md.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from qkv.errors import QkvError
 from qkv.messages import _, listed
 from qkv.model import spec as s
+from qkv.model.band_size import n_pairs
 from qkv.model.check_spec import custom_parts
 
 # The encoder's tokens, the decoder's, or one vector per sentence.
@@ -81,10 +82,17 @@ class AttentionProduct:
     keys: Side
     n_parameters: int = 0
     n_active_parameters: int = 0
+    window: int | None = None
+    causal: bool = False
 
     def flops(self, workload: Workload) -> int:
-        """2 b q k width; masked pairs are counted, because the product computes them."""
+        """2 b q k width; masked pairs are counted, because the product computes them.
+
+        A sliding window computes the pairs of its blocks only.
+        """
         pairs = workload.length(self.queries) * workload.length(self.keys)
+        if self.window is not None:
+            pairs = n_pairs(workload.length(self.queries), self.window, self.causal)
         return 2 * workload.batch * pairs * self.width
 
 
@@ -127,14 +135,15 @@ def _stack(spec: s.Spec, stack: s.Stack, side: Side) -> Pieces:
 
 
 def layer_pieces(layer: s.Layer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
-    """The pieces of one block: mixer, cross-attention, feed-forward, and a norm for each."""
+    """The pieces of one block: mixer, cross-attention and feed-forward if any, a norm for each."""
     yield from _norm(layer.norm, spec.d_model)
     yield from _mixer(layer.mixer, spec, causal, side)
     if layer.cross is not None:
         yield from _norm(layer.norm, spec.d_model)
         yield from _attention("cross", layer.cross, spec.d_model, side, "source")
-    yield from _norm(layer.norm, spec.d_model)
-    yield from _feed_forward(layer.feed_forward, spec.d_model, side)
+    if layer.feed_forward is not None:
+        yield from _norm(layer.norm, spec.d_model)
+        yield from _feed_forward(layer.feed_forward, spec.d_model, side)
 
 
 def _norm(norm: s.Norm, width: int) -> Pieces:
@@ -154,7 +163,9 @@ def _mixer(mixer: s.Mixer, spec: s.Spec, causal: bool, side: Side) -> Pieces:
     d = spec.d_model
     match mixer:
         case s.Attention():
-            yield from _attention("attention", mixer, d, side, side)
+            *weights, scores = _attention("attention", mixer, d, side, side)
+            assert isinstance(scores, AttentionProduct)
+            yield from (*weights, replace(scores, window=mixer.window, causal=causal))
         case s.LatentAttention():
             yield from _latent(mixer, d, side)
         case s.Recurrent():

@@ -32,17 +32,26 @@ def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(d_k)) V, equation 1 of the paper; returns the output and the weights.
 
     Without the root, q . k has variance d_k; wide heads would saturate the softmax, and gradients
-    vanish.
+    vanish. ALiBi adds a bias to the scores. In training, `dropout` sets that fraction of weights to
+    zero and divides the others by 1 - dropout, so that their mean is unchanged.
     """
     d_k = k.shape[-1]
     scores = q @ k.transpose(-2, -1) / math.sqrt(d_k)       # (..., query, key)
+    if bias is not None:
+        scores = scores + bias
     weights = softmax(scores, mask)                         # (..., query, key), rows sum to one
-    return weights @ v, weights                             # (..., query, d_v)
+    kept = weights * torch.empty_like(weights).bernoulli_(1 - dropout) / (1 - dropout)
+    return (kept if dropout else weights) @ v, weights      # (..., query, d_v)
 
 
 class SingleHeadAttention(nn.Module):

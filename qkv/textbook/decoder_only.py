@@ -25,6 +25,16 @@ class PreNorm(nn.Module):
         return x + self.branch(self.norm(x), *context)      # (batch, length, d_model)
 
 
+class PreNormOnly(PreNorm):
+    """A sublayer without the residual connection, to show what the sum is for: branch(norm(x)).
+
+    Gradients reach the layers below through the branch only, so they vanish with the depth.
+    """
+
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+        return self.branch(self.norm(x), *context)          # (batch, length, d_model)
+
+
 class Layer(nn.Module):
     """Causal self-attention, then the feed-forward."""
 

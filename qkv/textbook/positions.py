@@ -1,7 +1,9 @@
-"""Position encodings: sinusoidal (2017), learned, and rotary (RoPE).
+"""Position encodings: sinusoidal (2017), learned, rotary (RoPE), and ALiBi.
 
 See docs/explanation/model.md, "Positions".
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -97,3 +99,29 @@ def pairs_to_halves(d_head: int) -> Tensor:
     tensor([0, 2, 4, 1, 3, 5])
     """
     return torch.cat([torch.arange(0, d_head, 2), torch.arange(1, d_head, 2)])
+
+
+def alibi_slopes(n_heads: int) -> Tensor:
+    """One slope for each head: 2^(-8 / n), 2^(-16 / n), ..., 2^-8 for a power of two n.
+
+    Otherwise those of the power of two below, then every other one of the power of two above.
+
+    >>> alibi_slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039], dtype=torch.float64)
+    """
+    below = 2 ** int(math.log2(n_heads))
+    first = 2.0 ** (-8 * torch.arange(1, below + 1, dtype=torch.float64) / below)
+    if below == n_heads:
+        return first                                        # (n_heads,)
+    return torch.cat([first, alibi_slopes(2 * below)[::2]])[:n_heads]   # (n_heads,)
+
+
+def alibi_bias(n_heads: int, length: int) -> Tensor:
+    """What ALiBi adds to the scores before the softmax: -slope * distance of query and key.
+
+    No position is added to the embeddings (Press et al. 2022). In a decoder the keys are at or
+    before the query, so the distance is query - key.
+    """
+    positions = torch.arange(length, dtype=torch.float64)
+    distance = (positions[:, None] - positions[None, :]).abs()   # (query, key)
+    return -alibi_slopes(n_heads)[:, None, None] * distance      # (n_heads, query, key)

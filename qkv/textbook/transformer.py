@@ -27,6 +27,13 @@ class PostNorm(nn.Module):
         return self.norm(x + self.dropout(self.branch(x, *context)))    # (batch, length, d_model)
 
 
+class PostNormOnly(PostNorm):
+    """A sublayer without the residual connection: norm(dropout(branch(x)))."""
+
+    def forward(self, x: Tensor, *context: Tensor | None) -> Tensor:
+        return self.norm(self.dropout(self.branch(x, *context)))        # (batch, length, d_model)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then the feed-forward."""
 

@@ -164,7 +164,7 @@ def test_cross_attention_to_padding_fails_padding():
 
 
 def inverted(mask):
-    return mask if mask.allowed is None else mask._replace(allowed=~mask.allowed)
+    return mask if mask.allowed is None else replace(mask, allowed=~mask.allowed)
 
 
 class Inverted(nn.Module):

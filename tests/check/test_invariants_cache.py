@@ -8,12 +8,13 @@ import torch
 
 import qkv.model.transformer
 from qkv.check.invariants import run_checks
-from qkv.model.cache import Cache, FixedCache, GrowingCache
+from qkv.model.cache import Cache, FixedCache, GrowingCache, WindowCache
 from qkv.model.presets import decoder_only, encoder_decoder
 from qkv.model.spec import Attention, Gated, LatentAttention
 from qkv.model.transformer import Transformer
 
 SMALL = runpy.run_path(str(Path(__file__).resolve().parents[1] / "model" / "small_models.py"))
+SMALL_WINDOW = 5
 
 
 def stirred(spec):
@@ -23,6 +24,10 @@ def stirred(spec):
 
 def small_decoder():
     return stirred(decoder_only(31, 16, 2, Attention(4, 2, 4), Gated(24)))
+
+
+def small_windowed_decoder():
+    return stirred(decoder_only(31, 16, 2, Attention(4, 2, 4, SMALL_WINDOW), Gated(24)))
 
 
 def small_latent_decoder():
@@ -72,6 +77,13 @@ class LosesAKeyWhenItGrows(GrowingCache):
         super()._grow(capacity, new)
         if self.length:
             self.buffers[0][:, :, self.length - 1] = 0
+
+
+class ForgetsTooSoon(WindowCache):
+    """The window is one token shorter than the model's."""
+
+    def __init__(self):
+        super().__init__(SMALL_WINDOW - 1)
 
 
 class DoesNotReorderMemory(FixedCache):
@@ -126,4 +138,11 @@ def test_positions_off_by_one_after_the_first_step_fail_cache(make, monkeypatch)
 def test_a_memory_that_is_not_reordered_fails_cache():
     assert failed_checks(
         break_cache(small_encoder_decoder(), with_parts(cross=DoesNotReorderMemory))
+    ) == {"cache"}
+
+
+def test_a_window_that_is_too_short_fails_cache():
+    assert failed_checks(small_windowed_decoder()) == set()
+    assert failed_checks(
+        break_cache(small_windowed_decoder(), with_parts(attn=ForgetsTooSoon))
     ) == {"cache"}

@@ -32,14 +32,17 @@ def decoder(
     return replace(decoder_only(SIZE, 32, 2, attention, feed_forward), max_len=64, **options)
 
 
-def gpt2_like(attention: s.Attention, feed_forward: s.Dense) -> s.Spec:
+def gpt2_like(
+    attention: s.Attention, feed_forward: s.Dense, positions: s.Positions = s.Learned()
+) -> s.Spec:
     stack = s.Stack((s.Layer(attention, feed_forward, repeat=2),), causal=True, final_norm=True)
-    return s.Spec(SIZE, 32, None, stack, s.Learned(), max_len=64)
+    return s.Spec(SIZE, 32, None, stack, positions, max_len=64)
 
 
 LLAMA3 = s.LlamaScaling(8.0, 1.0, 4.0, 16)
 SPECS = {
     "llama": (decoder(), "llama"),
+    "llama with attention dropout": (decoder(s.Attention(4, 2, 8, dropout=0.1)), "llama"),
     "llama tied, one key head": (decoder(s.Attention(4, 1, 8), head=s.LmHead(True)), "llama"),
     "llama with wide heads": (decoder(s.Attention(2, 2, 24)), "llama"),
     "llama with biases": (

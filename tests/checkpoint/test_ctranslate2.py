@@ -367,6 +367,13 @@ UNSUPPORTED = [
         replace(TRANSLATORS["2017"], encoder=s.Stack((s.Layer(s.Recurrent(), s.Dense(24)),))),
         "encoder.mixer recurrent",
     ),
+    (replace(TRANSLATORS["2017"], positions=s.ALiBi()), "positions alibi"),
+    (
+        replace(
+            TRANSLATORS["2017"], encoder=s.Stack((s.Layer(PLAIN, None, POST, residual=False),))
+        ),
+        "encoder.layers without residual connections, encoder.layers without a feed-forward",
+    ),
     (
         replace(
             TRANSLATORS["none"],

@@ -149,6 +149,31 @@ UNSUPPORTED = {
             "decoder.layers.0.feed_forward.shared_expert None; keep this model in the qkv format"
         ),
     ),
+    "no residual": (
+        decoder(s.Layer(HEADS, GATED, RMS, residual=False)),
+        {},
+        (
+            "model.json: the nearest Hugging Face architecture, llama, does not support "
+            "decoder.layers.0.residual False; keep this model in the qkv format"
+        ),
+    ),
+    "no feed-forward": (
+        decoder(s.Layer(HEADS, None, RMS)),
+        {},
+        (
+            "model.json: no Hugging Face architecture fits this model; supported: "
+            "llama, mistral, qwen2, qwen3, gemma, mixtral, "
+            "qwen3_moe, deepseek_v2, deepseek_v3, gpt2, bert, roberta, distilbert, marian, bart"
+        ),
+    ),
+    "ALiBi": (
+        decoder(s.Layer(s.Attention(4, 4, 8), DENSE), positions=s.ALiBi()),
+        {},
+        (
+            "model.json: the nearest Hugging Face architecture, gpt2, does not support "
+            "positions {'kind': 'alibi'}; keep this model in the qkv format"
+        ),
+    ),
     "recurrence": (
         decoder_only(61, 32, 2, s.Recurrent(), GATED),
         {},

@@ -218,6 +218,20 @@ UNSUPPORTED = {
         decoder(s.Attention(4, 2, 8, qk_norm=True), positions=s.Rotary(interleaved=True)),
         ("llama, does not support decoder.layers.0.mixer.qk_norm True"),
     ),
+    "no residual": (
+        decoder(
+            decoder=s.Stack(
+                (s.Layer(s.Attention(4, 2, 8), s.Gated(48), s.Norm("rms"), residual=False),),
+                causal=True,
+                final_norm=True,
+            )
+        ),
+        "llama, does not support decoder.layers.0.residual False",
+    ),
+    "ALiBi": (
+        gpt2_like(s.Attention(4, 4, 8), s.Dense(40, "gelu_tanh"), s.ALiBi()),
+        "gpt2, does not support positions {'kind': 'alibi'}",
+    ),
     "relu": (
         gpt2_like(s.Attention(4, 4, 8), s.Dense(40)),
         "gpt2, does not support decoder.layers.0.feed_forward.activation 'relu'",

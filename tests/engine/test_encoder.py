@@ -20,6 +20,7 @@ from qkv.errors import QkvError
 from qkv.model.eager_core import eager_attention
 from qkv.model.presets import bert, encoder_only
 from qkv.model.spec import (
+    ALiBi,
     Attention,
     Convolution,
     Dense,
@@ -195,6 +196,19 @@ def test_a_recorded_model_uses_the_plain_encoder():
 def test_adjacent_sentences_of_equal_length_are_grouped():
     assert length_groups([2, 2, 5]) == [(2, 2), (1, 5)]
     assert length_groups([0, 0, 1]) == [(1, 1)] and length_groups([]) == []
+
+
+def test_a_model_with_alibi_uses_the_plain_encoder():
+    spec = replace(encoder_only(60, 32, 1, 4, 48), positions=ALiBi())
+    assert not supports_encoder(Transformer(spec))
+
+
+@pytest.mark.parametrize("change", [{"residual": False}, {"feed_forward": None}], ids=str)
+def test_layers_without_residual_or_feed_forward_use_the_plain_encoder(change):
+    spec = encoder_only(60, 32, 1, 4, 48)
+    layers = (replace(spec.encoder.layers[0], **change),)
+    spec = replace(spec, encoder=replace(spec.encoder, layers=layers))
+    assert not supports_encoder(Transformer(spec))
 
 
 def test_a_decoder_only_model_has_no_encoder():

@@ -205,7 +205,24 @@ def test_other_decoders_are_not_supported():
     convolution, attention = with_convolution(LLAMA.decoder, 2).layers
     layers = replace(convolution, norm=s.Norm("layer")), attention
     unequal_norms = replace(LLAMA, decoder=replace(LLAMA.decoder, layers=layers))
-    for spec in (experts, windowed, two_convolutions, unequal_norms):
+    alibi = replace(LLAMA, positions=s.ALiBi())
+    dilated_layer = replace(convolution, mixer=s.Convolution(2, dilation=2))
+    dilated = replace(LLAMA, decoder=replace(LLAMA.decoder, layers=(dilated_layer, attention)))
+    (layer,) = LLAMA.decoder.layers
+    no_residual, no_ffn = (
+        replace(LLAMA, decoder=replace(LLAMA.decoder, layers=(replace(layer, **change),)))
+        for change in ({"residual": False}, {"feed_forward": None})
+    )
+    for spec in (
+        experts,
+        windowed,
+        two_convolutions,
+        unequal_norms,
+        alibi,
+        no_residual,
+        no_ffn,
+        dilated,
+    ):
         assert not supports(Transformer(spec))
     assert not supports(Transformer(LLAMA).double(), int8=True)
     model = Transformer(LLAMA)

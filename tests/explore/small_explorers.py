@@ -9,7 +9,16 @@ from qkv.checkpoint.loaded_model import LoadedModel, metadata_of
 from qkv.explore.explored_model import ExploredModel
 from qkv.explore.explorer import Explorer
 from qkv.model.presets import decoder_only, encoder_decoder, encoder_only
-from qkv.model.spec import Attention, Gated, LatentAttention, MixtureOfExperts, Spec
+from qkv.model.spec import (
+    ALiBi,
+    Attention,
+    Gated,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    Spec,
+    Stack,
+)
 from qkv.model.transformer import Transformer
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.train_tokenizer import train_tokenizer
@@ -49,6 +58,13 @@ def specs(vocab: int) -> dict[str, Spec]:
         ),
         "latent": replace(
             decoder_only(vocab, 16, 2, LatentAttention(2, 6, 4, 4, 5), Gated(24)), max_len=64
+        ),
+        "no residual": replace(
+            Spec(vocab, 16, None, Stack((Layer(heads, None, residual=False, repeat=2),), True)),
+            max_len=64,
+        ),
+        "alibi": replace(
+            decoder_only(vocab, 16, 2, heads, Gated(24)), positions=ALiBi(), max_len=64
         ),
     }
 

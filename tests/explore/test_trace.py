@@ -15,7 +15,7 @@ from qkv.model.positions import sinusoids
 from qkv.textbook.feed_forward import silu
 from qkv.web.api_errors import ApiError
 
-FAMILIES = ["translator", "generator", "embedder", "experts", "latent"]
+FAMILIES = ["translator", "generator", "embedder", "experts", "latent", "alibi", "no residual"]
 
 
 def tensors_of(trace):

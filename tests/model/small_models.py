@@ -55,7 +55,7 @@ RMS = s.Norm("rms", "pre")
 
 
 def decoder(
-    mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
+    mixer: s.Mixer = HEADS, ff: s.FeedForward | None = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
     """A decoder-only model of two layers."""
     causal = more.pop("causal", True)
@@ -66,7 +66,7 @@ def decoder(
 
 
 def encoder(
-    mixer: s.Mixer = HEADS, ff: s.FeedForward = s.Gated(20), norm: s.Norm = RMS, **more: Any
+    mixer: s.Mixer = HEADS, ff: s.FeedForward | None = s.Gated(20), norm: s.Norm = RMS, **more: Any
 ) -> s.Spec:
     """An encoder-only model of two layers."""
     layers = (s.Layer(mixer, ff, norm, repeat=2),)
@@ -83,15 +83,28 @@ def both(mixer: s.Mixer = HEADS, norm: s.Norm = RMS, causal: bool = True, **more
     return s.Spec(23, 16, *stacks, **({"source_vocab_size": 19, "max_len": 24} | more))
 
 
+def without_residual(spec: s.Spec) -> s.Spec:
+    """The same model without residual connections."""
+    stacks = {
+        side: replace(stack, layers=tuple(replace(layer, residual=False) for layer in stack.layers))
+        for side in ("encoder", "decoder")
+        if (stack := getattr(spec, side))
+    }
+    return replace(spec, **stacks)
+
+
 MIXERS = {
     "multi-head": s.Attention(3, 3, 6, bias=True, out_bias=True),
     "multi-query": s.Attention(4, 1, 4, qk_norm=True),
     "window": s.Attention(4, 2, 4, window=2),
+    "attention-dropout": s.Attention(4, 2, 4, dropout=0.2),
     "lstm": s.Recurrent("lstm"),
     "gru": s.Recurrent("gru"),
     "convolution-3": s.Convolution(3),
     "convolution-4": s.Convolution(4),
     "convolution-1": s.Convolution(1),
+    "convolution-dilated": s.Convolution(3, dilation=2),
+    "convolution-4-dilated": s.Convolution(4, dilation=3),
     "token-mlp": s.TokenMlp(),
     "pooling-3": s.Pooling(3),
     "pooling-4": s.Pooling(4),
@@ -102,6 +115,7 @@ POSITIONS = {
     "sinusoidal-halves": s.Sinusoidal("halves"),
     "learned-from-2": s.Learned(first=2),
     "no-positions": s.NoPositions(),
+    "alibi": s.ALiBi(),
     "rotary-half": s.Rotary(partial_rotary_factor=0.5),
     "rotary-interleaved": s.Rotary(interleaved=True),
     "rotary-linear": s.Rotary(scaling=s.LinearScaling(4.0)),
@@ -153,6 +167,13 @@ SPECS |= {f"decoder-{name}": decoder(ff=part) for name, part in FEED_FORWARDS.it
 SPECS |= {f"decoder-norm-{name}": decoder(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {f"both-norm-{name}": both(norm=norm) for name, norm in NORMS.items()}
 SPECS |= {
+    "decoder-no-residual": without_residual(decoder()),
+    "encoder-no-residual-post": without_residual(encoder(norm=s.Norm("layer", "post"))),
+    "both-no-residual": replace(without_residual(both()), decoder=both().decoder),
+    "decoder-no-feed-forward": decoder(ff=None),
+    "encoder-no-feed-forward": encoder(ff=None, norm=s.Norm("layer", "post")),
+    "encoder-alibi": encoder(positions=s.ALiBi()),
+    "alibi-window": decoder(s.Attention(3, 1, 4, window=2), positions=s.ALiBi()),
     "latent-query-rank": decoder(
         s.LatentAttention(3, 6, 4, 4, 5, q_lora_rank=6), positions=s.Rotary(interleaved=True)
     ),

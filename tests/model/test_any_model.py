@@ -34,6 +34,7 @@ positions = st.one_of(
         s.Rotary, st.sampled_from([10.0, 1e4]), st.sampled_from([0.5, 1.0]), st.booleans(), scalings
     ),
     st.just(s.NoPositions()),
+    st.just(s.ALiBi()),
 )
 heads = st.builds(
     lambda kv, group, window, *rest: s.Attention(kv * group, kv, 4, window, *rest),
@@ -48,7 +49,7 @@ mixers = st.one_of(
     heads,
     st.builds(s.LatentAttention, small, small, small, st.just(4), small, st.none() | small),
     st.builds(s.Recurrent, st.sampled_from(["lstm", "gru"])),
-    st.builds(s.Convolution, st.integers(1, 5)),
+    st.builds(s.Convolution, st.integers(1, 5), st.integers(1, 3)),
     st.just(s.TokenMlp()),
     st.builds(s.Pooling, st.integers(1, 5)),
 )
@@ -93,10 +94,11 @@ def specs(draw):
                 st.builds(
                     s.Layer,
                     mixers,
-                    plain | experts,
+                    plain | experts | st.none(),
                     norms,
                     crosses if cross else st.none(),
                     st.integers(1, 2),
+                    flags,
                 ),
                 min_size=1,
                 max_size=2,

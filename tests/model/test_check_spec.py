@@ -46,6 +46,14 @@ INVALID = [
     (both(source_vocab_size=0), "spec, source_vocab_size: cannot be 0; use at least 1"),
     (s.Spec(9, 8), "spec: neither an encoder nor a decoder; give an encoder, a decoder or both"),
     (s.Spec(9, 8, decoder=s.Stack(())), "spec, decoder.layers: is empty; give at least one layer"),
+    (
+        decoder(s.Attention(4, 2, 4, dropout=1.0)),
+        "spec, decoder.0.mixer.dropout: 1.0 is not a probability; use 0 <= dropout < 1",
+    ),
+    (
+        decoder(s.Convolution(3, dilation=0)),
+        "spec, decoder.0.mixer.dilation: cannot be 0; use at least 1",
+    ),
     (decoder(positions=s.Learned(first=-1)), "spec, positions.first: cannot be -1; use at least 0"),
     (
         decoder(positions=s.Rotary(partial_rotary_factor=1.5)),

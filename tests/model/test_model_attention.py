@@ -1,21 +1,35 @@
 """Positions and attention against plain formulas (float64, 1e-10)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import POSITIONS, assert_close, build, decoder, encoder, random_ids, randomize
+from small_models import (
+    POSITIONS,
+    assert_close,
+    both,
+    build,
+    decoder,
+    encoder,
+    random_ids,
+    randomize,
+)
 
 from qkv.model import spec as s
+from qkv.model.alibi import slopes
 from qkv.model.attention import EagerCore, GroupedQueryAttention, SdpaCore
 from qkv.model.attention_context import AttentionContext, AttentionMask, position_ids_of
+from qkv.model.band_mask import BandMask
+from qkv.model.eager_core import eager_attention
 from qkv.model.latent import MultiHeadLatentAttention
 from qkv.model.positions import sinusoids
 from qkv.model.presets import preset
 from qkv.model.rotary import frequencies, make_rotation
+from qkv.textbook.attention import scaled_dot_product_attention
 from qkv.textbook.masks import causal_mask, window_mask
-from qkv.textbook.positions import sinusoidal
+from qkv.textbook.positions import alibi_bias, sinusoidal
 
 ROTARY = {name: spec for name, spec in POSITIONS.items() if isinstance(spec, s.Rotary)}
 ROTARY["rotary"] = s.Rotary()
@@ -175,6 +189,40 @@ def test_position_ids_do_not_count_padding():
     assert position_ids_of(2, 3, None, None).tolist() == [[3, 4]]
 
 
+@pytest.mark.parametrize("core", [SdpaCore(), EagerCore()], ids=["sdpa", "eager"])
+@pytest.mark.parametrize("n_heads", [1, 3, 4, 6])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 4])
+def test_alibi_equals_the_textbook(core, n_heads, causal, window):
+    q, k, v = (normal(2, n_heads, 9, 8).requires_grad_() for _ in range(3))
+    context = AttentionContext(9, causal=causal, alibi=torch.float64)
+    allowed = causal_mask(9) if causal else torch.ones(9, 9, dtype=torch.bool)
+    allowed = allowed & window_mask(9, window or 9)
+    bias = alibi_bias(n_heads, 9)
+    ours = core(q, k, v, context.mask(window, n_heads), 8**-0.5)
+    theirs, _ = scaled_dot_product_attention(q, k, v, allowed, bias)
+    assert_close(ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sin().sum(), [q, k, v]),
+        torch.autograd.grad(theirs.sin().sum(), [q, k, v]),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_alibi_scores_depend_on_the_distance_only_and_padding_is_not_counted():
+    attention_mask = torch.tensor([[False, True, True, False, True]])
+    context = AttentionContext(5, attention_mask=attention_mask, alibi=torch.float64)
+    bias = context.mask(n_heads=2).bias[0]  # (head, query, key), slopes 1/16 and 1/256
+    assert_close(bias[:, 4, [1, 2, 4]], torch.tensor([[-2, -1, 0]] * 2) / slope_column(2))
+    later = AttentionContext(1, 4, True, attention_mask, alibi=torch.float64)
+    assert torch.equal(later.mask(n_heads=2).bias[0], bias[:, 4:])
+
+
+def slope_column(n_heads: int) -> torch.Tensor:
+    return 1 / torch.tensor(slopes(n_heads), dtype=torch.float64)[:, None]
+
+
 # ── Attention ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 3])
 @torch.no_grad()
@@ -205,8 +253,51 @@ def test_a_window_equals_full_attention_with_that_mask(window, causal):
     x, context = normal(2, 9, 16), AttentionContext(9, causal=causal)
     allowed = window_mask(9, window) & (causal_mask(9) if causal else torch.tensor(True))
     masked = AttentionContext(9)
-    masked._masks[None] = AttentionMask(allowed[None, None])
+    masked._masks[None, 1] = AttentionMask(allowed[None, None])
     assert_close(attention(x, context), full(x, masked))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("alibi", [None, torch.float64])
+@pytest.mark.parametrize("padding", [None, "left", "right", "middle"])
+@pytest.mark.parametrize("length", [13, 16, 23])
+def test_a_banded_window_and_its_gradients_equal_the_textbook(causal, alibi, padding, length):
+    """Blocks of 4 queries; the textbook masks the scores of all pairs, without the padding."""
+    q = normal(2, 6, length, 8).requires_grad_()
+    k, v = (normal(2, 3, length, 8).requires_grad_() for _ in range(2))
+    columns = {"left": slice(3), "right": slice(length - 3, length), "middle": slice(5, 8)}
+    tokens = torch.ones(2, length, dtype=torch.bool)
+    if padding is not None:
+        tokens[0, columns[padding]] = False
+    context = AttentionContext(length, 0, causal, tokens if padding else None, alibi=alibi)
+    mask = context.mask(4, 6)
+    assert isinstance(mask, BandMask)
+    ours = SdpaCore()(q, k, v, mask, 8**-0.5)
+    for row in range(2):
+        alone = tokens[row]
+        n = int(alone.sum())
+        allowed = window_mask(n, 4) & (causal_mask(n) if causal else torch.tensor(True))
+        keys, values = (x[row, :, alone].repeat_interleave(2, 0) for x in (k, v))
+        bias = None if alibi is None else alibi_bias(6, n)
+        theirs, _ = scaled_dot_product_attention(q[row, :, alone], keys, values, allowed, bias)
+        assert_close(ours[row, :, alone], theirs)
+        for a, b in zip(
+            torch.autograd.grad(ours[row, :, alone].sin().sum(), [q, k, v], retain_graph=True),
+            torch.autograd.grad(theirs.sin().sum(), [q, k, v], retain_graph=True),
+            strict=True,
+        ):
+            assert_close(a, b)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 8])
+@pytest.mark.parametrize("cuts", [[40], [3, 30, 1, 1, 5], [1] * 40, [17, 1, 22]], ids=str)
+@torch.no_grad()
+def test_a_window_with_its_cache_equals_the_dense_mask(window, cuts):
+    model = build(decoder(s.Attention(4, 2, 4, window=window), max_len=40))
+    ids, cache = random_ids(model.spec, 2, 40), model.new_cache()
+    steps = [model.decode(piece, cache=cache) for piece in ids.split(cuts, dim=1)]
+    with eager_attention(model):
+        assert_close(torch.cat(steps, dim=1), model.decode(ids))
 
 
 @pytest.mark.parametrize("core", [SdpaCore(), EagerCore()], ids=["sdpa", "eager"])
@@ -222,6 +313,48 @@ def test_a_fully_masked_row_gives_zeros_and_finite_gradients(core, dtype):
         assert tensor.grad.isfinite().all()
         assert tensor.grad[1].eq(0).all() and tensor.grad[0].ne(0).any()
     assert q.grad[0, :, 2].eq(0).all()
+
+
+@pytest.mark.parametrize("make_core", [SdpaCore, EagerCore])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_dropout_and_its_gradients_equal_the_textbook(make_core, causal):
+    q, k, v = (normal(2, 4, 7, 8).requires_grad_() for _ in range(3))
+    mask = AttentionMask(causal_mask(7)[None, None] if causal else None)
+    core, results = make_core(dropout=0.3), []
+    for attend in (
+        lambda: core(q, k, v, mask, 8**-0.5),
+        lambda: scaled_dot_product_attention(
+            q, k, v, causal_mask(7) if causal else None, dropout=0.3
+        )[0],
+    ):
+        torch.manual_seed(5)
+        out = attend()
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [q, k, v])])
+    for ours, theirs in zip(*results, strict=True):
+        assert_close(ours, theirs)
+    assert not torch.equal(core(q, k, v, mask, 8**-0.5), results[0][0])  # another draw
+    whole = make_core()(q, k, v, mask, 8**-0.5)
+    assert torch.equal(core.eval()(q, k, v, mask, 8**-0.5), whole)
+    mean = torch.stack([core.train()(q, k, v, mask, 8**-0.5) for _ in range(2_000)]).mean(0)
+    assert (mean - whole).abs().max() < 0.1
+
+
+def test_attention_dropout_follows_torchs_seed_and_is_off_in_evaluation():
+    heads = s.Attention(4, 2, 4, dropout=0.5)
+    model, ids = build(both(heads)), random_ids(both(), 2, 6)
+    cross = replace(model.spec.decoder.layers[0], cross=replace(heads, n_kv_heads=4))
+    spec = replace(model.spec, decoder=replace(model.spec.decoder, layers=(cross,)))
+    model = build(spec)
+
+    def run(seed):
+        torch.manual_seed(seed)
+        return model.decode(ids, model.encode(ids % 19))
+
+    assert torch.equal(run(1), run(2))
+    model.train()
+    assert torch.equal(run(1), run(1)) and not torch.allclose(run(1), run(2))
+    for attention in (model.decoder.layers[0].attn, model.decoder.layers[0].cross):
+        assert attention.branch.core.dropout == 0.5
 
 
 def test_eager_weights_sum_to_one_and_are_zero_where_masked():

@@ -39,7 +39,7 @@ def test_a_token_does_not_depend_on_later_tokens(spec):
 
 @every({name: spec for name, spec in SPECS.items() if name not in CAUSAL})
 @torch.no_grad()
-def test_without_a_causal_mask_a_token_depends_on_the_next_one(spec):
+def test_without_a_causal_mask_a_token_depends_on_a_later_one(spec):
     model, ids = build(spec), random_ids(spec, 1, LENGTH)
     memory, other = random_memory(model, 1), ids.clone()
     other[:, 5] = (ids[:, 5] + 1) % spec.vocab_size
@@ -47,7 +47,7 @@ def test_without_a_causal_mask_a_token_depends_on_the_next_one(spec):
         (hidden_states(model, ids, memory) - hidden_states(model, other, memory)).abs().amax(-1)[0]
     )
     assert change[5] > 1e-6
-    assert change[4] > 1e-6 or "width=1" in repr(spec)
+    assert change[:5].amax() > 1e-6 or "width=1" in repr(spec)
 
 
 @every(CAUSAL)
@@ -124,7 +124,7 @@ def test_sdpa_attention_equals_eager_attention(spec):
 
     def run():
         memory = model.encode(source) if model.encoder and model.decoder else None
-        return hidden_states(model, ids, memory, attention_mask)
+        return hidden_states(model, ids, memory, attention_mask)[attention_mask]
 
     fused = run()
     wanted = gradients(model, fused)

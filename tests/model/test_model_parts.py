@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import FEED_FORWARDS, assert_close, build, decoder, encoder, random_ids, randomize
+from small_models import (
+    FEED_FORWARDS,
+    assert_close,
+    build,
+    decoder,
+    encoder,
+    random_ids,
+    randomize,
+    without_residual,
+)
 from torch import nn
 
 from qkv.model import spec as s
@@ -18,7 +27,10 @@ from qkv.model.init import zero_init_residual
 from qkv.model.norms import TokenBatchNorm, make_norm
 from qkv.model.presets import encoder_decoder, preset
 from qkv.model.transformer import Transformer
+from qkv.textbook import decoder_only as textbook_decoder
 from qkv.textbook import feed_forward as textbook
+from qkv.textbook import transformer as textbook_transformer
+from qkv.textbook.convolution import convolution, effective_field, receptive_field
 from qkv.textbook.masks import causal_mask
 
 
@@ -171,6 +183,34 @@ def test_pre_norm_adds_to_the_residual_stream_and_post_norm_normalizes_it():
         assert_close(residual(x), wanted)
 
 
+@torch.no_grad()
+def test_layers_without_residual_or_feed_forward_equal_the_textbook():
+    for placement, theirs in (
+        ("pre", textbook_decoder.PreNormOnly(nn.Identity(), 16)),
+        ("post", textbook_transformer.PostNormOnly(nn.Identity(), 16, dropout=0.0)),
+    ):
+        norm = s.Norm("rms" if placement == "pre" else "layer", placement)
+        block = build(without_residual(encoder(norm=norm))).encoder.layers[0]
+        theirs.norm.load_state_dict(block.ffn.norm.state_dict())
+        theirs.norm.eps, theirs.branch, x = norm.eps, block.ffn.branch, normal(2, 5, 16)
+        assert_close(block.ffn(x), theirs.double()(x))
+    block = build(encoder(ff=None)).encoder.layers[0]
+    assert_close(block(x, AttentionContext(5)), block.attn(x, AttentionContext(5)))
+    assert not list(block.ffn.parameters())
+
+
+def test_without_residual_connections_gradients_vanish_with_the_depth():
+    def gradient(spec):
+        layer = replace(spec.decoder.layers[0], repeat=12)
+        torch.manual_seed(0)
+        model = Transformer(replace(spec, decoder=replace(spec.decoder, layers=(layer,)))).double()
+        model.decode(random_ids(spec, 2, 8)).sin().sum().backward()
+        return model.embed.weight.grad.norm()
+
+    spec = decoder(s.Attention(4, 4, 4), s.Dense(64))
+    assert gradient(without_residual(spec)) < gradient(spec) / 10
+
+
 # ── Other mixers ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("make", [decoder, encoder])
 @torch.no_grad()
@@ -200,6 +240,35 @@ def test_convolution_is_a_weighted_sum_of_the_neighbors(make):
         ]
     )
     assert_close(mixer(x, AttentionContext(6))[0], out)
+
+
+@pytest.mark.parametrize("make", [decoder, encoder])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_a_dilated_convolution_and_its_gradients_equal_the_textbook(make, width, dilation):
+    model, x = build(make(s.Convolution(width, dilation))), normal(2, 9, 16).requires_grad_()
+    mixer = (model.decoder or model.encoder).layers[0].attn.branch
+    weight, bias = mixer.conv.weight, mixer.conv.bias
+    ours = mixer(x, AttentionContext(9))
+    theirs = convolution(x, weight.permute(2, 0, 1), bias, dilation, causal=make is decoder)
+    assert_close(ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sin().sum(), (x, weight, bias)),
+        torch.autograd.grad(theirs.sin().sum(), (x, weight, bias)),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_the_receptive_field_of_dilated_convolutions_doubles_with_each_layer():
+    x, dilations = normal(1, 20, 16).requires_grad_(), [1, 2, 4]
+    y = x
+    for dilation in dilations:
+        mixer = build(decoder(s.Convolution(2, dilation))).decoder.layers[0].attn.branch
+        y = mixer(y, AttentionContext(20))
+    reached = effective_field(y, x)
+    assert reached.tolist() == [False] * 12 + [True] * 8
+    assert receptive_field(2, dilations) == 8
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])
@@ -246,6 +315,13 @@ def test_after_zero_init_residual_every_branch_adds_zero():
     )
     zero_init_residual(model)
     assert torch.equal(model.decode(ids), model.decoder.norm(model.embed(ids)))
+
+
+def test_zero_init_residual_leaves_layers_without_residual():
+    model = Transformer(without_residual(decoder()))
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    zero_init_residual(model)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "llama"])

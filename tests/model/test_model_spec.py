@@ -38,6 +38,7 @@ def test_the_json_has_the_fields_of_the_dataclasses():
         "bias": False,
         "out_bias": False,
         "qk_norm": False,
+        "dropout": 0.0,
         "kind": "attention",
     }
     assert tree["encoder"] is None and tree["positions"]["kind"] == "rotary"

@@ -61,13 +61,14 @@ TINY: dict[str, s.Spec] = {
     "grouped": decoder_only(50, 32, 2, s.Attention(4, 2, 8), s.Gated(40)),
     "wide heads": decoder_only(50, 32, 2, WIDE_HEADS, s.Gated(40)),
     "latent": decoder_only(50, 32, 2, LATENT, s.Gated(40)),
+    "no feed-forward": decoder_only(50, 32, 2, s.Attention(4, 2, 8), None),
     "bert": replace(encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0),
     "masked": replace(
         encoder_only(50, 32, 2, n_heads=4, d_ff=64), max_len=32, dropout=0.0, head=s.MaskedHead()
     ),
 }
 MIXERS: list[s.Mixer] = [
-    s.Convolution(3),
+    s.Convolution(3, dilation=2),
     s.TokenMlp(),
     s.Pooling(3),
     s.Recurrent("gru"),
@@ -207,7 +208,7 @@ def test_parameters_by_part_equal_those_of_the_modules(name: str) -> None:
     # the norm of a low-rank query projection
     between = sum(n for k, n in weights.items() if ".q_proj.1." in k)
     assert counts["norms"] == norms + between
-    assert (counts["feed_forward"], counts["attention"], counts.get("head", 0)) == (
+    assert (counts.get("feed_forward", 0), counts["attention"], counts.get("head", 0)) == (
         feed_forward,
         attention,
         head,
@@ -292,6 +293,54 @@ def test_training_flops_are_three_forwards_and_recomputed_scores(name: str) -> N
     assert total == cost.training_flops(spec, workload) + recomputed
 
 
+@pytest.mark.parametrize("n_tokens", [7, 16, 17, 32, 33, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_flops_of_a_window_equal_what_torch_counts(n_tokens: int, causal: bool) -> None:
+    spec, workload = windowed_spec(8, causal), Workload(2, 0, n_tokens)
+    assert cost.flops(spec, workload) == counted_parts(build(spec), workload)
+
+
+def windowed_spec(window: int, causal: bool = True, d_head: int = 8) -> s.Spec:
+    layer = s.Layer(s.Attention(4, 2, d_head, window=window), s.Gated(40), repeat=2)
+    return s.Spec(50, 32, decoder=s.Stack((layer,), causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n_tokens", [32, 33, 37, 40, 64, 128])
+def test_a_window_costs_flops_linear_in_the_length(n_tokens: int, causal: bool) -> None:
+    """From n = 4 w on, twice the tokens cost at most 2.2 times the FLOPs; memory likewise."""
+    model = build(windowed_spec(8, causal))
+    counts, saved = [], []
+    for n in (n_tokens, 2 * n_tokens):
+        ids = torch.randint(0, 50, (1, n))
+        by_module = counted(lambda ids=ids: model.decode(ids).sum().backward()).get_flop_counts()
+        counts.append(sum(by_module["Global"].values()))
+        scores = counted(lambda ids=ids: model.decode(ids)).get_flop_counts()
+        counts.append(
+            sum(sum(ops.values()) for name, ops in scores.items() if name.endswith("branch.core"))
+        )
+        saved.append(saved_bytes(model, Workload(1, 0, n)))
+    assert counts[2] <= 2.2 * counts[0] and counts[3] <= 2.2 * counts[1]
+    assert saved[1] <= 2.2 * saved[0]
+
+
+def test_a_step_with_a_window_costs_the_same_at_every_length() -> None:
+    spec = windowed_spec(8)
+    model, cache = build(spec).eval(), build(spec).new_cache()
+    costs, sizes = {}, {}
+    with torch.no_grad():
+        for position in range(130):
+            ids = torch.full((1, 1), position % 50)
+            step = counted(lambda ids=ids: model.decode(ids, cache=cache))
+            costs[position], sizes[position] = step.get_total_flops(), cache.bytes
+    assert costs[10] == costs[64] == costs[129] > costs[2]
+    # layers, k and v, kv_heads, window, d_head, float32
+    assert sizes[10] == sizes[64] == sizes[129] == 2 * 2 * 2 * 8 * 8 * 4
+    assert sizes[129] == cost.memory(spec, Workload(1, 0, 130)).cache
+    storage = [t.untyped_storage().nbytes() for lc in cache.layers for t in lc.attn.tensors]
+    assert sum(storage) == sizes[129]
+
+
 def test_a_sequence_longer_than_the_context_is_rejected() -> None:
     with pytest.raises(QkvError) as error:
         cost.make_workload(preset("gpt2"), seq_len=1_025)
@@ -314,7 +363,8 @@ def test_cache_bytes_equal_those_of_a_cache(name: str) -> None:
         model.decode(torch.ones(workload.batch, 1, dtype=torch.long), memory, cache)
     cross = sum(tensor.nbytes for layer in cache.layers for tensor in layer.cross.tensors or ())
     expected = cost.memory(spec, workload)
-    assert expected.cache_per_token * workload.batch * workload.target == cache.bytes
+    window = getattr(spec.decoder.layers[0].mixer, "window", None) or workload.target
+    assert expected.cache_per_token * workload.batch * window == cache.bytes
     assert expected.cache == cache.bytes + cross and (cross > 0) == (name == "encoder-decoder")
 
 
@@ -375,12 +425,16 @@ def saved_bytes(model: Transformer, workload: Workload) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["encoder-decoder", "gpt", "grouped", "latent", "experts", "dropout"]
+    "name",
+    ["encoder-decoder", "gpt", "grouped", "latent", "experts", "dropout", "attention dropout"],
 )
 def test_estimated_activations_are_near_what_autograd_saves(name: str) -> None:
     extra = {
         "experts": decoder_only(50, 32, 2, s.Attention(4, 2, 8), EXPERTS),
         "dropout": replace(TINY["gpt"], dropout=0.1),
+        "attention dropout": decoder_only(
+            50, 32, 2, s.Attention(4, 2, 8, dropout=0.1), s.Gated(40)
+        ),
     }
     spec = (TINY | extra)[name]
     workload = cost.make_workload(spec, batch=8, seq_len=24)

@@ -17,6 +17,8 @@ from qkv.textbook.feed_forward import (
 from qkv.textbook.norms import BatchNorm, LayerNorm, RMSNorm
 from qkv.textbook.positions import (
     LearnedPositions,
+    alibi_bias,
+    alibi_slopes,
     pairs_to_halves,
     rotate_halves,
     rotate_pairs,
@@ -225,3 +227,13 @@ def test_rotating_pairs_is_complex_multiplication():
 def test_rotate_halves_is_rotate_pairs_in_another_order():
     x, order = randn(2, 3, 7, 8), pairs_to_halves(8)
     assert_close(rotate_halves(x[..., order]), rotate_pairs(x)[..., order])
+
+
+def test_alibi_is_the_example_of_its_paper():
+    """Figure 3 of Press et al. 2022: 0, -1, -2, ... times the slope; 8 heads: 1/2, 1/4 .. 1/256."""
+    assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
+    assert alibi_bias(8, 5)[0, 4].tolist() == [-2.0, -1.5, -1.0, -0.5, 0.0]
+    # 12 heads: those of 8 and every other one of 16, as in the paper's code
+    assert alibi_slopes(12).tolist()[:8] == alibi_slopes(8).tolist()
+    wanted = torch.tensor([2.0**-i for i in (0.5, 1.5, 2.5, 3.5)], dtype=torch.float64)
+    assert_close(alibi_slopes(12)[8:], wanted)

@@ -44,6 +44,8 @@ def unsupported_parts(spec: s.Spec) -> Iterator[str]:
         spec.positions.scaling, s.LinearScaling | None
     ):
         yield f"positions.scaling {spec.positions.scaling.kind}"
+    if isinstance(spec.positions, s.ALiBi):
+        yield "positions alibi"
     yield from (f"{path} custom" for path in custom_parts(spec))
     for side, stack in stacks(spec).items():
         if len(set(stack.each_layer())) > 1:
@@ -69,6 +71,10 @@ def unsupported_in(stack: s.Stack) -> Iterator[str]:
         yield _("cross-attention heads of another shape")
     if layer.cross is not None and layer.cross.qk_norm:
         yield "cross.qk_norm"  # CTranslate2 4.8 normalizes over all heads at once
+    if not layer.residual:
+        yield _("layers without residual connections")
+    if layer.feed_forward is None:
+        yield _("layers without a feed-forward")
     if isinstance(layer.feed_forward, s.MixtureOfExperts):
         yield "feed_forward experts"
     elif isinstance(layer.feed_forward, s.Gated) and layer.feed_forward.activation == "relu2":

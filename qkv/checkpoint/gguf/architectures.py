@@ -117,7 +117,7 @@ def llama_rows(spec: Spec) -> list[Row]:
 
 
 # ── The nearest supported spec ──────────────────────────────────────────────────────────────────
-def decoder_parts(spec: Spec) -> tuple[Attention, FeedForward]:
+def decoder_parts(spec: Spec) -> tuple[Attention, FeedForward | None]:
     """Attention and feed-forward of the first layer of a decoder-only model."""
     match spec:
         case Spec(encoder=None, decoder=Stack(layers=(Layer(Attention() as mixer, ffn), *_))):
@@ -146,7 +146,7 @@ def rotary_decoder(spec: Spec, llama: bool = False, **options: bool) -> Spec:
     """
     (mixer, ffn), rotary = decoder_parts(spec), spec.positions
     is_known = llama or isinstance(ffn, Gated)
-    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense | Custom) or not is_known:
+    if not isinstance(rotary, Rotary) or isinstance(ffn, Dense | Custom | None) or not is_known:
         raise NotExpressible
     # A window of at least max_len masks nothing.
     window = mixer.window if mixer.window and mixer.window >= spec.max_len else None

@@ -86,7 +86,7 @@ def add_sizes(gguf_writer: Any, spec: Spec) -> None:
     """The metadata from which llama.cpp builds the model."""
     assert spec.decoder is not None
     layer, (heads, ffn) = spec.decoder.layers[0], decoder_parts(spec)
-    assert not isinstance(ffn, Custom)  # no architecture has custom parts
+    assert not isinstance(ffn, Custom | None)  # no architecture has custom parts or none
     eps = "rms_eps" if layer.norm.kind == "rms" else "eps"
     sizes = {
         "context_length": spec.max_len,
