@@ -23,6 +23,7 @@ from qkv.cli import (
     model,
     plan,
     search,
+    study,
     tokenizer,
     train,
     translate,
@@ -97,6 +98,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "glossary": (
         glossary.glossary,
         _("List terms with symbols, shapes and names in qkv and in other checkpoints."),
+    ),
+    "study": (
+        study.study,
+        _("Answer a question about Transformers by experiments: tables, a figure, a conclusion."),
     ),
     "import": (convert.import_, _("Import a Hugging Face checkpoint; no code of it is executed.")),
     "export": (convert.export, _("Export a model to Hugging Face, CTranslate2 or GGUF format.")),
