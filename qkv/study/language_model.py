@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.messages import N_
 from qkv.model.eval_mode import eval_mode
 from qkv.model.spec import Spec
 from qkv.model.transformer import Transformer
 from qkv.plan.cost import flops, make_workload, parameters
-from qkv.study.question import Measurement, Trial
+from qkv.study.question import Column, Lines, Measurement, Trial
 from qkv.train.optim import make_optimizers, set_lr
 from qkv.train.recipe import GenerateRecipe, Recipe
 from qkv.train.schedule import lr_factor
@@ -30,6 +31,13 @@ VOCAB_SIZE = 256  # tokens are bytes
 BATCH, LENGTH = 16, 64  # sequences of a training step, and their tokens
 VALID_WINDOWS = 64
 CURVE_POINTS = 25
+COLUMNS = (  # of the table of a language model
+    Column("loss", N_("held-out loss, nats")),
+    Column("parameters", N_("parameters"), ",.0f"),
+    Column("tokens", N_("tokens"), ",.0f"),
+    Column("gflops", N_("GFLOPs"), ",.0f"),
+)
+CURVES = Lines("steps", "train_loss", N_("step"), N_("training loss, nats"))
 LossOf = Callable[[int], Tensor]  # the mean loss of a step
 
 

@@ -141,7 +141,11 @@ class Entry(NamedTuple):
     question: str
 
 
-STUDIES = {"scale": Entry("qkv.study.scale", N_("Why are attention scores divided by sqrt(d_k)?"))}
+STUDIES = {
+    "scale": Entry("qkv.study.scale", N_("Why are attention scores divided by √d_k?")),
+    "heads": Entry("qkv.study.heads", N_("Do several heads help, at equal parameters?")),
+    "cache": Entry("qkv.study.cache", N_("What does the KV cache save?")),
+}
 
 
 def load_question(name: str) -> Question:

@@ -1,6 +1,7 @@
 """Results of a study: every measurement of every condition and seed, and their summaries."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -37,9 +38,10 @@ class Results:
             self.values(experiment, first, key), self.values(experiment, second, key)
         )
 
-    def best(self, experiment: str, key: str) -> str:
+    def best(self, experiment: str, key: str, conditions: Iterable[str] | None = None) -> str:
         """The condition with the lowest mean; not finite is the highest."""
-        means = {name: self.mean(experiment, name, key) for name in self.measurements[experiment]}
+        names = self.measurements[experiment] if conditions is None else conditions
+        means = {name: self.mean(experiment, name, key) for name in names}
         return min(means, key=lambda name: math.inf if math.isnan(means[name]) else means[name])
 
     def label(self, experiment: str, condition: str) -> str:

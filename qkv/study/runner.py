@@ -220,7 +220,8 @@ class Progress:
             n_all=self.n_all,
             left=left,
         )
-        self.line.show(text, round(1_000 * done / total), 1_000)
+        finished = self.n_done == self.n_all
+        self.line.show(text, 1_000 if finished else min(999, int(1_000 * done / total)), 1_000)
 
 
 def collect(question: Question, store: Store, jobs: list[Job]) -> Results:

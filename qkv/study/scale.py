@@ -14,6 +14,8 @@ from qkv.model.attention import GroupedQueryAttention
 from qkv.model.presets import from_sizes
 from qkv.model.transformer import Transformer
 from qkv.study.language_model import (
+    COLUMNS,
+    CURVES,
     VOCAB_SIZE,
     cost_of,
     loss_by_position,
@@ -23,16 +25,7 @@ from qkv.study.language_model import (
     train,
     valid_ids,
 )
-from qkv.study.question import (
-    Column,
-    Condition,
-    Experiment,
-    Lines,
-    Measurement,
-    Points,
-    Question,
-    Trial,
-)
+from qkv.study.question import Column, Condition, Experiment, Measurement, Points, Question, Trial
 from qkv.study.results import Results
 from qkv.train.seeds import derive_seed
 
@@ -159,13 +152,8 @@ QUESTION = Question(
             equal=N_(
                 "initial weights, parameters, tokens, FLOPs, Adam with the same learning rate"
             ),
-            columns=(
-                Column("loss", N_("held-out loss, nats")),
-                Column("parameters", N_("parameters"), ",.0f"),
-                Column("tokens", N_("tokens"), ",.0f"),
-                Column("gflops", N_("GFLOPs"), ",.0f"),
-            ),
-            panels=(Lines("steps", "train_loss", N_("step"), N_("training loss, nats")),),
+            columns=COLUMNS,
+            panels=(CURVES,),
             trains=True,
         ),
     },
