@@ -79,10 +79,10 @@ def conclude(results: Results) -> str:
     ablated = f"h{ABLATED}"
     return _(
         "With d_model split into several heads, {best} has the lowest held-out loss, "
-        "{difference:+.3f} nats to one head ({test}). With wide heads, 4 heads have {wide:+.3f} nats to one head of "
-        "4 times the width ({wide_test}). Of the {n} heads of a trained model, {removable:.0%} can "
-        "be removed alone at a cost below {negligible} nats; the most important one costs "
-        "{largest:.3f}.",
+        "{difference:+.3f} nats to one head ({test}). With wide heads, 4 heads have {wide:+.3f} "
+        "nats to one head of 4 times the width ({wide_test}). Of the {n} heads of a trained model, "
+        "{removable:.0%} can be removed alone at a cost below {negligible} nats; the most "
+        "important one costs {largest:.3f}.",
         best=results.label("split", best),
         difference=compared.difference,
         test=compared.text,

@@ -144,6 +144,16 @@ class Entry(NamedTuple):
 STUDIES = {
     "scale": Entry("qkv.study.scale", N_("Why are attention scores divided by √d_k?")),
     "heads": Entry("qkv.study.heads", N_("Do several heads help, at equal parameters?")),
+    "norm": Entry(
+        "qkv.study.norm", N_("Pre-norm or post-norm, with or without warm-up, and which norm?")
+    ),
+    "positions": Entry(
+        "qkv.study.positions",
+        N_("Which position encoding, and what happens beyond the trained length?"),
+    ),
+    "complexity": Entry(
+        "qkv.study.complexity", N_("How do time, FLOPs and path length grow with length and width?")
+    ),
     "cache": Entry("qkv.study.cache", N_("What does the KV cache save?")),
 }
 
