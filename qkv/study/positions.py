@@ -115,15 +115,15 @@ def conclude(results: Results) -> str:
         name: results.mean("length", name, "beyond") - results.mean("length", name, "loss")
         for name in NAMES
     }
-    best = results.best("length", "loss")
+    best = results.best("length", "loss", [name for name in NAMES if name != "none"])
     compared = results.compare("length", "loss", "none", best)
     return _(
         "Without positions an encoder gives a permuted sentence the same vector (difference "
-        "{none:.0e}; rotary {rotary_order:.2f}). At the trained length {best} has the lowest loss, "
-        "{difference:+.3f} nats to none ({test}). From there to {longer} times the length, the "
-        "loss changes by {growth_none:+.2f} nats without positions, {growth_rotary:+.2f} with "
-        "rotary, {growth_sinusoidal:+.2f} with sinusoidal and {growth_learned:+.2f} with learned "
-        "ones.",
+        "{none:.0e}; rotary {rotary_order:.2f}). At the trained length the best encoding is "
+        "{best}, {difference:+.3f} nats to none ({test}). From there to {longer} times the "
+        "length, the loss changes by {growth_none:+.2f} nats without positions, "
+        "{growth_rotary:+.2f} with rotary, {growth_sinusoidal:+.2f} with sinusoidal and "
+        "{growth_learned:+.2f} with learned ones.",
         none=results.mean("order", "none", "difference"),
         rotary_order=results.mean("order", "rotary", "difference"),
         best=results.label("length", best),

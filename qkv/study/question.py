@@ -151,6 +151,15 @@ STUDIES = {
         "qkv.study.positions",
         N_("Which position encoding, and what happens beyond the trained length?"),
     ),
+    "warmup": Entry(
+        "qkv.study.schedules", N_("Which learning-rate schedule, and is warm-up needed?")
+    ),
+    "optimizer": Entry(
+        "qkv.study.optimizer", N_("Adam, AdamW or Muon, at equal steps and at equal time?")
+    ),
+    "mixers": Entry(
+        "qkv.study.mixers", N_("Is attention better than an RNN, a convolution, an MLP or pooling?")
+    ),
     "complexity": Entry(
         "qkv.study.complexity", N_("How do time, FLOPs and path length grow with length and width?")
     ),
