@@ -164,6 +164,9 @@ STUDIES = {
         "qkv.study.complexity", N_("How do time, FLOPs and path length grow with length and width?")
     ),
     "cache": Entry("qkv.study.cache", N_("What does the KV cache save?")),
+    "scaling": Entry(
+        "qkv.study.scaling", N_("How does the loss fall with model size, data and compute?")
+    ),
 }
 
 
