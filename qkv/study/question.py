@@ -147,6 +147,8 @@ STUDIES = {
     "norm": Entry(
         "qkv.study.norm", N_("Pre-norm or post-norm, with or without warm-up, and which norm?")
     ),
+    "residual": Entry("qkv.study.residual", N_("What happens without residual connections?")),
+    "feed-forward": Entry("qkv.study.feed_forward", N_("What happens without the feed-forward?")),
     "positions": Entry(
         "qkv.study.positions",
         N_("Which position encoding, and what happens beyond the trained length?"),
