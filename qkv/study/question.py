@@ -153,6 +153,9 @@ STUDIES = {
         "qkv.study.positions",
         N_("Which position encoding, and what happens beyond the trained length?"),
     ),
+    "smoothing": Entry(
+        "qkv.study.smoothing", N_("Does label smoothing make perplexity worse and BLEU better?")
+    ),
     "warmup": Entry(
         "qkv.study.schedules", N_("Which learning-rate schedule, and is warm-up needed?")
     ),

@@ -8,10 +8,12 @@ from qkv.files import atomic_path
 from qkv.messages import _
 from qkv.study.config import StudyConfig
 from qkv.study.question import Question
+from qkv.text.train_tokenizer import train_tokenizer
 
 VALID_FRACTION = 0.05  # of a person's files, at the end
 MIN_CHARACTERS = 2_000  # of a text: training and held-out windows must exist
 MIN_PAIRS = 100
+VOCAB_SIZE = 1_000  # of the tokenizer of both languages
 
 
 def check_data(question: Question, config: StudyConfig) -> None:
@@ -36,6 +38,9 @@ def write_data(question: Question, config: StudyConfig, folder: Path) -> None:
     for name, content in zip(("train", "valid"), split, strict=True):
         with atomic_path(folder / f"{name}.{suffix}") as path:
             path.write_text(content, encoding="utf-8")
+    if question.data == "pairs":
+        lines = split[0].replace("\t", "\n").splitlines()
+        train_tokenizer("byte_bpe", lines, VOCAB_SIZE).save(folder / "tokenizer.json")
 
 
 def split_text(config: StudyConfig) -> tuple[str, str]:
