@@ -54,7 +54,7 @@ class Curve:
 
 
 def recipe_of(trial: Trial, **options: Any) -> GenerateRecipe:
-    """Optimizer and schedule of a trial: AdamW, 5 percent warm-up, linear decay at the end."""
+    """Optimizer and schedule of a trial: AdamW, 5 percent warmup, linear decay at the end."""
     defaults: dict[str, Any] = {
         "optimizer": "adamw",
         "lr": 2e-3,

@@ -1,4 +1,4 @@
-"""Pre-norm or post-norm, with or without warm-up, at which depth, and which norm?"""
+"""Pre-norm or post-norm, with or without warmup, at which depth, and which norm?"""
 
 from qkv.messages import N_, _
 from qkv.model.presets import from_sizes
@@ -59,7 +59,7 @@ def measure(trial: Trial) -> Measurement:
 
 
 def name_of(placement: str, warm_up: bool, layers: int) -> str:
-    return f"{placement}-{'warm-up' if warm_up else 'none'}-{layers}"
+    return f"{placement}-{'warmup' if warm_up else 'none'}-{layers}"
 
 
 def conclude(results: Results) -> str:
@@ -77,8 +77,8 @@ def conclude(results: Results) -> str:
     }
     return _(
         "At the start, the gradient of the last of {layers} layers is {pre:.1f} times that of the "
-        "first with pre-norm and {post:.1f} times with post-norm. With warm-up, post-norm has "
-        "{difference:+.3f} nats to pre-norm ({test}). Without warm-up, pre-norm has "
+        "first with pre-norm and {post:.1f} times with post-norm. With warmup, post-norm has "
+        "{difference:+.3f} nats to pre-norm ({test}). Without warmup, pre-norm has "
         "{pre_cost:+.3f} nats ({pre_test}), post-norm {post_cost:+.3f} ({post_test}). At "
         "{kind_depth} layers the best norm is {best}.",
         layers=deepest,
@@ -100,12 +100,12 @@ def settings_of(placement: str, warm_up: bool, layers: int, norm: str = "layer")
 
 
 def conditions() -> dict[str, Condition]:
-    """Pre or post, with and without warm-up, at every depth."""
+    """Pre or post, with and without warmup, at every depth."""
     labels = {
-        ("pre", True): N_("pre-norm, warm-up, {layers} layers"),
-        ("pre", False): N_("pre-norm, no warm-up, {layers} layers"),
-        ("post", True): N_("post-norm, warm-up, {layers} layers"),
-        ("post", False): N_("post-norm, no warm-up, {layers} layers"),
+        ("pre", True): N_("pre-norm, warmup, {layers} layers"),
+        ("pre", False): N_("pre-norm, no warmup, {layers} layers"),
+        ("post", True): N_("post-norm, warmup, {layers} layers"),
+        ("post", False): N_("post-norm, no warmup, {layers} layers"),
     }
     return {
         name_of(placement, warm_up, layers): Condition(
@@ -125,7 +125,7 @@ PANELS = (
 QUESTION = Question(
     experiments={
         "placement": Experiment(
-            title=N_("Placement, warm-up and depth (LayerNorm)"),
+            title=N_("Placement, warmup and depth (LayerNorm)"),
             conditions=conditions(),
             measure=measure,
             equal=N_(
@@ -137,7 +137,7 @@ QUESTION = Question(
             trains=True,
         ),
         "kind": Experiment(
-            title=N_("Kind of norm (pre-norm, warm-up, 6 layers)"),
+            title=N_("Kind of norm (pre-norm, warmup, 6 layers)"),
             conditions={
                 kind: Condition(label, settings_of("pre", True, KIND_DEPTH, kind))
                 for kind, label in zip(KINDS, ("LayerNorm", "RMSNorm", "BatchNorm"), strict=True)
@@ -152,7 +152,7 @@ QUESTION = Question(
     conclude=conclude,
     published=N_(
         "Xiong et al. 2020: at the start, gradients near the output of a post-norm model are "
-        "large, so that it needs warm-up; those of a pre-norm model are well-behaved, and it "
+        "large, so that it needs warmup; those of a pre-norm model are well-behaved, and it "
         "trains without. Takase et al. 2022: deep post-norm models have vanishing gradients, but "
         "where they train, post-norm is better than pre-norm."
     ),

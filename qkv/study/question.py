@@ -145,7 +145,7 @@ STUDIES = {
     "scale": Entry("qkv.study.scale", N_("Why are attention scores divided by √d_k?")),
     "heads": Entry("qkv.study.heads", N_("Do several heads help, at equal parameters?")),
     "norm": Entry(
-        "qkv.study.norm", N_("Pre-norm or post-norm, with or without warm-up, and which norm?")
+        "qkv.study.norm", N_("Pre-norm or post-norm, with or without warmup, and which norm?")
     ),
     "residual": Entry("qkv.study.residual", N_("What happens without residual connections?")),
     "feed-forward": Entry("qkv.study.feed_forward", N_("What happens without the feed-forward?")),
@@ -157,7 +157,7 @@ STUDIES = {
         "qkv.study.smoothing", N_("Does label smoothing make perplexity worse and BLEU better?")
     ),
     "warmup": Entry(
-        "qkv.study.schedules", N_("Which learning-rate schedule, and is warm-up needed?")
+        "qkv.study.schedules", N_("Which learning-rate schedule, and is warmup needed?")
     ),
     "optimizer": Entry(
         "qkv.study.optimizer", N_("Adam, AdamW or Muon, at equal steps and at equal time?")

@@ -1,4 +1,4 @@
-"""Which learning-rate schedule, and is warm-up needed? The study is called `warmup`."""
+"""Which learning-rate schedule, and is warmup needed? The study is called `warmup`."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def conclude(results: Results) -> str:
     warm_up = results.compare("schedules", "loss", "constant-none", "constant")
     return _(
         "{best} has the lowest held-out loss, {difference:+.3f} nats to a constant learning rate "
-        "without warm-up ({test}). Warm-up alone changes a constant learning rate by "
+        "without warmup ({test}). Warmup alone changes a constant learning rate by "
         "{warm_up:+.3f} nats ({warm_up_test}).",
         best=results.label("schedules", best),
         difference=compared.difference,
@@ -65,13 +65,13 @@ QUESTION = Question(
         "schedules": Experiment(
             title=N_("Schedules with the same peak learning rate, a post-norm model of 4 layers"),
             conditions={
-                "constant-none": condition(N_("constant, no warm-up"), "constant", False),
-                "constant": condition(N_("constant, warm-up"), "constant"),
-                "inverse-sqrt": condition(N_("inverse square root, warm-up"), "inverse_sqrt"),
-                "paper": condition(N_("the paper's (Noam), warm-up"), "paper"),
-                "cosine": condition(N_("cosine, warm-up"), "cosine"),
-                "cosine-none": condition(N_("cosine, no warm-up"), "cosine", False),
-                "wsd": condition(N_("warm-up, stable, decay (WSD)"), "wsd"),
+                "constant-none": condition(N_("constant, no warmup"), "constant", False),
+                "constant": condition(N_("constant, warmup"), "constant"),
+                "inverse-sqrt": condition(N_("inverse square root, warmup"), "inverse_sqrt"),
+                "paper": condition(N_("the paper's (Noam), warmup"), "paper"),
+                "cosine": condition(N_("cosine, warmup"), "cosine"),
+                "cosine-none": condition(N_("cosine, no warmup"), "cosine", False),
+                "wsd": condition(N_("warmup, stable, decay (WSD)"), "wsd"),
             },
             measure=measure,
             equal=N_("parameters, tokens, FLOPs, Adam, peak learning rate 0.003, no clipping"),
@@ -86,8 +86,8 @@ QUESTION = Question(
     },
     conclude=conclude,
     published=N_(
-        "Vaswani et al. 2017, section 5.3: 4,000 steps of linear warm-up, then the inverse square "
-        "root of the step. Xiong et al. 2020: post-norm models need warm-up. Hu et al. 2024 "
+        "Vaswani et al. 2017, section 5.3: 4,000 steps of linear warmup, then the inverse square "
+        "root of the step. Xiong et al. 2020: post-norm models need warmup. Hu et al. 2024 "
         "(MiniCPM): WSD reaches the loss of cosine, and the decay lowers it quickly."
     ),
     data="text",
