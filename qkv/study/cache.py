@@ -14,7 +14,6 @@ from qkv.model.spec import Attention, LatentAttention, Mixer, Spec, Stack
 from qkv.model.transformer import Transformer
 from qkv.study.language_model import VOCAB_SIZE, new_model
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -22,6 +21,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 
@@ -140,7 +140,7 @@ QUESTION = Question(
             panels=(
                 Lines("lengths", "cached_ms", N_("tokens"), N_("with cache, ms"), True, True),
                 Lines("lengths", "full_ms", N_("tokens"), N_("without, ms"), True, True),
-                Bars("bytes_per_token", N_("bytes per token")),
+                Values("bytes_per_token", N_("bytes per token")),
             ),
         )
     },

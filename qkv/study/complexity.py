@@ -29,7 +29,7 @@ from qkv.model.spec import (
     Stack,
     TokenMlp,
 )
-from qkv.study.question import Bars, Column, Condition, Experiment, Measurement, Question, Trial
+from qkv.study.question import Column, Condition, Experiment, Measurement, Question, Trial, Values
 from qkv.study.results import Results
 from qkv.study.statistics import log_slope
 from qkv.train.seeds import derive_seed
@@ -252,9 +252,9 @@ QUESTION = Question(
                 Column("path", N_("path length, 33 tokens"), ".0f"),
             ),
             panels=(
-                Bars("flops_n", N_("FLOPs, exponent of n")),
-                Bars("time_n", N_("time, exponent of n")),
-                Bars("path", N_("path length, 33 tokens")),
+                Values("flops_n", N_("FLOPs, exponent of n")),
+                Values("time_n", N_("time, exponent of n")),
+                Values("path", N_("path length, 33 tokens")),
             ),
         )
     },

@@ -12,7 +12,6 @@ from qkv.model.presets import from_sizes
 from qkv.model.transformer import Transformer
 from qkv.study.language_model import CURVES, LossOf, new_model, recipe_of, train
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -20,6 +19,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 from qkv.study.word_sentences import MEANINGS, meaning_sentences
@@ -53,7 +53,7 @@ def measure(trial: Trial) -> Measurement:
         "separation": between[-1] - within[-1],
         "between": between[-1],
         "within": within[-1],
-        "static": between[0],
+        "static": abs(between[0]),
         "layers": list(range(len(between))),
         "distances": between,
         "same_meaning": within,
@@ -146,10 +146,11 @@ QUESTION = Question(
             panels=(
                 Lines("layers", "distances", N_("layer"), N_("distance, two meanings")),
                 Lines("layers", "same_meaning", N_("layer"), N_("distance, one meaning")),
-                Bars("separation", N_("separation in the last layer")),
+                Values("separation", N_("separation in the last layer")),
                 CURVES,
             ),
             trains=True,
+            compares=False,
         )
     },
     conclude=conclude,

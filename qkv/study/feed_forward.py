@@ -19,7 +19,7 @@ from qkv.study.language_model import (
     train,
     valid_ids,
 )
-from qkv.study.question import Bars, Condition, Experiment, Measurement, Question, Trial
+from qkv.study.question import Condition, Experiment, Measurement, Question, Trial, Values
 from qkv.study.results import Results
 
 D_MODEL, N_HEADS = 64, 4
@@ -99,7 +99,7 @@ QUESTION = Question(
                 "width, tokens, optimizer; parameters of the first and the last, but for the norms"
             ),
             columns=COLUMNS,
-            panels=(Bars("loss", N_("held-out loss, nats")), CURVES),
+            panels=(Values("loss", N_("held-out loss, nats")), CURVES),
             trains=True,
         )
     },

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from qkv.evaluate.figures import fonts_with, save
 from qkv.messages import _
-from qkv.study.question import Bars, Experiment, Lines, Panel, Points
+from qkv.study.question import Experiment, Lines, Panel, Points, Values
 from qkv.study.results import Results
 from qkv.study.statistics import deviation
 
 PANEL_INCHES = (4.6, 3.4)
-MAX_LEGEND_LINES = 12
+STYLES = ("-", "--", ":", "-.")  # after every 10 lines, which have the 10 colors of matplotlib
 
 
 def draw(results: Results, title: str, path: Path) -> Path:
@@ -42,18 +42,18 @@ def labels_of(experiments: Iterable[Experiment], title: str) -> list[str]:
     for experiment in experiments:
         labels += [condition.text for condition in experiment.conditions.values()]
         for panel in experiment.panels:
-            labels += [_(panel.y_label), "" if isinstance(panel, Bars) else _(panel.x_label)]
+            labels += [_(panel.y_label), "" if isinstance(panel, Values) else _(panel.x_label)]
     return labels
 
 
 def draw_panel(axis: Axes, panel: Panel, results: Results, experiment: str) -> None:
     """Draw one panel; what is not finite is left out."""
     axis.set_ylabel(_(panel.y_label), parse_math=False)
-    if panel.log_y:
+    if not isinstance(panel, Values) and panel.log_y:
         axis.set_yscale("log")
     match panel:
-        case Bars():
-            draw_bars(axis, panel, results, experiment)
+        case Values():
+            draw_values(axis, panel, results, experiment)
             return
         case Lines():
             draw_lines(axis, panel, results, experiment)
@@ -62,42 +62,37 @@ def draw_panel(axis: Axes, panel: Panel, results: Results, experiment: str) -> N
     axis.set_xlabel(_(panel.x_label), parse_math=False)
     if panel.log_x:
         axis.set_xscale("log", base=2)
-    handles, labels = axis.get_legend_handles_labels()
-    if len(labels) > 1:
-        axis.legend(handles[:MAX_LEGEND_LINES], labels[:MAX_LEGEND_LINES], fontsize=7)
+    if len(axis.get_legend_handles_labels()[1]) > 1:
+        axis.legend(fontsize=6, framealpha=0.5)
 
 
-def draw_bars(axis: Axes, panel: Bars, results: Results, experiment: str) -> None:
-    """One bar per condition that has the number, with the standard deviation."""
+def draw_values(axis: Axes, panel: Values, results: Results, experiment: str) -> None:
+    """One row per condition that has the number: the mean, with the standard deviation."""
     rows = [
         name for name in results.measurements[experiment] if has(results, experiment, name, panel.y)
     ]
     values = [results.values(experiment, name, panel.y) for name in rows]
     errors = [0.0 if math.isnan(error := deviation(found)) else error for found in values]
     labels = [results.label(experiment, name) for name in rows]
-    axis.barh(range(len(rows)), list(map(fmean, values)), xerr=errors, color="tab:blue")
+    axis.errorbar(list(map(fmean, values)), range(len(rows)), xerr=errors, fmt="o", capsize=3)
     axis.set_yticks(range(len(rows)), labels, fontsize=7, parse_math=False)
     axis.invert_yaxis()
     axis.set_ylabel("")
     axis.set_xlabel(_(panel.y_label), parse_math=False)
-    means = [value for value in map(fmean, values) if math.isfinite(value)]
-    if panel.log_y:
-        axis.set_yscale("linear")
-        axis.set_xscale("log")
-    elif means and min(means) > 0.5 * max(means):  # differences are visible
-        spread = max(means) - min(means) or 0.1 * max(means)
-        axis.set_xlim(min(means) - spread, max(means) + spread)
+    axis.grid(axis="y", alpha=0.3)
 
 
 def draw_lines(axis: Axes, panel: Lines, results: Results, experiment: str) -> None:
     """One line per condition: the mean over seeds, with a band of the standard deviation."""
-    for name, measured in results.measurements[experiment].items():
-        if not has(results, experiment, name, panel.y):
-            continue
+    drawn = [
+        name for name in results.measurements[experiment] if has(results, experiment, name, panel.y)
+    ]
+    for index, name in enumerate(drawn):
+        measured, style = results.measurements[experiment][name], STYLES[index // 10 % len(STYLES)]
         points = list(zip(*(found[panel.y] for found in measured), strict=False))
         means, errors = zip(*map(mean_and_deviation, points), strict=True)
         x = measured[0][panel.x][: len(means)]
-        (line,) = axis.plot(x, means, label=results.label(experiment, name), linewidth=1.3)
+        (line,) = axis.plot(x, means, label=results.label(experiment, name), linestyle=style)
         low = [mean - error for mean, error in zip(means, errors, strict=True)]
         high = [mean + error for mean, error in zip(means, errors, strict=True)]
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2)

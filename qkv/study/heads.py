@@ -18,7 +18,6 @@ from qkv.study.language_model import (
     valid_ids,
 )
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -26,6 +25,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 
@@ -113,7 +113,7 @@ QUESTION = Question(
                 Column("largest", N_("most important head, nats")),
             ),
             panels=(
-                Bars("loss", N_("held-out loss, nats")),
+                Values("loss", N_("held-out loss, nats")),
                 CURVES,
                 Lines(
                     "rank", "increases", N_("head, by rank"), N_("loss increase without it, nats")
@@ -127,7 +127,7 @@ QUESTION = Question(
             measure=measure,
             equal=N_("parameters, tokens, FLOPs: heads x width is 4 d_model"),
             columns=COLUMNS,
-            panels=(Bars("loss", N_("held-out loss, nats")), CURVES),
+            panels=(Values("loss", N_("held-out loss, nats")), CURVES),
             trains=True,
         ),
     },

@@ -15,7 +15,6 @@ from qkv.model.presets import from_sizes
 from qkv.model.transformer import Transformer
 from qkv.study.language_model import CURVES, LossOf, new_model, recipe_of, train
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -23,6 +22,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 from qkv.study.word_sentences import PRONOUN, PronounSentence, pronoun_sentences
@@ -150,7 +150,7 @@ def noun_gap(weights: Tensor, sentence: PronounSentence, is_encoder: bool) -> fl
     query = source.index(PRONOUN) if is_encoder else NOUN_INDEX
     of_animal, of_place = (
         weights[query, source.index(noun) : source.index(noun) + len(noun)].sum().item()
-        for noun in (sentence.animal, sentence.place)
+        for noun in (sentence.animal, sentence.location)
     )
     return of_animal - of_place
 
@@ -159,14 +159,14 @@ def flip_fraction(gaps: list[float], sentences: list[PronounSentence]) -> float:
     """The fraction of (animal adjective, place adjective) pairs with the same nouns that flip."""
     by_nouns: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for gap, s in zip(gaps, sentences, strict=True):
-        by_nouns.setdefault((s.animal, s.place), ([], []))[not s.is_animal].append(gap)
+        by_nouns.setdefault((s.animal, s.location), ([], []))[not s.is_animal].append(gap)
     flips = [a > 0 > b for animal, place in by_nouns.values() for a, b in product(animal, place)]
     return float(np.mean(flips))
 
 
 # ── Study ─────────────────────────────────────────────────────────────────────────────────────
 def conclude(results: Results) -> str:
-    best = max(LAYERS, key=lambda n: results.mean("layers", f"l{n}", "accuracy"))
+    best = max(LAYERS, key=lambda n: results.mean("layers", f"l{n}", "best_flip"))
     condition = f"l{best}"
     found = results.mean("layers", condition, "best_flip")
     heads = [str(row["best_head"]) for row in results.measurements["layers"][condition]]
@@ -192,7 +192,7 @@ def conclude(results: Results) -> str:
     return f"{answer} {heads_text}"
 
 
-LAYERS = (1, 2, 3)
+LAYERS = (2, 3, 4)
 FLIPPING = 0.9
 QUESTION = Question(
     experiments={
@@ -208,7 +208,7 @@ QUESTION = Question(
                 Column("parameters", N_("parameters"), ",.0f"),
             ),
             panels=(
-                Bars("accuracy", N_("right nouns, held out")),
+                Values("accuracy", N_("right nouns, held out")),
                 Lines("rank", "flips", N_("head, by rank"), N_("pairs in which it moves")),
                 CURVES,
             ),

@@ -39,7 +39,6 @@ from qkv.study.language_model import (
     valid_ids,
 )
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -48,6 +47,7 @@ from qkv.study.question import (
     Points,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 from qkv.study.tasks import TASK_VOCAB_SIZE, TASKS, accuracy, task_loss
@@ -199,7 +199,7 @@ QUESTION = Question(
             ),
             columns=COLUMNS,
             panels=(
-                Bars("loss", N_("held-out loss, nats")),
+                Values("loss", N_("held-out loss, nats")),
                 Lines("positions", "losses", N_("position"), N_("held-out loss, nats")),
                 Lines("lengths", "tokens_per_second", N_("length"), N_("tokens/s"), True, True),
             ),
@@ -216,6 +216,7 @@ QUESTION = Question(
                 CURVES,
             ),
             trains=True,
+            compares=False,  # of different tasks
         ),
     },
     conclude=conclude,

@@ -13,7 +13,6 @@ from qkv.study.language_model import (
     train_on_text,
 )
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -22,6 +21,7 @@ from qkv.study.question import (
     Question,
     Settings,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 
@@ -118,7 +118,7 @@ def conditions() -> dict[str, Condition]:
 
 GRADIENT = Column("gradient_ratio", N_("gradient at the start, last / first layer"), ".2f")
 PANELS = (
-    Bars("loss", N_("held-out loss, nats")),
+    Values("loss", N_("held-out loss, nats")),
     CURVES,
     Lines("layers", "gradients", N_("layer"), N_("gradient norm at the start"), log_y=True),
 )

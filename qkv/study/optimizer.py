@@ -9,7 +9,6 @@ from qkv.messages import N_, _
 from qkv.model.presets import from_sizes
 from qkv.study.language_model import COLUMNS, CURVES, VOCAB_SIZE, train_on_text
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -17,6 +16,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 
@@ -111,7 +111,7 @@ QUESTION = Question(
             equal=N_("initial weights, parameters, tokens, FLOPs of the model, schedule"),
             columns=(*COLUMNS, Column("ms_per_step", N_("ms per step"), ".1f")),
             panels=(
-                Bars("loss", N_("held-out loss, nats")),
+                Values("loss", N_("held-out loss, nats")),
                 CURVES,
                 Lines("seconds", "train_loss", N_("seconds"), N_("training loss, nats")),
             ),

@@ -22,7 +22,6 @@ from qkv.study.language_model import (
     valid_ids,
 )
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -30,6 +29,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 from qkv.study.tasks import TASK_VOCAB_SIZE, TASKS, accuracy, task_loss
@@ -165,7 +165,7 @@ QUESTION = Question(
             equal=N_("layers, tokens, FLOPs; parameters, but learned positions have a table"),
             columns=(*COLUMNS, Column("beyond", N_("loss of tokens 65 to 256, nats"))),
             panels=(
-                Bars("beyond", N_("loss of tokens 65 to 256, nats")),
+                Values("beyond", N_("loss of tokens 65 to 256, nats")),
                 Lines("positions", "losses", N_("position"), N_("held-out loss, nats")),
                 CURVES,
             ),
@@ -182,11 +182,12 @@ QUESTION = Question(
                 *COLUMNS[1:],
             ),
             panels=(
-                Bars("accuracy", N_("accuracy, 8 symbols")),
-                Bars("accuracy_longer", N_("accuracy, 16 symbols")),
+                Values("accuracy", N_("accuracy, 8 symbols")),
+                Values("accuracy_longer", N_("accuracy, 16 symbols")),
                 CURVES,
             ),
             trains=True,
+            compares=False,  # of different tasks
         ),
     },
     conclude=conclude,

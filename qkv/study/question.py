@@ -51,12 +51,11 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """A panel of the figure with one bar per condition: the measured number `y`."""
+class Values:
+    """A panel of the figure with one row per condition: the measured number `y`."""
 
     y: str
     y_label: str
-    log_y: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Points:
     log_y: bool = False
 
 
-Panel = Bars | Lines | Points
+Panel = Values | Lines | Points
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,10 @@ class Experiment:
         conditions: By name, which is part of the names of files.
         measure: Measures one condition with one seed.
         equal: What the conditions have in common.
-        columns: The table; if it trains, the first number is compared with the first condition.
+        columns: The table.
         panels: The figure.
         trains: Whether it trains a model for `Trial.steps` steps.
+        compares: Whether, if it trains, the first column is compared with the first condition.
         n_seeds: The number of seeds; None: that of the study.
     """
 
@@ -109,6 +109,7 @@ class Experiment:
     columns: tuple[Column, ...]
     panels: tuple[Panel, ...] = ()
     trains: bool = False
+    compares: bool = True
     n_seeds: int | None = None
 
     def seeds(self, n_seeds: int) -> range:

@@ -22,7 +22,6 @@ from qkv.study.language_model import (
     valid_ids,
 )
 from qkv.study.question import (
-    Bars,
     Column,
     Condition,
     Experiment,
@@ -30,6 +29,7 @@ from qkv.study.question import (
     Measurement,
     Question,
     Trial,
+    Values,
 )
 from qkv.study.results import Results
 
@@ -124,7 +124,7 @@ QUESTION = Question(
                 Column("gradient_ratio", N_("gradient at the start, first / last layer"), ".2g"),
             ),
             panels=(
-                Bars("loss", N_("held-out loss, nats")),
+                Values("loss", N_("held-out loss, nats")),
                 CURVES,
                 Lines(
                     "layers", "gradients", N_("layer"), N_("gradient norm at the start"), log_y=True

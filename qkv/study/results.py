@@ -60,7 +60,7 @@ class Results:
                 values = self.values(experiment, condition, column.key)
                 row[column.key] = {"mean": fmean(values), "deviation": deviation(values)}
         key, first = described.columns[0].key, next(iter(described.conditions))
-        if described.trains and condition != first:
+        if described.trains and described.compares and condition != first:
             compared = self.compare(experiment, key, first, condition)
             row["compared"] = {"difference": compared.difference, "p": compared.p}
         return row

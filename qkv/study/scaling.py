@@ -124,6 +124,7 @@ QUESTION = Question(
                 CURVES,
             ),
             trains=True,
+            compares=False,
             n_seeds=1,
         ),
         "larger": Experiment(
@@ -133,6 +134,7 @@ QUESTION = Question(
             equal=N_("as above; the fit does not use it"),
             columns=COLUMNS,
             trains=True,
+            compares=False,
             n_seeds=1,
         ),
     },

@@ -5,7 +5,7 @@ from typing import Any
 from qkv.messages import N_, _
 from qkv.model.presets import from_sizes
 from qkv.study.language_model import COLUMNS, CURVES, VOCAB_SIZE, recipe_of, train_on_text
-from qkv.study.question import Bars, Condition, Experiment, Lines, Measurement, Question, Trial
+from qkv.study.question import Condition, Experiment, Lines, Measurement, Question, Trial, Values
 from qkv.study.results import Results
 from qkv.train.schedule import lr_factor
 
@@ -77,7 +77,7 @@ QUESTION = Question(
             equal=N_("parameters, tokens, FLOPs, Adam, peak learning rate 0.003, no clipping"),
             columns=COLUMNS,
             panels=(
-                Bars("loss", N_("held-out loss, nats")),
+                Values("loss", N_("held-out loss, nats")),
                 CURVES,
                 Lines("lr_steps", "lr", N_("step"), N_("learning rate")),
             ),

@@ -9,7 +9,7 @@ from qkv.evaluate.scores import score
 from qkv.messages import N_, _
 from qkv.model.presets import from_sizes
 from qkv.study.language_model import CURVES, new_model, recipe_of, train
-from qkv.study.question import Bars, Column, Condition, Experiment, Measurement, Question, Trial
+from qkv.study.question import Column, Condition, Experiment, Measurement, Question, Trial, Values
 from qkv.study.results import Results
 from qkv.study.translation_model import (
     read_tokenizer,
@@ -102,9 +102,9 @@ QUESTION = Question(
                 Column("parameters", N_("parameters"), ",.0f"),
             ),
             panels=(
-                Bars("perplexity", N_("perplexity")),
-                Bars("bleu_beam", N_("BLEU, beam 4")),
-                Bars("ece", N_("calibration error (ECE)")),
+                Values("perplexity", N_("perplexity")),
+                Values("bleu_beam", N_("BLEU, beam 4")),
+                Values("ece", N_("calibration error (ECE)")),
                 CURVES,
             ),
             trains=True,

@@ -31,7 +31,7 @@ class PronounSentence(NamedTuple):
     source: str
     target: str
     animal: str  # in the source
-    place: str
+    location: str
     noun: str  # in the target
     is_animal: bool
 
@@ -46,18 +46,18 @@ def pronoun_sentences() -> tuple[list[PronounSentence], list[PronounSentence]]:
     return parts
 
 
-def sentences_of(animal: str, place: str) -> list[PronounSentence]:
+def sentences_of(animal: str, location: str) -> list[PronounSentence]:
     """One sentence for each adjective; first those of animals, then those of places."""
     rows = []
     for adjective, english in (OF_ANIMALS | OF_PLACES).items():
         is_animal = adjective in OF_ANIMALS
-        noun = ANIMALS[animal] if is_animal else PLACES[place]
-        source = f"这只{animal}没有穿过{place}，因为{PRONOUN}太{adjective}了"
+        noun = ANIMALS[animal] if is_animal else PLACES[location]
+        source = f"这只{animal}没有穿过{location}，因为{PRONOUN}太{adjective}了"
         target = (
-            f"the {ANIMALS[animal]} did not cross the {PLACES[place]} because the {noun} was too "
+            f"the {ANIMALS[animal]} did not cross the {PLACES[location]} because the {noun} was too "
             f"{english}"
         )
-        rows.append(PronounSentence(source, target, animal, place, noun, is_animal))
+        rows.append(PronounSentence(source, target, animal, location, noun, is_animal))
     return rows
 
 

@@ -15,7 +15,7 @@ from qkv.study.word_sentences import ANIMALS, MEANINGS, PLACES, meaning_sentence
 
 def test_held_out_sentences_have_other_pairs_of_nouns():
     training, held_out = pronoun_sentences()
-    pairs, others = ({(s.animal, s.place) for s in part} for part in (training, held_out))
+    pairs, others = ({(s.animal, s.location) for s in part} for part in (training, held_out))
     assert pairs | others == {(a, p) for a in ANIMALS for p in PLACES} and not pairs & others
     for position, nouns in enumerate((ANIMALS, PLACES)):  # every noun is trained
         assert {pair[position] for pair in pairs} == set(nouns)
@@ -26,7 +26,7 @@ def test_the_translation_names_the_noun_of_the_adjective():
     for s in chain(*pronoun_sentences()):
         words = s.target.split()
         assert words[it.NOUN_INDEX] == s.noun and words[it.NOUN_INDEX - 1] == "the"
-        assert s.noun == (ANIMALS[s.animal] if s.is_animal else PLACES[s.place])
+        assert s.noun == (ANIMALS[s.animal] if s.is_animal else PLACES[s.location])
         assert s.source.count(it.PRONOUN) == 1
 
 
@@ -39,10 +39,10 @@ def test_a_head_flips_only_if_its_weight_moves_with_the_adjective():
 
 
 def test_the_gap_of_a_head_is_the_weight_of_the_animal_minus_that_of_the_place():
-    sentence = next(s for s in pronoun_sentences()[1] if len(s.animal) == len(s.place) == 2)
+    sentence = next(s for s in pronoun_sentences()[1] if len(s.animal) == len(s.location) == 2)
     weights = torch.rand(30, 30)
     row = weights[sentence.source.index("它")]
-    a, p = sentence.source.index(sentence.animal), sentence.source.index(sentence.place)
+    a, p = sentence.source.index(sentence.animal), sentence.source.index(sentence.location)
     expected = row[a] + row[a + 1] - row[p] - row[p + 1]
     gap = it.noun_gap(weights, sentence, is_encoder=True)
     assert gap == pytest.approx(expected.item(), abs=1e-6)

@@ -23,10 +23,10 @@ def textbook_ece(probabilities, ids):
     return total
 
 
-@pytest.mark.parametrize("sharpness", [0.5, 2, 8])
-def test_the_calibration_error_is_that_of_the_textbook(sharpness):
+@pytest.mark.parametrize("factor", [0.5, 2, 8])
+def test_the_calibration_error_is_that_of_the_textbook(factor):
     generator = torch.Generator().manual_seed(0)
-    logits = sharpness * torch.randn(400, 12, generator=generator, dtype=torch.float64)
+    logits = factor * torch.randn(400, 12, generator=generator, dtype=torch.float64)
     ids = torch.randint(0, 12, (400,), generator=generator)
     probabilities = logits.softmax(dim=1)
     expected = textbook_ece(probabilities.numpy(), ids.numpy())
