@@ -53,7 +53,7 @@ from qkv.study.results import Results
 from qkv.study.tasks import TASK_VOCAB_SIZE, TASKS, accuracy, task_loss
 
 D_MODEL, N_LAYERS, N_HEADS = 64, 2, 4
-DISTANCES = (4, 8, 16, 32)  # of recall
+DISTANCES = (8, 16, 32)  # of recall
 SPEED_LENGTHS = (32, 128, 512, 1024)
 SEGMENT = 8  # positions whose losses are averaged
 BUDGET = 12 * D_MODEL**2  # parameters of a layer: 4 d² of attention and 8 d² of a feed-forward

@@ -53,10 +53,8 @@ def sentences_of(animal: str, location: str) -> list[PronounSentence]:
         is_animal = adjective in OF_ANIMALS
         noun = ANIMALS[animal] if is_animal else PLACES[location]
         source = f"这只{animal}没有穿过{location}，因为{PRONOUN}太{adjective}了"
-        target = (
-            f"the {ANIMALS[animal]} did not cross the {PLACES[location]} because the {noun} was too "
-            f"{english}"
-        )
+        crossing = f"the {ANIMALS[animal]} did not cross the {PLACES[location]}"
+        target = f"{crossing} because the {noun} was too {english}"
         rows.append(PronounSentence(source, target, animal, location, noun, is_animal))
     return rows
 
