@@ -80,6 +80,7 @@ def draw_values(axis: Axes, panel: Values, results: Results, experiment: str) ->
     axis.set_ylabel("")
     axis.set_xlabel(_(panel.y_label), parse_math=False)
     axis.grid(axis="y", alpha=0.3)
+    axis.locator_params(axis="x", nbins=5)
 
 
 def draw_lines(axis: Axes, panel: Lines, results: Results, experiment: str) -> None:
