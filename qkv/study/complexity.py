@@ -68,6 +68,7 @@ def new_mixer(name: str, d_model: int, length: int, seed: int = 0) -> nn.Module:
 @contextmanager
 def unfused() -> Iterator[None]:
     """Inside, oneDNN does not fuse the steps of a recurrence, so that they can be counted."""
+    # torch.backends.mkldnn.flags would also set TF32, with a warning where there is no GPU
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:

@@ -33,6 +33,8 @@ BATCH_PAIRS = 48
 PAD, BOS, EOS = range(3)
 NOUN_INDEX = 9  # of the noun that the translation names, in its words
 MAX_TARGET = 16
+LAYERS = (2, 3, 4)  # of each stack
+FLIPPING = 0.9  # a head that moves in so many pairs follows the adjective
 
 
 class Vocabulary(NamedTuple):
@@ -70,7 +72,7 @@ def measure(trial: Trial) -> Measurement:
         "accuracy": noun_accuracy(model, vocabulary, held_out),
         "best_flip": flips[best],
         "best_head": best,
-        "n_flipping": sum(fraction >= 0.9 for fraction in flips.values()),
+        "n_flipping": sum(fraction >= FLIPPING for fraction in flips.values()),
         "rank": list(range(1, len(flips) + 1)),
         "flips": sorted(flips.values(), reverse=True),
         "parameters": sum(weight.numel() for weight in model.parameters()),
@@ -192,8 +194,6 @@ def conclude(results: Results) -> str:
     return f"{answer} {heads_text}"
 
 
-LAYERS = (2, 3, 4)
-FLIPPING = 0.9
 QUESTION = Question(
     experiments={
         "layers": Experiment(
