@@ -7,7 +7,8 @@
 
 `load` returns a Translator, a Generator or an Embedder; `train.run` trains one. `preset`, Spec and
 Transformer describe and build models, Custom is a part of your own, Tokenizer converts between
-text and ids, QkvError is an error that the user can fix.
+text and ids, `study.run` answers a question by experiments, QkvError is an error that the user can
+fix.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 
 if TYPE_CHECKING:
-    from qkv import train
+    from qkv import study, train
     from qkv.model.presets import preset
     from qkv.model.spec import Custom, Spec
     from qkv.model.transformer import Transformer
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "load",
     "preset",
+    "study",
     "train",
 ]
 MODULES = {  # imported on first use: torch takes seconds
@@ -147,8 +149,8 @@ def _load_ctranslate2(folder: Path, device: str, task: str | None, int8: bool) -
 
 def __getattr__(name: str) -> Any:
     """Import the public names that need torch on first use, so that `import qkv` is fast."""
-    if name == "train":
-        return import_module("qkv.train")
+    if name in ("study", "train"):
+        return import_module(f"qkv.{name}")
     if name in MODULES:
         return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module 'qkv' has no attribute '{name}'")

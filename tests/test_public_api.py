@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import qkv
-from qkv import train
+from qkv import study, train
 from qkv.generate.alignment import Link
 from qkv.generate.config import GenerationConfig, TranslationConfig
 from qkv.model import presets
@@ -48,10 +48,14 @@ CLASSES: list[Any] = [
     train.GenerateRecipe,
     train.EmbedRecipe,
     train.TrainingStep,
+    study.Study,
+    study.StudyConfig,
 ]
 FUNCTIONS: list[Any] = [
     qkv.load,
     train.run,
+    study.run,
+    study.names,
     presets.preset,
     presets.find_preset,
     presets.from_sizes,

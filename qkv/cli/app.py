@@ -25,6 +25,7 @@ from qkv.cli import (
     neighbors,
     plan,
     search,
+    study,
     tokenizer,
     trace,
     train,
@@ -112,6 +113,10 @@ COMMANDS: dict[str, tuple[Callable[..., Any], str]] = {
     "glossary": (
         glossary.glossary,
         _("List terms with symbols, shapes and names in qkv and in other checkpoints."),
+    ),
+    "study": (
+        study.study,
+        _("Answer a question about Transformers by experiments: tables, a figure, a conclusion."),
     ),
     "import": (convert.import_, _("Import a Hugging Face checkpoint; no code of it is executed.")),
     "export": (convert.export, _("Export a model to Hugging Face, CTranslate2 or GGUF format.")),

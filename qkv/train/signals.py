@@ -19,9 +19,13 @@ class Stopper:
 
     The training loop reads `received` after each step; once it is set, the loop saves a checkpoint
     and the command exits with STOPPED.
+
+    Args:
+        line: What the first signal prints; default: that a checkpoint will be saved.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: str | None = None) -> None:
+        self.line = line
         self.received: signal.Signals | None = None
         self._old: dict[signal.Signals, signal._HANDLER] = {}
 
@@ -41,6 +45,6 @@ class Stopper:
             # No clean-up: an interrupted save is harmless, and the kernel releases the lock.
             os._exit(128 + number)
         self.received = signal.Signals(number)
-        line = _("stopping after this step and saving a checkpoint; press again to exit at once")
+        saving = _("stopping after this step and saving a checkpoint; press again to exit at once")
         # Not print: the signal may have interrupted one.
-        os.write(2, f"\n{line}\n".encode())
+        os.write(2, f"\n{self.line or saving}\n".encode())

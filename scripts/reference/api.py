@@ -1,11 +1,13 @@
 """The pages of the Python API: which public names are on which page; mkdocstrings fills them in."""
 
 import qkv
+import qkv.study
 import qkv.train
 
 SUMMARY = """\
-The names under `qkv` and `qkv.train` are the public API; other modules may change between versions.
-`import qkv` is fast: torch is imported when a name that needs it is first used."""
+The names under `qkv`, `qkv.train` and `qkv.study` are the public API; other modules may change
+between versions. `import qkv` is fast: torch is imported when a name that needs it is first
+used."""
 PAGES = {  # file -> title, first sentence, public names
     "index": ("Python API", "", ["qkv.load", "qkv.QkvError"]),
     "translator": (
@@ -47,13 +49,20 @@ PAGES = {  # file -> title, first sentence, public names
         "Training on data in memory or in files; the options are in [Recipes](../recipe.md).",
         [f"qkv.train.{name}" for name in sorted(qkv.train.__all__, key=lambda name: name != "run")],
     ),
+    "study": (
+        "Studies",
+        "Questions answered by experiments: [Studies](../../explanation/studies/index.md).",
+        [f"qkv.study.{name}" for name in sorted(qkv.study.__all__, key=lambda name: name != "run")],
+    ),
 }
 
 
 def pages() -> dict[str, str]:
     """The text of each page by its file name; every public name is on one of them."""
-    public = {f"qkv.{name}" for name in qkv.__all__} - {"qkv.train", "qkv.__version__"}
+    modules = {"qkv.study", "qkv.train", "qkv.__version__"}
+    public = {f"qkv.{name}" for name in qkv.__all__} - modules
     public |= {f"qkv.train.{name}" for name in qkv.train.__all__}
+    public |= {f"qkv.study.{name}" for name in qkv.study.__all__}
     shown = {name for _, _, names in PAGES.values() for name in names}
     assert public <= shown, f"on no page: {sorted(public - shown)}"
     return {f"{file}.md": page(file) for file in PAGES}
