@@ -29,7 +29,6 @@ CHINESE_DATA = {
     "web/api_errors.py",
     "messages.py",
     "study/context.py",
-    "study/it.py",
     "study/word_sentences.py",
     "text/normalization.py",
     "text/sentences.py",

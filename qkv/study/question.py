@@ -173,7 +173,7 @@ STUDIES = {
     "scaling": Entry(
         "qkv.study.scaling", N_("How does the loss fall with model size, data and compute?")
     ),
-    "it": Entry("qkv.study.it", N_('Does attention find what "it" refers to?')),
+    "it": Entry("qkv.study.coreference", N_('Does attention find what "it" refers to?')),
     "context": Entry(
         "qkv.study.context", N_("One word, two meanings: where do its vectors separate?")
     ),
