@@ -48,6 +48,7 @@ ARGUMENTS = {
     "search": "{embedder} {texts} dog --index {new}",
     "tokenizer train": "{texts} --out {new}.json",
     "trace": "{translator} 三",
+    "study": "cache --out {new}",
     "train embed": "--source {source} --target {target} --out {new}",
     "train generate": "--text {texts} --out {new}",
     "train translate": "--source {source} --target {target} --out {new}",
@@ -120,13 +121,14 @@ class Accepted(Exception):
 
 @pytest.fixture
 def without_long_work(monkeypatch):
-    """No training of a demo and no server; --threads changes nothing for later tests."""
+    """No training, no study and no server; --threads changes nothing for later tests."""
 
     def accept(*arguments: object, **settings: object) -> None:
         raise Accepted
 
     monkeypatch.setattr("qkv.train.run_recipe.train_recipe", accept)
     monkeypatch.setattr("qkv.web.server.make_server", accept)
+    monkeypatch.setattr("qkv.study.study.measure_study", accept)
     monkeypatch.setattr(threads, "_chosen", None)
     monkeypatch.setattr(threads, "set_torch_threads", lambda count: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
