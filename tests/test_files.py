@@ -135,7 +135,8 @@ def test_what_is_no_file_name_is_refused():
     for name in ("a\0b", "a\ud800"):
         with pytest.raises(QkvError) as error:
             check_output(Path(name))
-        assert str(error.value) == f"{name}: not a file name; choose another path"
+        escaped = name.encode("unicode_escape").decode()
+        assert str(error.value) == f"{escaped}: not a file name; choose another path"
 
 
 def test_an_unfinished_file_does_not_make_a_folder_another_one(tmp_path):

@@ -29,6 +29,7 @@ CHINESE_DATA = {
     "web/api_errors.py",
     "messages.py",
     "study/context.py",
+    "study/coreference.py",
     "study/word_sentences.py",
     "text/normalization.py",
     "text/sentences.py",

@@ -43,6 +43,7 @@ class ScriptedMeter(LoadMeter):
 def fresh_samples(monkeypatch):
     """Samples of ScriptedMeter are not stale, also on a slow machine."""
     monkeypatch.setattr(threads, "STALE_SECONDS", 60.0)
+    monkeypatch.setattr(threads, "_chosen", None)
 
 
 @pytest.mark.usefixtures("fresh_samples")

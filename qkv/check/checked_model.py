@@ -14,6 +14,8 @@ from torch import Tensor
 from qkv.model.transformer import Memory, Transformer
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["CheckedModel"]
+
 MAX_FLOAT64_PARAMETERS = 50_000_000  # larger models are copied in float32
 Tokenizers = Mapping[str, Tokenizer]  # by name: "tokenizer", or "source" and "target"
 Reload = Callable[[Transformer, Tokenizers], tuple[Transformer, Tokenizers]]

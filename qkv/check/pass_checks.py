@@ -20,6 +20,8 @@ from qkv.messages import _
 from qkv.model.eager_core import eager_attention, sdpa_cores
 from qkv.model.transformer import Transformer
 
+__all__ = ["later_tokens_have_no_effect"]
+
 
 def later_tokens_have_no_effect(checked: CheckedModel) -> CheckResult:
     spec, length = checked.model.spec, min(16, checked.max_length)

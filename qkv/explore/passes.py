@@ -28,6 +28,8 @@ from qkv.model.eval_mode import eval_mode
 from qkv.model.transformer import Memory
 from qkv.web.api_errors import ApiError
 
+__all__ = ["Pass"]
+
 MAX_TOKENS = 512
 MAX_ACTIVATION_BYTES = 96 << 20  # cached activations of one pass
 

@@ -18,6 +18,8 @@ from qkv.explore.tensor_view import Step, TensorView
 from qkv.explore.trace import ATTENTION, all_steps, attention_layers, sides_with_predictions
 from qkv.messages import _
 
+__all__ = ["summarize"]
+
 MAX_VALUES = 16  # a larger tensor is summarized by its statistics
 MAX_VALUES_OF_HEAD = 144  # once a head is selected
 STATISTICS = ("mean", "std", "min", "max")

@@ -17,7 +17,7 @@ from qkv.model.cache import FixedCache, GrowingCache, WindowCache
 from qkv.model.norms import RMSNorm
 from qkv.model.spec import Attention
 
-__all__ = ["EagerCore", "SdpaCore"]
+__all__ = ["EagerCore", "GroupedQueryAttention", "SdpaCore"]
 
 
 class SdpaCore(nn.Module):

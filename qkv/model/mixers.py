@@ -63,7 +63,7 @@ class RecurrentMixer(TokenMixer):
         return StateCache() if self.backward_ is None else GrowingCache()
 
     def forward(self, x: Tensor, context: AttentionContext, cache: Any = None) -> Tensor:
-        if not isinstance(cache, StateCache):
+        if cache is None or self.backward_ is not None:
             return super().forward(x, context, cache)
         if context.attention_mask is None:
             y, cache.tensors = self.resume(x, cache.tensors)

@@ -91,3 +91,10 @@ def make_positions(spec: s.Spec, stack: s.Stack) -> NoPositions:
         case s.ALiBi(): return AlibiPositions()
         case s.NoPositions(): return NoPositions()
         case s.Custom(): return make_custom(spec.positions, NoPositions, spec.d_model)
+
+
+def max_positions(spec: s.Spec, stack: s.Stack) -> int | None:
+    """The longest sequence; None without learned positions and token MLPs, which have tables."""
+    learned = isinstance(spec.positions, s.Learned)
+    has_table = learned or any(isinstance(layer.mixer, s.TokenMlp) for layer in stack.layers)
+    return spec.max_len if has_table else None

@@ -27,7 +27,7 @@ from qkv.model.experts import ExpertFeedForward
 from qkv.model.head import LmHead, make_head
 from qkv.model.init import initialize
 from qkv.model.norms import make_norm
-from qkv.model.positions import make_positions
+from qkv.model.positions import make_positions, max_positions
 
 __all__ = ["Transformer"]
 
@@ -271,13 +271,6 @@ def structure_of(model: nn.Module) -> dict[str, type]:
     weights: dict[str, type] = dict.fromkeys(model.state_dict(), Tensor)
     modules = {name: type(module) for name, module in model.named_modules()}
     return {name: kind for name, kind in modules.items() if not name.endswith(".core")} | weights
-
-
-def max_positions(spec: s.Spec, stack: s.Stack) -> int | None:
-    """The longest sequence; None without learned positions and token MLPs, which have tables."""
-    learned = isinstance(spec.positions, s.Learned)
-    has_table = learned or any(isinstance(layer.mixer, s.TokenMlp) for layer in stack.layers)
-    return spec.max_len if has_table else None
 
 
 def look_up(table: nn.Embedding, ids: Tensor) -> Any:

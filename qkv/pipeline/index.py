@@ -24,6 +24,8 @@ from qkv.pipeline.embedder import Embedder
 from qkv.pipeline.vectors import VectorWriter
 from qkv.text.lines import read_lines, write_text
 
+__all__ = ["Hit", "Index"]
+
 METADATA, VECTORS = "index.json", "vectors.npy"
 OLD_TRUNCATIONS = {"cut": "truncate", "split": "chunk"}  # the field "long" of older files
 

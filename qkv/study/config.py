@@ -7,6 +7,8 @@ from qkv.errors import QkvError
 from qkv.limits import Limits, NumberRange, check_limits
 from qkv.messages import _
 
+__all__ = ["StudyConfig"]
+
 LIMITS: Limits = {
     "seeds": NumberRange(1, 100),
     "minutes": NumberRange(0.1, 100_000),

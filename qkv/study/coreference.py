@@ -225,12 +225,13 @@ def measure(trial: Trial) -> Measurement:
 def conclude(results: Results) -> str:
     measured = results.measurements["it"]["translator"]
     best = max(measured, key=lambda row: row["best_rate"])
+    kind = KINDS[best["best_kind"]]
     values = {
         "accuracy": results.mean("it", "translator", "accuracy"),
         "builtin": results.mean("it", "translator", "builtin_accuracy"),
         "n_models": len(measured),
         "heads": ", ".join(str(row["flipping"]) for row in measured),
-        "kind": _(KINDS[best["best_kind"]]),
+        "kind": _(kind),
         "head": best["best_head"],
         "rate": best["best_rate"],
         "move": best["best_move"],

@@ -12,6 +12,8 @@ import numpy as np
 
 from qkv.messages import _
 
+__all__ = ["paired_t_test"]
+
 SIGNIFICANT = 0.05  # a larger p-value: the difference is within noise
 RESAMPLES = 2_000
 

@@ -13,6 +13,8 @@ from qkv.study.report import write_report
 from qkv.study.results import Results
 from qkv.study.runner import measure_study
 
+__all__ = ["Study", "names", "run"]
+
 
 @dataclass(frozen=True)
 class Study:

@@ -14,6 +14,8 @@ from qkv.text.library_calls import library_errors
 from qkv.text.lines import replace_surrogates
 from qkv.text.tokenizer import Tokenizer
 
+__all__ = ["merge_table"]
+
 
 @dataclass(frozen=True)
 class MergeStep:

@@ -10,6 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+__all__ = [
+    "MultiHeadAttention", "SingleHeadAttention", "join_heads", "scaled_dot_product_attention",
+    "softmax", "split_heads",
+]
+
 
 def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(x)_i = e^x_i / sum_j e^x_j over the unmasked entries (mask: True = may attend).

@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["beam_search"]
+__all__ = [
+    "Hypothesis", "beam_search", "best_extensions", "best_finished", "length_penalty", "score",
+]
 
 
 class Hypothesis(NamedTuple):

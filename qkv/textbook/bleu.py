@@ -7,6 +7,8 @@ tokenized text. See docs/guides/evaluation.md, "Evaluation".
 import math
 from collections import Counter
 
+__all__ = ["bleu", "brevity_penalty", "clipped_matches", "n_grams", "nearest_length", "precisions"]
+
 Tokens = list[str]
 
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
-__all__ = ["alphabet", "apply", "byte_words", "characters", "merge", "train"]
+__all__ = [
+    "Corpus", "alphabet", "apply", "byte_chars", "byte_words", "characters", "merge", "train",
+]
 
 Pair = tuple[str, str]
 END = "</w>"

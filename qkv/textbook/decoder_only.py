@@ -12,6 +12,8 @@ from qkv.textbook.masks import causal_mask
 from qkv.textbook.norms import RMSNorm
 from qkv.textbook.positions import rotate_halves
 
+__all__ = ["Decoder", "DecoderOnly", "Layer", "PreNorm", "PreNormOnly"]
+
 
 class PreNorm(nn.Module):
     """Pre-norm residual: x + branch(norm(x)); the residual stream itself is not normalized."""

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 
 from qkv.textbook.attention import softmax
 
+__all__ = [
+    "FeedForward", "GatedFeedForward", "MixtureOfExperts", "gelu",
+    "gelu_tanh", "load_balancing_loss", "relu", "relu_squared",
+    "silu",
+]
+
 Activation = Callable[[Tensor], Tensor]
 
 

@@ -8,6 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+__all__ = [
+    "contrastive", "cross_entropy", "kl_divergence", "log_softmax",
+    "perplexity", "r_drop_loss", "smooth_labels", "unit",
+]
+
 
 def log_softmax(logits: Tensor) -> Tensor:
     """x_i - log sum_j e^x_j, with the maximum subtracted first to avoid overflow."""

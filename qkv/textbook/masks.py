@@ -6,6 +6,8 @@
 import torch
 from torch import Tensor
 
+__all__ = ["causal_mask", "combined_mask", "padding_mask", "window_mask"]
+
 
 def padding_mask(attention_mask: Tensor) -> Tensor:
     """Queries may attend to tokens, not to padding: attention_mask (batch, key), True = token.

@@ -6,6 +6,8 @@ See docs/explanation/model.md, "Normalization".
 import torch
 from torch import Tensor, nn
 
+__all__ = ["BatchNorm", "LayerNorm", "RMSNorm"]
+
 
 class LayerNorm(nn.Module):
     """Mean 0 and variance 1 for each token: weight (x - mean) / sqrt(var + eps) + bias."""

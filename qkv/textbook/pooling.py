@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+__all__ = ["check_no_empty_row", "cls_pooling", "max_pooling", "mean_pooling"]
+
 
 def cls_pooling(x: Tensor, attention_mask: Tensor) -> Tensor:
     """The vector of the first token, [CLS] in BERT."""

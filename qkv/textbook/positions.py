@@ -8,6 +8,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+__all__ = [
+    "LearnedPositions", "alibi_bias", "alibi_slopes", "cos_sin",
+    "frequencies", "pairs_to_halves", "rotate_halves", "rotate_pairs",
+    "shift_matrix", "sinusoidal",
+]
+
 
 def sinusoidal(length: int, d_model: int) -> Tensor:
     """Sines and cosines of decreasing frequency, section 3.5 of the paper; (length, d_model).

@@ -10,7 +10,11 @@ from torch import Tensor
 
 from qkv.textbook.attention import softmax
 
-__all__ = ["draw", "min_p", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p"]
+__all__ = [
+    "draw", "fewest_reaching", "keep", "min_p",
+    "repetition_penalty", "temperature", "top_k", "top_p",
+    "typical_p",
+]
 
 
 def temperature(logits: Tensor, t: float) -> Tensor:

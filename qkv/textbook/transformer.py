@@ -13,6 +13,12 @@ from qkv.textbook.masks import causal_mask, padding_mask
 from qkv.textbook.norms import LayerNorm
 from qkv.textbook.positions import sinusoidal
 
+__all__ = [
+    "Decoder", "DecoderLayer", "Encoder", "EncoderLayer",
+    "EncoderOnly", "PostNorm", "PostNormOnly", "Transformer",
+    "embed_ids",
+]
+
 
 class PostNorm(nn.Module):
     """Post-norm residual: norm(x + dropout(branch(x)))."""

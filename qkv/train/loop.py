@@ -57,7 +57,6 @@ class Trainer:
     saved = -1  # the last step saved by this process
     on_step: OnStep | None = None  # called after each step
     preparation = 0.0  # seconds of this process before the first step, for the time limit
-    measured: dict[str, float]  # `task.measured` of the last step, per prediction
 
     def __init__(
         self,
@@ -87,6 +86,7 @@ class Trainer:
             task.evaluation_tokens(),
         )
         self.skipped = resumed.skipped if resumed else ()
+        self.measured: dict[str, float] = {}  # `task.measured` of the last step, per prediction
         if recipe.compile:
             for stack in filter(None, (self.model.encoder, self.model.decoder)):
                 stack.compile()

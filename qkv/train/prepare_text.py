@@ -24,9 +24,9 @@ from qkv.data.windows import (
 from qkv.errors import QkvError, near_miss
 from qkv.messages import _
 from qkv.model.check_spec import check_spec
+from qkv.model.positions import max_positions
 from qkv.model.spec import Spec
 from qkv.model.spec_io import from_json, to_json
-from qkv.model.transformer import max_positions
 from qkv.text.chunking import split_chunks
 from qkv.text.files import read_tokenizer
 from qkv.text.lines import write_text

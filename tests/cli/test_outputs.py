@@ -38,6 +38,7 @@ FOLDERS = {
     "import": "import {data}/translator --inputs 0 --out",
     "search": "search {data}/embedder {data}/a.txt abc --index",
     "tokenizer merges": "tokenizer merges {data}/embedder --out",
+    "study": "study scale --out",
     "train embed": "train embed --pairs {data}/pairs.tsv --out",
     "train generate": "train generate --text {data}/a.txt --out",
     "train translate": "train translate --source {data}/a.txt --target {data}/b.txt --out",

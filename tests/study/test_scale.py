@@ -9,6 +9,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
+from qkv.model.attention_mask import AttentionMask
 from qkv.model.presets import from_sizes
 from qkv.model.transformer import Transformer
 from qkv.study.question import Trial
@@ -46,7 +47,6 @@ def test_without_the_factor_a_model_has_unscaled_attention():
     branch = model.decoder.layers[0].attn.branch
     q, k, v = torch.randn(3, 1, 1, 6, 16, dtype=torch.float64)
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    context = type("Mask", (), {"allowed": mask, "is_causal": False})
-    ours = branch.core(q, k, v, context, branch.scale)
+    ours = branch.core(q, k, v, AttentionMask(mask), branch.scale)
     expected, _ = scaled_dot_product_attention(math.sqrt(16) * q, k, v, mask)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)

@@ -9,6 +9,8 @@ from qkv.checkpoint.families.dense import DenseFields
 from qkv.checkpoint.names import Family, Fields, Row, Transposed, TransposedConcat
 from qkv.model.spec import Learned, LmHead, Norm, Spec, Stack
 
+__all__ = ["ROWS"]
+
 BRANCH = "decoder.layers.{i}.attn.branch"
 ROWS = [
     Row("transformer.wte.{p}", "embed.{p}"),
