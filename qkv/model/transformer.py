@@ -288,8 +288,7 @@ def check_attention_mask(attention_mask: Tensor | None, x: Tensor) -> None:
     """Raise an error unless the mask is boolean and of the shape of the ids."""
     mask, shape = attention_mask, tuple(x.shape[:2])
     if mask is not None and (mask.dtype != torch.bool or mask.shape != shape):
-        dtype = str(mask.dtype).removeprefix("torch.")
-        wrong = _("a mask of {dtype} {shape}", dtype=dtype, shape=tuple(mask.shape))
+        wrong = _("a mask of {dtype} {shape}", dtype=str(mask.dtype)[6:], shape=tuple(mask.shape))
         raise QkvError("attention_mask", wrong, _("give bool {shape}, True = token", shape=shape))
 
 
